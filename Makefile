@@ -1,0 +1,108 @@
+# Everything a contributor runs. `make help` lists the targets.
+#
+# PYTHON       the interpreter that makes the environment (default python3)
+# PYTEST_ARGS  extra arguments for every pytest run, for example PYTEST_ARGS='-k journal -x'
+# WORKERS      parallel pytest workers (default 2)
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+WORKERS ?= 2
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/setup.stamp
+TESTDATA_STAMP := $(VENV)/testdata.stamp
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PYTEST := $(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(STAMP) $(TESTDATA_STAMP) ## Make .venv with everything that the tests need
+
+# The virtual environment itself is kept when only the lock file changed: pip then moves just the pins that differ.
+$(STAMP): requirements.lock setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-build-isolation --no-deps --editable .
+	touch $@
+
+$(TESTDATA_STAMP): requirements-testdata.lock | $(STAMP)
+	$(PIP) install --require-hashes --no-deps -r requirements-testdata.lock
+	touch $@
+
+.PHONY: lock
+lock: ## Resolve the requirements of setup.cfg again, keeping pins that still fit
+	scripts/update-lock
+
+.PHONY: java
+java:
+	@scripts/ensure-java --optional
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+.PHONY: fmt
+fmt: $(STAMP) ## Format the code and apply the safe fixes of the linter
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+.PHONY: lint
+lint: $(STAMP) ## Check style, format and the layers between folders
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	NO_COLOR=1 $(BIN)/lint-imports | sed -n '/^Contracts$$/,$$p'
+
+.PHONY: type
+type: $(STAMP) ## Check the types of every package
+	$(BIN)/python scripts/check-types
+
+.PHONY: proto
+proto: $(STAMP) ## Generate the code of proto/*.proto
+	$(BIN)/python scripts/gen-proto
+
+.PHONY: proto-check
+proto-check: $(STAMP) ## Check that the generated code is what proto/*.proto gives
+	$(BIN)/python scripts/gen-proto --check
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+.PHONY: test
+test: setup java lint type proto-check ## Run every check and every test
+	$(PYTEST) -n $(WORKERS)
+
+.PHONY: unit
+unit: $(STAMP) ## Run the unit tests only
+	$(PYTEST) -n $(WORKERS) tests/unit
+
+.PHONY: integration
+integration: setup java ## Run the tests that start real processes
+	$(PYTEST) -n $(WORKERS) tests/integration
+
+.PHONY: nightly
+nightly: setup java ## Run every test, with a longer search by hypothesis
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --timeout=3600
+
+# --- use --------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## Start a cluster on this machine and show what it does (DEMO_ARGS)
+	$(BIN)/tallybook demo $(DEMO_ARGS)
+
+.PHONY: bench
+bench: $(STAMP) ## Measure this machine (BENCH_ARGS)
+	$(BIN)/python -m tallybook.bench $(BENCH_ARGS)
+
+.PHONY: clean
+clean: ## Remove everything that git ignores, the environment included
+	git clean -d -x --force --quiet
