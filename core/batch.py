@@ -1,0 +1,303 @@
+"""The batch: one run of consecutive entries of one ledger, as bytes.
+
+A batch is encoded once, by the writer. The same bytes are the message to the bookies, the
+journal record, the value in the write cache and the stretch of an entry log that one index
+row points at. Its boundaries never change after its first send.
+
+Layout, little-endian (docs/formats/batch.md shows an example)::
+
+    offset  size  field
+         0     4  magic "TBAT"
+         4     1  version (1)
+         5     1  flags (bit 0: a digest trailer of 32 bytes follows the payloads)
+         6     2  reserved, zero
+         8     4  entry count n, at least 1
+        12     4  payload bytes p
+        16     8  ledger id
+        24     8  first entry id
+        32     8  last add confirmed (LAC) when the batch was sealed, -1 for none
+        40     8  ledger length in payload bytes, this batch included
+        48     8  written at, microseconds since the epoch (for seek by time, never for order)
+        56     4  reserved, zero
+        60     4  CRC-32C of all other bytes of the batch
+        64    8n  per entry: u32 payload length, u32 CRC-32C of the payload, seeded
+     64+8n     p  payloads, back to back
+   64+8n+p    32  HMAC-SHA-256 of all bytes before it with the CRC field zero, if flagged
+
+The CRC of an entry starts from a seed made of ledger id and entry id. For two payloads of
+one length, different seeds always give different checksums, so an entry handed out under
+another id (of the same ledger, less than 2^32 entries away) never passes; for another
+ledger the chance is one in 2^32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from .errors import EntryTooLarge, InvalidArgument, InvalidBatch
+from .ids import MAX_ID, NO_ENTRY
+from .limits import (
+    BATCH_DIGEST_BYTES,
+    BATCH_HEADER_BYTES,
+    BATCH_TABLE_ROW_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_ENTRIES,
+    MAX_ENTRY_BYTES,
+)
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC: Final = b"TBAT"
+VERSION: Final = 1
+FLAG_DIGEST: Final = 1
+
+_HEADER: Final = struct.Struct("<4sBBHIIqqqqqII")
+_CRC_AT: Final = 60
+_CRC: Final = struct.Struct("<I")
+_LEDGER: Final = struct.Struct("<q")
+_SEED_SPACE: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The first 64 bytes of a batch, understood. Lengths are in bytes."""
+
+    ledger_id: int
+    first_entry_id: int
+    entry_count: int
+    payload_bytes: int
+    lac: int
+    ledger_length: int
+    written_at_us: int
+    flags: int
+    crc: int
+
+    @property
+    def last_entry_id(self) -> int:
+        """Id of the last entry in the batch."""
+        return self.first_entry_id + self.entry_count - 1
+
+    @property
+    def total_bytes(self) -> int:
+        """Length of the whole batch."""
+        trailer = BATCH_DIGEST_BYTES if self.flags & FLAG_DIGEST else 0
+        return BATCH_HEADER_BYTES + self.entry_count * BATCH_TABLE_ROW_BYTES + self.payload_bytes + trailer
+
+
+class Entry(NamedTuple):
+    """One entry as a reader gets it. A tuple, because readers make millions of them."""
+
+    ledger_id: int
+    entry_id: int
+    payload: bytes
+    written_at_us: int
+
+
+def encoded_bytes(entry_count: int, payload_bytes: int, *, digest: bool = False) -> int:
+    """Length of a batch of ``entry_count`` entries with ``payload_bytes`` of payload in all."""
+    trailer = BATCH_DIGEST_BYTES if digest else 0
+    return BATCH_HEADER_BYTES + entry_count * BATCH_TABLE_ROW_BYTES + payload_bytes + trailer
+
+
+def encode_batch(
+    ledger_id: int,
+    first_entry_id: int,
+    payloads: Sequence[Buffer],
+    *,
+    lac: int,
+    ledger_length: int,
+    written_at_us: int,
+    digest_key: bytes | None = None,
+) -> bytes:
+    """Seal ``payloads`` into a batch.
+
+    ``ledger_length`` counts payload bytes of the ledger up to and including this batch.
+    ``digest_key`` adds the HMAC trailer.
+
+    Raises:
+        InvalidArgument: no payload, too many, ids out of range, or the batch exceeds
+            ``MAX_BATCH_BYTES``.
+        EntryTooLarge: one payload exceeds ``MAX_ENTRY_BYTES``.
+    """
+    count = len(payloads)
+    if not 1 <= count <= MAX_BATCH_ENTRIES:
+        raise InvalidArgument(f"a batch holds 1 .. {MAX_BATCH_ENTRIES} entries, got {count}")
+    if not 0 <= first_entry_id <= MAX_ID - count + 1:
+        raise InvalidArgument(f"entry ids {first_entry_id} .. +{count} leave 0 .. 2^63-1")
+    lengths = array("I", map(len, payloads))
+    payload_bytes = sum(lengths)
+    if max(lengths) > MAX_ENTRY_BYTES:
+        raise EntryTooLarge(f"an entry of {max(lengths)} bytes exceeds the limit of {MAX_ENTRY_BYTES}")
+    if encoded_bytes(count, payload_bytes, digest=digest_key is not None) > MAX_BATCH_BYTES:
+        raise InvalidArgument(f"{count} entries of {payload_bytes} bytes in all exceed a batch of {MAX_BATCH_BYTES}")
+
+    table = array("I", bytes(count * BATCH_TABLE_ROW_BYTES))
+    table[0::2] = lengths
+    table[1::2] = array("I", map(crc32c, payloads, _seeds(ledger_id, first_entry_id, count)))
+    if sys.byteorder == "big":
+        table.byteswap()
+    flags = FLAG_DIGEST if digest_key is not None else 0
+    head = _HEADER.pack(
+        MAGIC, VERSION, flags, 0, count, payload_bytes,
+        ledger_id, first_entry_id, lac, ledger_length, written_at_us, 0, 0,
+    )  # fmt: skip
+    body = b"".join((table.tobytes(), *payloads))
+    if digest_key is not None:
+        body += hmac.new(digest_key, head + body, hashlib.sha256).digest()
+    front = head[:_CRC_AT]
+    return b"".join((front, _CRC.pack(crc32c(body, crc32c(front))), body))
+
+
+def decode_header(batch: Buffer) -> BatchHeader:
+    """Read the header and check everything that can be told without the checksum.
+
+    Raises:
+        InvalidBatch: wrong magic or version, counts out of range, or a length that is not
+            exactly what the counts add up to.
+    """
+    if len(batch) < BATCH_HEADER_BYTES:
+        raise InvalidBatch(f"a batch of {len(batch)} bytes is shorter than its header")
+    (magic, version, flags, reserved, count, payload_bytes, ledger_id, first, lac, length, written_at, zero, crc) = (
+        _HEADER.unpack_from(batch)
+    )
+    if magic != MAGIC or version != VERSION:
+        raise InvalidBatch(f"not a batch of version {VERSION}: magic {magic!r}, version {version}")
+    if flags & ~FLAG_DIGEST or reserved or zero:
+        raise InvalidBatch("reserved bits of the batch header are set")
+    header = BatchHeader(ledger_id, first, count, payload_bytes, lac, length, written_at, flags, crc)
+    if not 1 <= count <= MAX_BATCH_ENTRIES:
+        raise InvalidBatch(f"entry count {count} is not in 1 .. {MAX_BATCH_ENTRIES}")
+    if header.total_bytes != len(batch) or len(batch) > MAX_BATCH_BYTES:
+        raise InvalidBatch(f"lengths do not add up: {len(batch)} bytes given, header says {header.total_bytes}")
+    if ledger_id < 0 or not 0 <= first <= MAX_ID - count + 1:
+        raise InvalidBatch(f"ids out of range: ledger {ledger_id}, first entry {first}")
+    if not NO_ENTRY <= lac < first or length < payload_bytes:
+        raise InvalidBatch(f"lac {lac} or ledger length {length} cannot belong to a batch from entry {first}")
+    return header
+
+
+def verify_batch(batch: Buffer, digest_key: bytes | None = None) -> BatchHeader:
+    """Check a whole batch and return its header.
+
+    Raises:
+        InvalidBatch: malformed, or a checksum or digest that does not match. With
+            ``digest_key``, a batch without a digest trailer does not pass.
+    """
+    header = decode_header(batch)
+    view = memoryview(batch)
+    if crc32c(view[BATCH_HEADER_BYTES:], crc32c(view[:_CRC_AT])) != header.crc:
+        raise InvalidBatch(f"checksum mismatch in ledger {header.ledger_id} from entry {header.first_entry_id}")
+    if digest_key is not None:
+        _verify_digest(view, header, digest_key)
+    return header
+
+
+def _verify_digest(view: memoryview, header: BatchHeader, digest_key: bytes) -> None:
+    if not header.flags & FLAG_DIGEST:
+        raise InvalidBatch(f"ledger {header.ledger_id}: a batch from entry {header.first_entry_id} has no digest")
+    signed = b"".join((view[:_CRC_AT], b"\0\0\0\0", view[BATCH_HEADER_BYTES:-BATCH_DIGEST_BYTES]))
+    expected = hmac.new(digest_key, signed, hashlib.sha256).digest()
+    if not hmac.compare_digest(expected, view[-BATCH_DIGEST_BYTES:]):
+        raise InvalidBatch(f"digest mismatch in ledger {header.ledger_id} from entry {header.first_entry_id}")
+
+
+def payload_slices(batch: Buffer, header: BatchHeader) -> list[tuple[int, int]]:
+    """Start and end offset of every payload within ``batch``.
+
+    Raises:
+        InvalidBatch: the length table does not add up to the payload bytes.
+    """
+    start = BATCH_HEADER_BYTES + header.entry_count * BATCH_TABLE_ROW_BYTES
+    ends = list(accumulate(_table(batch, header)[0::2], initial=start))
+    if ends[-1] != start + header.payload_bytes:
+        raise InvalidBatch(f"entry lengths of ledger {header.ledger_id} do not add up to the payload")
+    return list(pairwise(ends))
+
+
+def entries(batch: Buffer, header: BatchHeader, first: int = 0, last: int = MAX_ID) -> list[Entry]:
+    """The entries of a **verified** batch whose ids lie in ``first .. last``.
+
+    Raises:
+        InvalidBatch: the length table does not add up to the payload bytes.
+    """
+    data = batch if isinstance(batch, bytes) else bytes(batch)
+    low = max(first, header.first_entry_id)
+    high = max(min(last, header.last_entry_id), low - 1)
+    wanted = payload_slices(data, header)[low - header.first_entry_id : high - header.first_entry_id + 1]
+    ledger_id, written_at_us = header.ledger_id, header.written_at_us
+    return [
+        Entry(ledger_id, entry_id, data[start:end], written_at_us)
+        for entry_id, (start, end) in enumerate(wanted, start=low)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySlice:
+    """One entry cut out of its batch by a bookie, with the checksum its writer gave it."""
+
+    ledger_id: int
+    entry_id: int
+    payload: bytes
+    payload_crc: int
+    written_at_us: int
+    lac: int
+
+    def verify(self) -> Entry:
+        """Return the entry if its bytes are those the writer sealed under these ids.
+
+        Raises:
+            InvalidBatch: the checksum does not match.
+        """
+        if entry_crc(self.ledger_id, self.entry_id, self.payload) != self.payload_crc:
+            raise InvalidBatch(f"checksum mismatch in ledger {self.ledger_id}, entry {self.entry_id}")
+        return Entry(self.ledger_id, self.entry_id, self.payload, self.written_at_us)
+
+
+def cut_entry(batch: Buffer, header: BatchHeader, entry_id: int) -> EntrySlice:
+    """Cut one entry out of a batch, unverified: the reader checks it.
+
+    Raises:
+        InvalidBatch: the entry is not in this batch, or the length table does not add up.
+    """
+    index = entry_id - header.first_entry_id
+    if not 0 <= index < header.entry_count:
+        raise InvalidBatch(f"entry {entry_id} is not in the batch from entry {header.first_entry_id}")
+    start, end = payload_slices(batch, header)[index]
+    crc = _table(batch, header)[2 * index + 1]
+    payload = bytes(memoryview(batch)[start:end])
+    return EntrySlice(header.ledger_id, entry_id, payload, crc, header.written_at_us, header.lac)
+
+
+def entry_crc(ledger_id: int, entry_id: int, payload: Buffer) -> int:
+    """CRC-32C of one payload, seeded by the ids it was written under."""
+    return int(crc32c(payload, _seed_base(ledger_id, entry_id)))
+
+
+def _table(batch: Buffer, header: BatchHeader) -> array[int]:
+    table = array("I")
+    end = BATCH_HEADER_BYTES + header.entry_count * BATCH_TABLE_ROW_BYTES
+    table.frombytes(memoryview(batch)[BATCH_HEADER_BYTES:end])
+    if sys.byteorder == "big":
+        table.byteswap()
+    return table
+
+
+def _seed_base(ledger_id: int, entry_id: int) -> int:
+    return (int(crc32c(_LEDGER.pack(ledger_id))) + entry_id) % _SEED_SPACE
+
+
+def _seeds(ledger_id: int, first_entry_id: int, count: int) -> Sequence[int]:
+    start = _seed_base(ledger_id, first_entry_id)
+    if start + count <= _SEED_SPACE:
+        return range(start, start + count)
+    return [(start + i) % _SEED_SPACE for i in range(count)]

@@ -1,0 +1,124 @@
+"""Settings: one frozen model per kind of process, validated when it is made.
+
+The models live here because every part reads them; finding the values (defaults, then file,
+then environment, then flags, each overriding the one before even with 0 or an empty value)
+is ``runtime/settings``. The reference in docs/configuration.md is generated from the
+descriptions below. Sizes accept "64MiB" or plain bytes; durations are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+
+from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
+
+Size = Annotated[ByteSize, Field(ge=0)]
+Milliseconds = Annotated[int, Field(ge=0, le=86_400_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _size(value: int) -> ByteSize:
+    return ByteSize(value)
+
+
+class Settings(BaseModel):
+    """Shared behaviour of all settings: immutable, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class JournalSettings(Settings):
+    """The write-ahead journal of a bookie."""
+
+    segment_bytes: Size = Field(_size(64 * MIB), description="Size of one journal segment; a multiple of 4 KiB.")
+    segment_count: Count = Field(8, description="Segments in the ring; their total must exceed the write cache.")
+    max_commit_bytes: Size = Field(_size(MAX_COMMIT_BYTES), description="Largest group commit; at most 1 MiB.")
+    seal_after_ms: Milliseconds = Field(50, description="Silence after which the last block is vouched for.")
+    max_queued_bytes: Size = Field(_size(16 * MIB), description="Bytes that may wait for the device.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.segment_bytes % BLOCK_BYTES or self.max_commit_bytes % BLOCK_BYTES:
+            raise ValueError("segment_bytes and max_commit_bytes must be multiples of 4 KiB")
+        if not 2 * BLOCK_BYTES <= self.max_commit_bytes <= MAX_COMMIT_BYTES:
+            raise ValueError("max_commit_bytes must lie in 8 KiB .. 1 MiB")
+        if self.segment_bytes < 2 * self.max_commit_bytes:
+            raise ValueError("a segment must hold at least two of the largest group commits")
+        if self.segment_count < 3:
+            raise ValueError("segment_count must be at least 3")
+        return self
+
+
+class StorageSettings(Settings):
+    """Caches, entry logs and index of a bookie."""
+
+    write_cache_bytes: Size = Field(_size(128 * MIB), description="Both write-cache buffers together.")
+    read_cache_bytes: Size = Field(_size(64 * MIB), description="Batches kept after they were read from disk.")
+    index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
+    entry_log_bytes: Size = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
+    flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
+    flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
+    read_threads: Count = Field(2, description="Threads that read entry logs.")
+    min_free_bytes: Size = Field(_size(256 * MIB), description="Free disk space below which a bookie will not start.")
+
+
+class AdmissionSettings(Settings):
+    """When a bookie says BUSY."""
+
+    max_inflight_bytes: Size = Field(_size(64 * MIB), description="Adds taken and not yet answered.")
+    max_queue_age_ms: Milliseconds = Field(1_000, description="Age of the oldest unanswered add above which new ones wait.")
+    max_cache_wait_ms: Milliseconds = Field(1_000, description="How long an add waits for a full write cache.")
+    stream_credit_bytes: Size = Field(_size(4 * MIB), description="Unanswered bytes granted to one client stream.")
+    max_streams: Count = Field(4_096, description="Client streams served at once.")
+
+
+class BookieSettings(Settings):
+    """One bookie."""
+
+    bookie_id: str = Field("", description="Configured identity; empty: taken from the data directory.", max_length=128)
+    data_directory: str = Field(..., description="Where journal, entry logs and index live.", min_length=1)
+    listen: str = Field("127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one.")
+    advertise: str = Field("", description="Address that clients are told; empty: the address listened on.")
+    http_listen: str = Field("127.0.0.1:0", description="Host and port of health and metrics.")
+    metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
+    rack: str = Field("", description="Failure domain of this bookie.", max_length=128)
+    direct_io: bool = Field(True, description="Use O_DIRECT for the journal where the file system allows it.")
+    journal: JournalSettings = Field(default_factory=JournalSettings)
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        journal_bytes = self.journal.segment_bytes * (self.journal.segment_count - 1)
+        if journal_bytes < self.storage.write_cache_bytes:
+            raise ValueError("the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count")
+        return self
+
+
+class ClientSettings(Settings):
+    """One client."""
+
+    max_batch_bytes: Size = Field(_size(256 * 1024), description="Encoded size at which a batch is sealed.")
+    max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
+    max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
+    max_entry_bytes: Size = Field(_size(MAX_ENTRY_BYTES), description="Largest entry accepted.")
+    add_timeout_ms: Milliseconds = Field(10_000, description="A bookie that has not acked a batch for so long has failed.")
+    request_timeout_ms: Milliseconds = Field(5_000, description="Deadline of one read, fence or LAC request.")
+    connect_timeout_ms: Milliseconds = Field(3_000, description="Deadline of opening a connection to a bookie.")
+    reconnect_ms: Milliseconds = Field(500, description="Pause between attempts to reach a lost bookie.")
+    metadata_timeout_ms: Milliseconds = Field(10_000, description="Deadline of one metadata operation.")
+    explicit_lac_ms: Milliseconds = Field(100, description="Silence after which the LAC is sent on its own.")
+    read_bytes: Size = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
+    tail_wait_ms: Milliseconds = Field(5_000, description="Longest long poll for new entries.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not 256 <= self.max_batch_bytes <= MAX_BATCH_BYTES:
+            raise ValueError(f"max_batch_bytes must lie in 256 .. {MAX_BATCH_BYTES}")
+        if self.max_entry_bytes > MAX_ENTRY_BYTES:
+            raise ValueError(f"max_entry_bytes must not exceed {MAX_ENTRY_BYTES}")
+        if self.max_pending_bytes < self.max_batch_bytes:
+            raise ValueError("max_pending_bytes must hold at least one batch")
+        return self

@@ -1,0 +1,364 @@
+"""Every error Tallybook raises, in one tree.
+
+    TallybookError
+    |-- CallerError                 the caller asked for something that cannot be
+    |   |-- InvalidArgument           a value outside its domain
+    |   |   |-- EntryTooLarge           an entry above the limit
+    |   |   `-- InvalidBatch            bytes that are not a well-formed batch
+    |   |-- InvalidConfig             a setting that is unknown or outside its domain
+    |   |-- NoSuchLedger              never created, or deleted
+    |   |-- LedgerExists              created before, by somebody else
+    |   |-- LedgerClosed              appended to after its close
+    |   |-- LedgerFenced              somebody recovered it; this writer is out
+    |   |-- LedgerHasWriter           it was owned before; recover it instead
+    |   |-- Unauthorized              wrong password or key
+    |   |-- ReadBeyondLac             past the last add confirmed
+    |   |-- Conflict                  other bytes are held under these ids
+    |   |-- ForeignDirectory          a data directory of another bookie or cluster
+    |   `-- DirectoryInUse            another process holds the data directory
+    |-- PeerError                   another process did not do its part
+    |   |-- Busy                      overloaded; try again after ``retry_after_ms``
+    |   |-- BookieUnavailable         connection refused or lost
+    |   |-- RequestTimeout            no answer before the deadline
+    |   |-- ProtocolViolation         an answer or a frame that the protocol forbids
+    |   |-- StaleIncarnation          meant for an earlier life of that bookie
+    |   |-- BookieReadOnly            serves reads, fences and recovery only
+    |   |-- NotEnoughBookies          no ensemble, or no quorum left in it
+    |   |-- RecoveryFailed            the end of the ledger cannot be told now
+    |   |-- MetadataUnavailable       the metadata store does not answer
+    |   |-- MetadataConflict          changed by somebody else meanwhile
+    |   `-- MetadataOutcomeUnknown    a metadata write may or may not have landed
+    |-- StorageError                stored bytes, or the device under them
+    |   |-- EntryAbsent               ABSENT: never acked here, and nothing lost
+    |   |-- EntryCorrupt              CORRUPT: it was here, it is damaged
+    |   |-- EntryUnknown              UNKNOWN: this bookie cannot tell
+    |   |-- DataMissing               confirmed, yet no replica has it
+    |   |-- DamagedFile               a file that fails its checks
+    |   |-- DiskFailed                read, write or sync refused by the device
+    |   `-- DiskFull                  no space left
+    `-- InvariantViolation          a defect in Tallybook itself
+
+Each class says what a caller needs to decide: ``fault`` (whose), ``retriable`` (the same
+call may succeed later), ``outcome`` (whether the effect took place) and ``wire_code`` (its
+number between processes, never reused). ABSENT, CORRUPT and UNKNOWN are three classes
+because they are three facts: only ABSENT may ever shorten a ledger.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Fault(Enum):
+    """Whose fault an error is."""
+
+    CALLER = "caller"
+    PEER = "peer"
+    STORAGE = "storage"
+    INTERNAL = "internal"
+
+
+class Outcome(Enum):
+    """What became of the effect that the failed call was to have."""
+
+    NOT_DONE = "not done"
+    DONE = "done"
+    UNKNOWN = "unknown"
+
+
+class TallybookError(Exception):
+    """Root of the tree. Raise one of its leaves.
+
+    Args:
+        message: one sentence that names the thing concerned (ledger, file, bookie).
+        outcome: where this case knows better than its class what became of the effect.
+    """
+
+    wire_code: ClassVar[int] = 1
+    fault: ClassVar[Fault] = Fault.INTERNAL
+    retriable: ClassVar[bool] = False
+    outcome: Outcome = Outcome.NOT_DONE
+
+    def __init__(self, message: str = "", *, outcome: Outcome | None = None) -> None:
+        super().__init__(message)
+        if outcome is not None:
+            self.outcome = outcome
+
+    @property
+    def message(self) -> str:
+        """The sentence given at raise time."""
+        return str(self.args[0]) if self.args else ""
+
+
+class CallerError(TallybookError):
+    """The request cannot be satisfied as asked, now or later."""
+
+    wire_code = 100
+    fault = Fault.CALLER
+
+
+class InvalidArgument(CallerError):
+    """A value lies outside its domain."""
+
+    wire_code = 101
+
+
+class EntryTooLarge(InvalidArgument):
+    """An entry is larger than ``limits.MAX_ENTRY_BYTES`` or the configured maximum."""
+
+    wire_code = 102
+
+
+class InvalidBatch(InvalidArgument):
+    """Bytes are not a well-formed batch: magic, lengths, ids or checksum are wrong."""
+
+    wire_code = 103
+
+
+class InvalidConfig(CallerError):
+    """A setting is unknown, malformed or outside its domain."""
+
+    wire_code = 104
+
+
+class NoSuchLedger(CallerError):
+    """The ledger was never created, or it was deleted."""
+
+    wire_code = 105
+
+
+class LedgerExists(CallerError):
+    """A ledger of this id was created before by somebody else."""
+
+    wire_code = 106
+
+
+class LedgerClosed(CallerError):
+    """The ledger is closed: its end is settled and nothing can be appended."""
+
+    wire_code = 107
+
+
+class LedgerFenced(CallerError):
+    """A recovery has fenced the ledger; the old writer may not go on."""
+
+    wire_code = 108
+
+
+class LedgerHasWriter(CallerError):
+    """The ledger has, or had, an owner. Recover it and create the next one."""
+
+    wire_code = 109
+
+
+class Unauthorized(CallerError):
+    """The password or key does not fit the ledger."""
+
+    wire_code = 110
+
+
+class ReadBeyondLac(CallerError):
+    """The read reaches past the last add confirmed."""
+
+    wire_code = 111
+
+
+class Conflict(CallerError):
+    """Other bytes are already held under overlapping entry ids."""
+
+    wire_code = 112
+
+
+class ForeignDirectory(CallerError):
+    """A data directory belongs to another bookie or cluster, or lost its identity."""
+
+    wire_code = 113
+
+
+class DirectoryInUse(CallerError):
+    """Another process holds the lock of the data directory."""
+
+    wire_code = 114
+
+
+class PeerError(TallybookError):
+    """Another process failed to do its part; the request itself was fine."""
+
+    wire_code = 200
+    fault = Fault.PEER
+    retriable = True
+
+
+class Busy(PeerError):
+    """The peer is overloaded and took nothing. Slow down, then send again."""
+
+    wire_code = 201
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
+class BookieUnavailable(PeerError):
+    """The bookie refused the connection, or it was lost with work in flight."""
+
+    wire_code = 202
+    outcome = Outcome.UNKNOWN
+
+
+class RequestTimeout(PeerError):
+    """No answer came before the deadline."""
+
+    wire_code = 203
+    outcome = Outcome.UNKNOWN
+
+
+class ProtocolViolation(PeerError):
+    """The peer sent something the protocol does not allow."""
+
+    wire_code = 204
+    retriable = False
+    outcome = Outcome.UNKNOWN
+
+
+class StaleIncarnation(PeerError):
+    """The work was addressed to an earlier life of the bookie and was not done."""
+
+    wire_code = 205
+
+
+class BookieReadOnly(PeerError):
+    """The bookie takes no ordinary adds: disk full or draining."""
+
+    wire_code = 206
+
+
+class NotEnoughBookies(PeerError):
+    """Too few bookies answer to build or keep a quorum."""
+
+    wire_code = 207
+
+
+class RecoveryFailed(PeerError):
+    """Recovery could not tell the ledger's end; nothing was cut, try again later."""
+
+    wire_code = 208
+
+
+class MetadataUnavailable(PeerError):
+    """The metadata store does not answer; the operation did not take place."""
+
+    wire_code = 209
+
+
+class MetadataConflict(PeerError):
+    """The metadata changed since it was read."""
+
+    wire_code = 210
+
+
+class MetadataOutcomeUnknown(PeerError):
+    """A metadata write was cut off: it may have landed, or may still land."""
+
+    wire_code = 211
+    outcome = Outcome.UNKNOWN
+
+
+class StorageError(TallybookError):
+    """Stored bytes, or the device that holds them."""
+
+    wire_code = 300
+    fault = Fault.STORAGE
+
+
+class EntryAbsent(StorageError):
+    """ABSENT: the bookie never acked this entry and cannot have lost it."""
+
+    wire_code = 301
+
+
+class EntryCorrupt(StorageError):
+    """CORRUPT: the bookie held this entry and its copy is damaged."""
+
+    wire_code = 302
+
+
+class EntryUnknown(StorageError):
+    """UNKNOWN: the bookie cannot tell whether it held this entry."""
+
+    wire_code = 303
+    retriable = True
+
+
+class DataMissing(StorageError):
+    """The entry was confirmed, yet every replica answers that it is not there."""
+
+    wire_code = 304
+
+
+class DamagedFile(StorageError):
+    """A file fails its checks. The message names the file and the offset."""
+
+    wire_code = 305
+
+
+class DiskFailed(StorageError):
+    """The device or file system refused a read, a write or a sync."""
+
+    wire_code = 306
+    outcome = Outcome.UNKNOWN
+
+
+class DiskFull(StorageError):
+    """No space is left for the write."""
+
+    wire_code = 307
+    retriable = True
+
+
+class InvariantViolation(TallybookError):
+    """Something that cannot be has happened: a defect. The process must stop."""
+
+    wire_code = 900
+    outcome = Outcome.UNKNOWN
+
+
+OK_CODE = 0
+"""Wire code of success."""
+
+
+def check(condition: bool, message: str) -> None:
+    """Hold an invariant at run time, also under ``python -O``.
+
+    Raises:
+        InvariantViolation: ``condition`` is false.
+    """
+    if not condition:
+        raise InvariantViolation(message)
+
+
+def _leaves(root: type[TallybookError]) -> list[type[TallybookError]]:
+    found = [root]
+    for child in root.__subclasses__():
+        found.extend(_leaves(child))
+    return found
+
+
+_BY_CODE = {error.wire_code: error for error in _leaves(TallybookError)}
+check(len(_BY_CODE) == len(_leaves(TallybookError)), "two errors share a wire code")
+
+
+def error_class(wire_code: int) -> type[TallybookError]:
+    """The class that ``wire_code`` names; ``TallybookError`` for a code of a newer peer."""
+    return _BY_CODE.get(wire_code, TallybookError)
+
+
+def error_from_wire(wire_code: int, message: str, retry_after_ms: int = 0) -> TallybookError:
+    """Rebuild the error that a peer reported."""
+    found = error_class(wire_code)
+    if found is Busy:
+        return Busy(message, retry_after_ms=retry_after_ms)
+    if found is TallybookError:
+        return TallybookError(f"peer reported unknown error {wire_code}: {message}", outcome=Outcome.UNKNOWN)
+    return found(message)

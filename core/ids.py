@@ -1,0 +1,50 @@
+"""Identifiers: what a ledger id and an entry id may be.
+
+Both are non-negative 63-bit integers, so that they fit a signed 64-bit field in every
+format and in every language. ``NO_ENTRY`` (-1) stands for "no entry yet": the last add
+confirmed (LAC) of an empty ledger, the last entry id of a ledger closed with nothing in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import InvalidArgument
+
+NO_ENTRY: Final = -1
+MAX_ID: Final = 2**63 - 1
+
+
+def check_ledger_id(value: object) -> int:
+    """Return ``value`` if it can name a ledger.
+
+    Raises:
+        InvalidArgument: it is not an integer in 0 .. 2^63-1.
+    """
+    return _check_id("ledger id", value, 0)
+
+
+def check_entry_id(value: object) -> int:
+    """Return ``value`` if it can name an entry.
+
+    Raises:
+        InvalidArgument: it is not an integer in 0 .. 2^63-1.
+    """
+    return _check_id("entry id", value, 0)
+
+
+def check_lac(value: object) -> int:
+    """Return ``value`` if it can be a last add confirmed: an entry id, or -1 for none.
+
+    Raises:
+        InvalidArgument: it is not an integer in -1 .. 2^63-1.
+    """
+    return _check_id("last add confirmed", value, NO_ENTRY)
+
+
+def _check_id(what: str, value: object, lowest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{what} must be an integer, not {type(value).__name__}")
+    if not lowest <= value <= MAX_ID:
+        raise InvalidArgument(f"{what} must lie in {lowest} .. 2^63-1, got {value}")
+    return value

@@ -1,0 +1,65 @@
+"""Protocol limits, in one place: what a peer may rely on, whatever the configuration.
+
+Settings that an operator may change live in ``config``; a number stands here when changing
+it would change a format or break a peer that believes it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import check
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+SECTOR_BYTES: Final = 512
+"""The unit a device is believed to write atomically."""
+
+BLOCK_BYTES: Final = 4 * KIB
+"""Alignment of direct writes: address, offset and size."""
+
+MAX_COMMIT_BYTES: Final = 1 * MIB
+"""Largest group commit of the journal, header included."""
+
+MAX_BATCH_BYTES: Final = MAX_COMMIT_BYTES - 8 * KIB
+"""Largest batch: it must fit one group commit with its headers."""
+
+MAX_BATCH_ENTRIES: Final = 16_384
+"""Most entries in one batch; bounds what a reader allocates on a count field."""
+
+BATCH_HEADER_BYTES: Final = 64
+BATCH_TABLE_ROW_BYTES: Final = 8
+BATCH_DIGEST_BYTES: Final = 32
+
+MAX_ENTRY_BYTES: Final = MAX_BATCH_BYTES - BATCH_HEADER_BYTES - BATCH_TABLE_ROW_BYTES - BATCH_DIGEST_BYTES
+"""Largest payload of one entry: alone in its batch, with either digest."""
+
+MAX_MESSAGE_BYTES: Final = 5 * MIB
+"""Largest message on any stream between client and bookie."""
+
+MAX_ENSEMBLE: Final = 64
+"""Largest ensemble."""
+
+MAX_STRIPE_ENTRIES: Final = 1 << 20
+DEFAULT_STRIPE_ENTRIES: Final = 1024
+
+MAX_CUSTOM_METADATA_BYTES: Final = 64 * KIB
+MAX_PASSWORD_BYTES: Final = 1 * KIB
+
+MAX_METADATA_BYTES: Final = 960 * KIB
+"""Largest encoded value in the metadata store; ZooKeeper drops the connection over a packet of 1 MiB."""
+
+MAX_COOKIE_BYTES: Final = 64 * KIB
+MAX_BOOKIE_ID_CHARS: Final = 128
+
+LEDGER_ID_BLOCK: Final = 64
+"""Ledger ids are taken from the shared counter in blocks of this size."""
+
+KEY_BYTES: Final = 32
+"""Length of the derived ledger key on the wire, and of its verifier in the metadata."""
+
+check(MAX_ENTRY_BYTES > 1_000_000, "the largest entry must hold a megabyte")
+check(MAX_BATCH_BYTES % SECTOR_BYTES == 0, "a batch limit is a whole number of sectors")
+check(MAX_MESSAGE_BYTES >= 4 * MAX_BATCH_BYTES, "a read answer holds several batches")
