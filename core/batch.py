@@ -62,6 +62,7 @@ VERSION: Final = 1
 FLAG_DIGEST: Final = 1
 
 _HEADER: Final = struct.Struct("<4sBBHIIqqqqqII")
+_IDS: Final = struct.Struct("<8xI4xqq")
 _CRC_AT: Final = 60
 _CRC: Final = struct.Struct("<I")
 _LEDGER: Final = struct.Struct("<q")
@@ -125,17 +126,21 @@ def encode_batch(
     ``digest_key`` adds the HMAC trailer.
 
     Raises:
-        InvalidArgument: no payload, too many, ids out of range, or the batch exceeds
-            ``MAX_BATCH_BYTES``.
+        InvalidArgument: no payload, too many, a number out of its range, the batch exceeds
+            ``MAX_BATCH_BYTES``, or a payload is not a buffer of single bytes.
         EntryTooLarge: one payload exceeds ``MAX_ENTRY_BYTES``.
     """
     count = len(payloads)
     if not 1 <= count <= MAX_BATCH_ENTRIES:
         raise InvalidArgument(f"a batch holds 1 .. {MAX_BATCH_ENTRIES} entries, got {count}")
-    if not 0 <= first_entry_id <= MAX_ID - count + 1:
-        raise InvalidArgument(f"entry ids {first_entry_id} .. +{count} leave 0 .. 2^63-1")
+    if not 0 <= ledger_id <= MAX_ID or not 0 <= first_entry_id <= MAX_ID - count + 1:
+        raise InvalidArgument(f"ledger {ledger_id} or entry ids {first_entry_id} .. +{count} leave 0 .. 2^63-1")
     lengths = array("I", map(len, payloads))
     payload_bytes = sum(lengths)
+    if not NO_ENTRY <= lac < first_entry_id or not payload_bytes <= ledger_length <= MAX_ID:
+        raise InvalidArgument(f"lac {lac} or length {ledger_length} does not fit a batch from entry {first_entry_id}")
+    if not -MAX_ID <= written_at_us <= MAX_ID:
+        raise InvalidArgument(f"time of writing {written_at_us} us does not fit 64 bits")
     if max(lengths) > MAX_ENTRY_BYTES:
         raise EntryTooLarge(f"an entry of {max(lengths)} bytes exceeds the limit of {MAX_ENTRY_BYTES}")
     if encoded_bytes(count, payload_bytes, digest=digest_key is not None) > MAX_BATCH_BYTES:
@@ -152,6 +157,8 @@ def encode_batch(
         ledger_id, first_entry_id, lac, ledger_length, written_at_us, 0, 0,
     )  # fmt: skip
     body = b"".join((table.tobytes(), *payloads))
+    if len(body) != count * BATCH_TABLE_ROW_BYTES + payload_bytes:
+        raise InvalidArgument("a payload must be a buffer of single bytes")
     if digest_key is not None:
         body += hmac.new(digest_key, head + body, hashlib.sha256).digest()
     front = head[:_CRC_AT]
@@ -184,6 +191,18 @@ def decode_header(batch: Buffer) -> BatchHeader:
     if not NO_ENTRY <= lac < first or length < payload_bytes:
         raise InvalidBatch(f"lac {lac} or ledger length {length} cannot belong to a batch from entry {first}")
     return header
+
+
+def peek_ids(batch: Buffer) -> tuple[int, int, int]:
+    """Ledger id, first entry id and entry count as the header states them, believed unchecked.
+
+    Raises:
+        InvalidBatch: shorter than a header.
+    """
+    if len(batch) < BATCH_HEADER_BYTES:
+        raise InvalidBatch(f"a batch of {len(batch)} bytes is shorter than its header")
+    count, ledger_id, first_entry_id = _IDS.unpack_from(batch)
+    return ledger_id, first_entry_id, count
 
 
 def verify_batch(batch: Buffer, digest_key: bytes | None = None) -> BatchHeader:

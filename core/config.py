@@ -68,7 +68,9 @@ class AdmissionSettings(Settings):
     """When a bookie says BUSY."""
 
     max_inflight_bytes: Size = Field(_size(64 * MIB), description="Adds taken and not yet answered.")
-    max_queue_age_ms: Milliseconds = Field(1_000, description="Age of the oldest unanswered add above which new ones wait.")
+    max_queue_age_ms: Milliseconds = Field(
+        1_000, description="Age of the oldest unanswered add above which new ones are refused."
+    )
     max_cache_wait_ms: Milliseconds = Field(1_000, description="How long an add waits for a full write cache.")
     stream_credit_bytes: Size = Field(_size(4 * MIB), description="Unanswered bytes granted to one client stream.")
     max_streams: Count = Field(4_096, description="Client streams served at once.")
@@ -93,7 +95,9 @@ class BookieSettings(Settings):
     def _consistent(self) -> Self:
         journal_bytes = self.journal.segment_bytes * (self.journal.segment_count - 1)
         if journal_bytes < self.storage.write_cache_bytes:
-            raise ValueError("the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count")
+            raise ValueError(
+                "the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count"
+            )
         return self
 
 
@@ -104,7 +108,7 @@ class ClientSettings(Settings):
     max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
     max_entry_bytes: Size = Field(_size(MAX_ENTRY_BYTES), description="Largest entry accepted.")
-    add_timeout_ms: Milliseconds = Field(10_000, description="A bookie that has not acked a batch for so long has failed.")
+    add_timeout_ms: Milliseconds = Field(10_000, description="Time without an ack after which a bookie has failed.")
     request_timeout_ms: Milliseconds = Field(5_000, description="Deadline of one read, fence or LAC request.")
     connect_timeout_ms: Milliseconds = Field(3_000, description="Deadline of opening a connection to a bookie.")
     reconnect_ms: Milliseconds = Field(500, description="Pause between attempts to reach a lost bookie.")

@@ -1,0 +1,85 @@
+"""What one bookie does, apart from how it is reached: the port behind ``bookie/service``.
+
+``bookie/bookie.py`` implements it on a disk; an in-memory bookie implements it for tests and
+simulation. Answers are values of ``core.answers``; refusals are errors of ``core.errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import Buffer, EntrySlice
+
+AddCallback = Callable[[AddAnswer], None]
+"""Called on the event loop, exactly once, with the fate of one batch."""
+
+
+class LedgerStore(Protocol):
+    """One bookie's ledgers."""
+
+    @property
+    def bookie_id(self) -> str:
+        """Its identity in ledger metadata."""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """This life of it."""
+
+    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+        """Take one batch. ``on_answer`` gets code 0 once it is durable, else the code of the refusal.
+
+        The caller keeps ``batch`` unchanged for ever; the bookie may hold a reference.
+        """
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+        """Refuse every ordinary add of the ledger from now on; durable when it returns.
+
+        Raises:
+            Unauthorized: the key does not fit the ledger.
+            NoSuchLedger: the metadata, read linearizably, does not know the ledger.
+        """
+
+    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        """Whole batches from the one that holds ``first``, without a gap, up to ``last`` or about ``max_bytes``.
+
+        At least one batch, however large.
+
+        Raises:
+            EntryAbsent, EntryCorrupt, EntryUnknown: what is known of entry ``first``.
+        """
+
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+        """Fence, then the batch that holds ``entry_id``.
+
+        Answers, ABSENT included, only when the fence and every add taken before it are durable.
+
+        Raises:
+            EntryAbsent, EntryCorrupt, EntryUnknown: what is known of the entry.
+            Unauthorized, NoSuchLedger: as for ``fence``.
+        """
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+        """One entry, cut out of its batch.
+
+        Raises:
+            EntryAbsent, EntryCorrupt, EntryUnknown: what is known of the entry.
+        """
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        """The highest LAC seen of the ledger, in batches or on its own.
+
+        Raises:
+            EntryAbsent: nothing of this ledger is held, and nothing can have been lost.
+            EntryUnknown: it cannot be told.
+        """
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+        """Like ``read_lac``, but waits for a LAC above ``above``, a fence, or the timeout.
+
+        Of a ledger not held yet it answers LAC -1 after the timeout.
+        """
+
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+        """Remember an explicit LAC; durable when it returns. A lower one than known changes nothing."""

@@ -1,0 +1,1 @@
+"""The quorum client: writes, reads and recovers ledgers over several bookies."""

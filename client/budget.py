@@ -1,0 +1,67 @@
+"""The byte budget of a client: what bounds its memory.
+
+Every append takes its bytes from the budget and gives them back when nobody needs the batch
+any more, slow bookies included. An empty budget makes ``append`` wait and ``append_nowait``
+raise ``Busy``; it never makes the client grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from tallybook.core.errors import check
+
+
+class ByteBudget:
+    """Bytes that may be held, shared by all ledgers of a client. First come, first served."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.taken_bytes = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_take(self, size: int) -> bool:
+        """Take ``size`` bytes if they are there and nobody waits for them already."""
+        if self._waiters or not self._fits(size):
+            return False
+        self.taken_bytes += size
+        return True
+
+    async def take(self, size: int) -> None:
+        """Take ``size`` bytes, waiting for them. Bound the wait with ``asyncio.timeout``."""
+        if self.try_take(size):
+            return
+        granted = asyncio.get_running_loop().create_future()
+        self._waiters.append((size, granted))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.give(size)
+            else:
+                self._waiters.remove((size, granted))
+                self._grant()
+            raise
+
+    def give(self, size: int) -> None:
+        """Give ``size`` bytes back."""
+        self.taken_bytes -= size
+        check(self.taken_bytes >= 0, "more bytes given back than were taken")
+        if self._waiters:
+            self._grant()
+
+    def exchange(self, given: int, taken: int) -> None:
+        """Replace ``given`` bytes by the ``taken`` ones they became; never waits."""
+        self.taken_bytes += taken - given
+
+    def _fits(self, size: int) -> bool:
+        # A single piece above the whole limit may pass alone, or it would wait for ever.
+        return self.taken_bytes + size <= self.limit_bytes or self.taken_bytes == 0
+
+    def _grant(self) -> None:
+        while self._waiters and self._fits(self._waiters[0][0]):
+            size, granted = self._waiters.popleft()
+            if not granted.done():
+                self.taken_bytes += size
+                granted.set_result(None)

@@ -1,0 +1,313 @@
+"""The client: creates, opens, recovers, lists and deletes ledgers.
+
+    async with Client("sqlite:////var/lib/tallybook/metadata.db") as client:
+        async with await client.create_ledger() as ledger:
+            await ledger.append(b"hello")
+        reader = await client.open_ledger(ledger.id)
+        async for entry in reader.read(0, reader.last_add_confirmed):
+            print(entry.payload)
+
+A client belongs to one event loop; its handles share connections and one byte budget.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    NoSuchLedger,
+    TallybookError,
+    Unauthorized,
+)
+from tallybook.core.ids import check_ledger_id
+from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
+from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
+from tallybook.metadata.store import BookieInfo, Ok, Unknown, Versioned
+from tallybook.metadata.update import update_ledger
+from tallybook.runtime.tasks import Tasks
+
+from .budget import ByteBudget
+from .placement import choose_ensemble
+from .ports import ClientWorld, Transition
+from .reader.handle import LedgerReader, ReaderContext
+from .reader.lac import highest_lac
+from .recovery.driver import RecoveryContext, recover_ledger
+from .world import open_world
+from .writer.handle import LedgerWriter, WriterContext
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+"""How often a step whose outcome the metadata store left open is tried again."""
+
+
+class Client:
+    """Access to the ledgers of one cluster.
+
+    Args:
+        cluster: URI of the metadata store, or a ready-made world (for tests and simulation).
+        settings: how the client behaves.
+    """
+
+    def __init__(self, cluster: str | ClientWorld, settings: ClientSettings | None = None) -> None:
+        self._cluster = cluster
+        self._settings = settings or ClientSettings()
+        self._opened: ClientWorld | None = cluster if isinstance(cluster, ClientWorld) else None
+        self._budget = ByteBudget(self._settings.max_pending_bytes)
+        self._tasks = Tasks("client", self._task_died)
+
+    async def __aenter__(self) -> Self:
+        if isinstance(self._cluster, str):
+            self._opened = await open_world(self._cluster, self._settings)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Drop connections and background work. Open ledgers stay open, for a recovery to end."""
+        await self._tasks.close()
+        world, self._opened = self._opened, None
+        if world is not None:
+            await world.connections.close()
+            await world.store.close()
+
+    @property
+    def _world(self) -> ClientWorld:
+        if self._opened is None:
+            raise InvalidArgument("the client is not open: use it in an 'async with' block")
+        return self._opened
+
+    # -- writing ----------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, bytes] | None = None,
+        stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
+    ) -> LedgerWriter:
+        """Create a ledger and become its writer.
+
+        Raises:
+            InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large.
+            NotEnoughBookies: fewer than E writable bookies are alive.
+            MetadataUnavailable: the store does not answer.
+        """
+        quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
+        metadata = await self._create(quorum, password, digest, custom or {}, self._world.rng.uuid())
+        return self._writer(metadata, password)
+
+    async def create_unowned_ledger(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, bytes] | None = None,
+        stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
+    ) -> LedgerMetadata:
+        """Create a ledger for somebody else to adopt and write.
+
+        Raises:
+            As ``create_ledger``.
+        """
+        quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
+        return await self._create(quorum, password, digest, custom or {}, None)
+
+    async def adopt_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerWriter:
+        """Become the writer of a ledger that never had one.
+
+        Raises:
+            LedgerHasWriter: it has, or had, a writer: recover it and create the next one.
+            LedgerClosed, LedgerFenced, NoSuchLedger, Unauthorized: it cannot be written.
+        """
+        self._authorise(await self.ledger_metadata(ledger_id), password)
+        token = self._world.rng.uuid()
+        adopted = await self._update(ledger_id, partial(adopt, writer_token=token))
+        return self._writer(adopted.value, password)
+
+    async def _create(
+        self,
+        quorum: Quorum,
+        password: bytes,
+        digest: DigestType,
+        custom: Mapping[str, bytes],
+        writer_token: str | None,
+    ) -> LedgerMetadata:
+        world = self._world
+        if digest is DigestType.HMAC_SHA256 and not password:
+            raise InvalidArgument("an HMAC digest needs a password")
+        salt = world.rng.token(SALT_BYTES) if password else b""
+        bookies = choose_ensemble(await world.membership.bookies(), quorum.ensemble, world.rng)
+        metadata = LedgerMetadata(
+            ledger_id=await world.store.next_ledger_id(),
+            quorum=quorum,
+            fragments=(Fragment(0, bookies),),
+            creator_token=world.rng.uuid(),
+            created_at_ms=world.clock.wall_us() // 1000,
+            digest=digest,
+            key_salt=salt,
+            key_verifier=key_verifier(ledger_key(password, salt)) if password else b"",
+            writer_token=writer_token,
+            custom=dict(custom),
+        )
+        for attempt in range(_ATTEMPTS):
+            try:
+                return (await world.store.create_ledger(metadata)).value
+            except MetadataOutcomeUnknown:
+                # Creation is idempotent by its token: the same call settles it.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise MetadataOutcomeUnknown(f"ledger {metadata.ledger_id} may or may not have been created")
+
+    def _writer(self, metadata: LedgerMetadata, password: bytes) -> LedgerWriter:
+        world = self._world
+        context = WriterContext(world.connections, world.clock, self._tasks, self._settings, self._budget)
+        key, signing = _keys(metadata, password)
+        update = partial(self._update, metadata.ledger_id)
+        return LedgerWriter(metadata, context, update, key=key, digest_key=signing)
+
+    # -- reading ----------------------------------------------------------------------
+
+    async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> LedgerReader:
+        """Open a ledger for reading.
+
+        With ``recover``, a ledger that is not closed is fenced, recovered and closed first: its
+        writer is out. Without, the ledger stays as it is and the reader sees what is confirmed.
+
+        Raises:
+            NoSuchLedger: never created, or deleted.
+            Unauthorized: the password does not fit.
+            RecoveryFailed: the end cannot be told now; nothing was lost, try again.
+            BookieUnavailable: too few bookies answer.
+        """
+        metadata = await self.ledger_metadata(ledger_id)
+        self._authorise(metadata, password)
+        if recover and not metadata.closed:
+            metadata = await self.recover_ledger(ledger_id, password=password)
+        _, signing = _keys(metadata, password)
+        lac = metadata.last_entry_id
+        if not metadata.closed:
+            lac = await highest_lac(metadata, self._world.connections)
+        return LedgerReader(metadata, self._reader_context(), lac=lac, digest_key=signing)
+
+    async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
+        """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.
+
+        Raises:
+            As ``open_ledger``.
+        """
+        world = self._world
+        metadata = await self.ledger_metadata(ledger_id)
+        self._authorise(metadata, password)
+        key, signing = _keys(metadata, password)
+
+        def reader_of(metadata: LedgerMetadata, last: int) -> LedgerReader:
+            return LedgerReader(metadata, self._reader_context(), lac=last, digest_key=signing)
+
+        context = RecoveryContext(
+            world.connections, world.clock, self._settings, partial(self._update, ledger_id), reader_of
+        )
+        return await recover_ledger(context, key=key, digest_key=signing)
+
+    def _reader_context(self) -> ReaderContext:
+        world = self._world
+        return ReaderContext(
+            world.connections, world.clock, self._settings, self.ledger_metadata, world.store.watch_ledger, _report_copy
+        )
+
+    # -- managing ---------------------------------------------------------------------
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """The ledger's metadata as it is now.
+
+        Raises:
+            InvalidArgument: not a ledger id.
+            NoSuchLedger: never created, or deleted.
+        """
+        return (await self._world.store.read_ledger(check_ledger_id(ledger_id), linearizable=True)).value
+
+    async def list_ledgers(self) -> AsyncIterator[int]:
+        """Ids of all ledgers, ascending."""
+        after = -1
+        while True:
+            page = await self._world.store.list_ledgers(after)
+            for ledger_id in page.ledger_ids:
+                yield ledger_id
+            if not page.ledger_ids:
+                return
+            after = page.ledger_ids[-1]
+
+    async def delete_ledger(self, ledger_id: int, *, password: bytes = b"") -> None:
+        """Remove a ledger. Its id is never used again.
+
+        Raises:
+            NoSuchLedger: never created, or deleted before.
+            Unauthorized: the password does not fit.
+            MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
+        """
+        store = self._world.store
+        result: object = None
+        for _ in range(_ATTEMPTS):
+            try:
+                found: Versioned = await store.read_ledger(check_ledger_id(ledger_id), linearizable=True)
+            except NoSuchLedger:
+                if isinstance(result, Unknown):
+                    return
+                raise
+            self._authorise(found.value, password)
+            result = await store.delete_ledger(ledger_id, found.version)
+            if isinstance(result, Ok):
+                return
+        if isinstance(result, Unknown):
+            raise MetadataOutcomeUnknown(f"ledger {ledger_id} may or may not be deleted: {result.reason}")
+        raise MetadataConflict(f"ledger {ledger_id} keeps changing and was not deleted")
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Live bookies by id."""
+        return await self._world.membership.bookies()
+
+    # -- inside -----------------------------------------------------------------------
+
+    async def _update(self, ledger_id: int, transition: Transition) -> Versioned:
+        world = self._world
+        return await update_ledger(world.store, ledger_id, transition, clock=world.clock, rng=world.rng)
+
+    def _authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
+        key, _ = _keys(metadata, password)
+        if metadata.key_verifier and not key_fits(key, metadata.key_verifier):
+            raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
+
+    def _task_died(self, name: str, error: BaseException) -> None:
+        _log.error("background task %s died: %r", name, error)
+
+
+def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | None]:
+    """The ledger key to show to bookies, and the key of the digest where it is an HMAC."""
+    if not metadata.key_verifier:
+        return b"", None
+    signing = digest_key(password, metadata.key_salt) if metadata.digest is DigestType.HMAC_SHA256 else None
+    return ledger_key(password, metadata.key_salt), signing
+
+
+def _report_copy(bookie_id: str, ledger_id: int, entry_id: int, error: TallybookError) -> None:
+    _log.warning("bookie %s has a bad copy of ledger %d entry %d: %s", bookie_id, ledger_id, entry_id, error)

@@ -1,0 +1,44 @@
+"""What the handles of a client need of the client itself, and what the client stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import Membership, MetadataStore, Versioned
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .bookie_port import BookieConnection
+
+Transition: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
+
+UpdateLedger: TypeAlias = Callable[[Transition], Awaitable[Versioned]]
+"""Applies a pure transition to one ledger's metadata by compare-and-set, until it holds."""
+
+
+class Connections(Protocol):
+    """Where connections to bookies come from."""
+
+    async def get(self, bookie_id: str) -> BookieConnection:
+        """A working connection to the bookie of that id.
+
+        Raises:
+            BookieUnavailable: there is none to be had within the connect timeout.
+        """
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWorld:
+    """The stores and seams of one client, real or simulated. The client closes them with itself."""
+
+    store: MetadataStore
+    membership: Membership
+    connections: Connections
+    clock: Clock
+    rng: Rng

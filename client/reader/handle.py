@@ -1,0 +1,303 @@
+"""The reading handle of a ledger: ranges, single entries, and the tail.
+
+Sequential reads are *sticky*: they stay with the bookie that served last, because its caches
+are warm, until it fails or the write set changes. Whole batches travel; every byte is checked
+here, against what the writer sealed, before a caller sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    EntryCorrupt,
+    EntryUnknown,
+    InvalidArgument,
+    InvalidBatch,
+    PeerError,
+    ReadBeyondLac,
+    StorageError,
+    TallybookError,
+    check,
+)
+from tallybook.core.ids import check_entry_id
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import LedgerWatch
+from tallybook.runtime.clock import Clock
+
+from ..bookie_port import BookieConnection
+from ..ports import Connections
+from .lac import highest_lac, wait_for_lac
+from .machine import ReadAttempt, replica_order
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """What a handle shares with its client."""
+
+    connections: Connections
+    clock: Clock
+    settings: ClientSettings
+    read_metadata: Callable[[int], Awaitable[LedgerMetadata]]
+    """Reads a ledger's metadata linearizably."""
+    watch: Callable[[int], LedgerWatch]
+    report: Callable[[str, int, int, TallybookError], None]
+    """Told of a bad copy: bookie id, ledger id, entry id, error."""
+
+
+class LedgerReader:
+    """Reads one ledger up to its last add confirmed (LAC), which never falls."""
+
+    def __init__(
+        self, metadata: LedgerMetadata, context: ReaderContext, *, lac: int, digest_key: bytes | None = None
+    ) -> None:
+        self._metadata = metadata
+        self._context = context
+        self._digest_key = digest_key
+        self._lac = metadata.last_entry_id if metadata.closed else lac
+        self._preferred: str | None = None
+
+    @property
+    def id(self) -> int:
+        """The ledger's id."""
+        return self._metadata.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as last read."""
+        return self._metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry id that may be read, -1 for none."""
+        return self._lac
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end of the ledger is settled, as far as this handle knows."""
+        return self._metadata.closed
+
+    # -- ranges -----------------------------------------------------------------------
+
+    async def read(self, first: int, last: int) -> AsyncIterator[Entry]:
+        """The entries ``first .. last``, both included, in order.
+
+        Raises:
+            InvalidArgument: negative ids, or last < first.
+            ReadBeyondLac: ``last`` lies past the last add confirmed.
+            EntryCorrupt, EntryUnknown, DataMissing, BookieUnavailable: no replica has a good copy.
+        """
+        async for group in self.read_batches(first, last):
+            for entry in group:
+                yield entry
+
+    async def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
+        """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk."""
+        self._check_range(first, last)
+        ahead = asyncio.ensure_future(self._fetch(first, last))
+        try:
+            while True:
+                fetched = await ahead
+                following = fetched[-1][0].last_entry_id + 1
+                if following <= last:
+                    # The next request travels while the caller works on this answer.
+                    ahead = asyncio.ensure_future(self._fetch(following, last))
+                for header, batch in fetched:
+                    yield entries(batch, header, first, last)
+                if following > last:
+                    return
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    async def read_entry(self, entry_id: int) -> Entry:
+        """One entry.
+
+        Raises:
+            As ``read``.
+        """
+        self._check_range(entry_id, entry_id)
+
+        async def ask(connection: BookieConnection) -> Entry:
+            found = await connection.read_entry(self.id, entry_id)
+            if (found.ledger_id, found.entry_id) != (self.id, entry_id):
+                raise InvalidBatch(f"asked for entry {entry_id} of ledger {self.id}, got {found.entry_id}")
+            return found.verify()
+
+        return await self._from_any_replica(entry_id, ask)
+
+    async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
+        """The verified batch that holds ``entry_id``, as the writer sealed it.
+
+        Raises:
+            As ``read``.
+        """
+        self._check_range(entry_id, entry_id)
+        return (await self._fetch(entry_id, entry_id))[0]
+
+    def _check_range(self, first: int, last: int) -> None:
+        check_entry_id(first)
+        check_entry_id(last)
+        if last < first:
+            raise InvalidArgument(f"the range {first} .. {last} is empty")
+        if last > self._lac:
+            raise ReadBeyondLac(f"ledger {self.id}: entry {last} lies past the last add confirmed, {self._lac}")
+
+    async def _fetch(self, first: int, last: int) -> list[tuple[BatchHeader, Buffer]]:
+        """Verified batches from the one that holds ``first``, as many as one request brings."""
+        fragment_end = self._metadata.fragment_end(self._metadata.fragment_of(first))
+        end = min(last, fragment_end, self._metadata.quorum.stripe_end(first))
+
+        async def ask(connection: BookieConnection) -> list[tuple[BatchHeader, Buffer]]:
+            answer = await connection.read_batches(self.id, first, end, self._context.settings.read_bytes)
+            return self._verified(first, answer.batches)
+
+        return await self._from_any_replica(first, ask)
+
+    def _verified(self, first: int, batches: tuple[Buffer, ...]) -> list[tuple[BatchHeader, Buffer]]:
+        """Check what a bookie sent; good batches before a bad one are kept.
+
+        Raises:
+            InvalidBatch: the first one is not a good copy of what was asked for.
+        """
+        found: list[tuple[BatchHeader, Buffer]] = []
+        expected = first
+        for batch in batches:
+            try:
+                header = verify_batch(batch, self._digest_key)
+                # Later batches must follow without a gap; the first one must hold ``first``.
+                starts = header.first_entry_id == expected if found else header.first_entry_id <= first
+                if header.ledger_id != self.id or not starts or header.last_entry_id < expected:
+                    raise InvalidBatch(
+                        f"ledger {self.id}: batch from {header.first_entry_id} is not the one at {expected}"
+                    )
+            except InvalidBatch:
+                if not found:
+                    raise
+                break
+            found.append((header, batch))
+            expected = header.last_entry_id + 1
+        if not found:
+            raise InvalidBatch(f"ledger {self.id}: an empty answer for entry {first}")
+        return found
+
+    async def _from_any_replica(self, entry_id: int, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
+        attempt = self._attempt(entry_id)
+        refreshed = False
+        while True:
+            bookie_id = attempt.next()
+            if bookie_id is None:
+                # The metadata may be older than a repair: look once more before giving up.
+                if refreshed or not await self._refreshed():
+                    raise attempt.verdict()
+                attempt, refreshed = self._attempt(entry_id), True
+                continue
+            try:
+                result = await self._ask(bookie_id, ask)
+            except (PeerError, StorageError) as error:
+                attempt.failed(bookie_id, error)
+                if isinstance(error, EntryCorrupt | EntryUnknown):
+                    self._context.report(bookie_id, self.id, entry_id, error)
+                continue
+            self._preferred = bookie_id
+            return result
+
+    def _attempt(self, entry_id: int) -> ReadAttempt:
+        order = replica_order(self._metadata.bookies_of(entry_id), self._preferred)
+        return ReadAttempt(self.id, entry_id, order)
+
+    async def _refreshed(self) -> bool:
+        try:
+            return await self.refresh()
+        except PeerError:
+            # What the replicas said is the better message.
+            return False
+
+    async def _ask(self, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
+        connection = await self._context.connections.get(bookie_id)
+        try:
+            return await ask(connection)
+        except InvalidBatch as error:
+            raise EntryCorrupt(f"bookie {bookie_id}: {error.message}") from error
+
+    # -- last add confirmed and tail --------------------------------------------------
+
+    async def refresh(self) -> bool:
+        """Read the metadata again; say whether anything changed.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            MetadataUnavailable: the store does not answer.
+        """
+        before = self._metadata
+        self._metadata = await self._context.read_metadata(self.id)
+        if self._metadata.closed:
+            self._lac = max(self._lac, self._metadata.last_entry_id)
+        return self._metadata != before
+
+    async def read_last_add_confirmed(self) -> int:
+        """Ask the bookies for the last add confirmed; it never falls.
+
+        Raises:
+            BookieUnavailable: too few bookies answered to be sure.
+        """
+        if not self._metadata.closed:
+            await self.refresh()
+        if not self._metadata.closed:
+            self._seen(await highest_lac(self._metadata, self._context.connections))
+        return self._lac
+
+    def _seen(self, lac: int) -> None:
+        if not self._metadata.closed:
+            self._lac = max(self._lac, lac)
+
+    async def tail(self, first: int = 0) -> AsyncIterator[Entry]:
+        """Entries from ``first`` on, as they are confirmed; ends when the ledger is closed and read.
+
+        Raises:
+            As ``read``; NoSuchLedger when the ledger is deleted meanwhile.
+        """
+        position = check_entry_id(first)
+        watch = self._context.watch(self.id)
+        try:
+            while True:
+                if position <= self._lac:
+                    async for group in self.read_batches(position, self._lac):
+                        for entry in group:
+                            yield entry
+                        position = group[-1].entry_id + 1
+                elif self._metadata.closed:
+                    return
+                else:
+                    await self._wait_for_more(watch)
+        finally:
+            await watch.close()
+
+    async def _wait_for_more(self, watch: LedgerWatch) -> None:
+        """Return when the LAC moved, the metadata may have changed, or the poll ended."""
+        check(not self._metadata.closed, f"ledger {self.id}: waiting for more of a closed ledger")
+        answer = await wait_for_lac(
+            self._metadata,
+            self._context.connections,
+            above=self._lac,
+            timeout_ms=self._context.settings.tail_wait_ms,
+            changed=watch,
+            clock=self._context.clock,
+            retry_s=self._context.settings.reconnect_ms / 1000,
+        )
+        moved = answer is not None and answer.lac > self._lac
+        if answer is not None:
+            self._seen(answer.lac)
+        if moved:
+            return
+        await self.refresh()
+        if answer is not None and answer.fenced and not self._metadata.closed:
+            # A recovery is under way; a fenced bookie answers at once, so pause before asking again.
+            await self._context.clock.sleep(self._context.settings.reconnect_ms / 1000)

@@ -1,0 +1,89 @@
+"""Learning the last add confirmed (LAC) of a ledger that is still being written.
+
+One bookie proves little: it may be new, slow, or cut off from the writer. An answer counts
+as certain once members of every write set gave one, because then every ack quorum is met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tallybook.core.answers import LacAnswer
+from tallybook.core.errors import BookieUnavailable, EntryAbsent, PeerError, StorageError
+from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import LedgerWatch
+from tallybook.runtime.clock import Clock
+
+from ..ports import Connections
+
+
+async def highest_lac(metadata: LedgerMetadata, connections: Connections) -> int:
+    """The highest LAC that the bookies of the last fragment answer.
+
+    Raises:
+        BookieUnavailable: the answers do not cover every write set.
+    """
+    fragment = metadata.last_fragment
+    answers = await asyncio.gather(
+        *(_read_lac(metadata.ledger_id, bookie_id, connections) for bookie_id in fragment.bookies)
+    )
+    told = {position: lac for position, lac in enumerate(answers) if lac is not None}
+    if not metadata.quorum.covered(told):
+        silent = [bookie_id for position, bookie_id in enumerate(fragment.bookies) if position not in told]
+        raise BookieUnavailable(f"ledger {metadata.ledger_id}: too few bookies tell its LAC; no answer from {silent}")
+    return max(*told.values(), fragment.first_entry_id - 1, NO_ENTRY)
+
+
+async def _read_lac(ledger_id: int, bookie_id: str, connections: Connections) -> int | None:
+    try:
+        connection = await connections.get(bookie_id)
+        return (await connection.read_lac(ledger_id)).lac
+    except EntryAbsent:
+        return NO_ENTRY
+    except (PeerError, StorageError):
+        # No answer; whether the others suffice is decided by coverage.
+        return None
+
+
+async def wait_for_lac(
+    metadata: LedgerMetadata,
+    connections: Connections,
+    *,
+    above: int,
+    timeout_ms: int,
+    changed: LedgerWatch,
+    clock: Clock,
+    retry_s: float,
+) -> LacAnswer | None:
+    """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed.
+
+    All bookies of the last fragment are asked, because any one of them may be cut off from the
+    writer. ``None`` means: look at the metadata.
+    """
+
+    async def poll(bookie_id: str) -> LacAnswer | None:
+        try:
+            connection = await connections.get(bookie_id)
+            return await connection.wait_lac(metadata.ledger_id, above, timeout_ms)
+        except (PeerError, StorageError):
+            # Others may answer; ask this one again only after a pause.
+            await clock.sleep(max(retry_s, timeout_ms / 1000))
+            return None
+
+    async def watch() -> LacAnswer | None:
+        await changed.changed()
+        return None
+
+    polls = [asyncio.ensure_future(poll(bookie_id)) for bookie_id in metadata.last_fragment.bookies]
+    waiting = [*polls, asyncio.ensure_future(watch())]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        # In the order of the ensemble, so that the same run always takes the same answer.
+        finished = [poll.result() for poll in polls if poll.done()]
+        answers = [answer for answer in finished if answer is not None]
+        return max(answers, key=lambda answer: (answer.lac, answer.fenced), default=None)
+    finally:
+        for future in waiting:
+            future.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,67 @@
+"""Reading from one of several replicas, as a pure state machine: which to ask next, and what to say in the end.
+
+Any valid copy will do. Replicas are asked one after the other; a copy that fails its checks
+is reported and the next replica is asked. If none has a good copy, the most serious answer
+wins. For a confirmed entry ABSENT is never final at first: the reader's metadata may be
+older than a repair, so they are read again once before the entry is called missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tallybook.core.errors import DataMissing, EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, TallybookError
+
+_SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, PeerError, EntryAbsent)
+"""Most serious first. A damaged copy is worse than an unreachable one, which may still be good."""
+
+
+@dataclass(slots=True)
+class ReadAttempt:
+    """One search for a good copy of a confirmed entry.
+
+    Args:
+        ledger_id, entry_id: for messages.
+        replicas: bookie ids in the order to ask them.
+    """
+
+    ledger_id: int
+    entry_id: int
+    replicas: Sequence[str]
+    errors: dict[str, TallybookError] = field(default_factory=dict)
+
+    def next(self) -> str | None:
+        """The replica to ask now; ``None`` when all were asked."""
+        for bookie_id in self.replicas:
+            if bookie_id not in self.errors:
+                return bookie_id
+        return None
+
+    def failed(self, bookie_id: str, error: TallybookError) -> None:
+        """A replica had no good copy, or did not answer."""
+        self.errors[bookie_id] = error
+
+    @property
+    def all_absent(self) -> bool:
+        """Whether every replica says that it never had the entry."""
+        return all(isinstance(error, EntryAbsent) for error in self.errors.values())
+
+    def verdict(self) -> TallybookError:
+        """The error to raise once every replica has failed."""
+        told = {bookie_id: type(error).__name__ for bookie_id, error in self.errors.items()}
+        what = f"ledger {self.ledger_id}, entry {self.entry_id}"
+        if self.all_absent:
+            return DataMissing(f"{what} was confirmed, but no replica has it: {told}")
+        for kind in _SERIOUSNESS:
+            for error in self.errors.values():
+                if isinstance(error, kind):
+                    return type(error)(f"{what}: no replica has a good copy: {told}")
+        return next(iter(self.errors.values()))
+
+
+def replica_order(write_set: Sequence[str], preferred: str | None) -> list[str]:
+    """Bookies of a write set in the order to ask them: the one that served last comes first."""
+    if preferred is not None and preferred in write_set:
+        return [preferred, *(bookie_id for bookie_id in write_set if bookie_id != preferred)]
+    return list(write_set)

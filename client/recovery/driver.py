@@ -1,0 +1,172 @@
+"""Does what the recovery machine says: asks bookies, writes back, settles the end.
+
+Every request runs as a task of its own and reports to one queue, so that the machine sees one
+event at a time, in the order in which answers came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tallybook.core.answers import FenceAnswer
+from tallybook.core.batch import BatchHeader
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import Busy, RecoveryFailed, TallybookError
+from tallybook.metadata.model import LedgerMetadata, begin_recovery, close
+from tallybook.runtime.clock import Clock
+
+from ..bookie_port import BookieConnection
+from ..ports import Connections, UpdateLedger
+from ..reader.handle import LedgerReader
+from .machine import Action, Close, Failed, Fence, ReadEnd, RecoveryAdd, RecoveryMachine, RecoveryRead
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryContext:
+    """What a recovery needs of its client."""
+
+    connections: Connections
+    clock: Clock
+    settings: ClientSettings
+    update: UpdateLedger
+    reader_of: Callable[[LedgerMetadata, int], LedgerReader]
+    """A reader over given metadata, allowed to read up to a given entry."""
+
+
+async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: bytes | None) -> LedgerMetadata:
+    """Fence a ledger, find its end, and close it; of a closed ledger return the metadata.
+
+    Raises:
+        RecoveryFailed: the end cannot be told now; nothing was cut, try again later.
+        Unauthorized: the key does not fit the ledger.
+        NoSuchLedger: it was deleted.
+        MetadataUnavailable, MetadataOutcomeUnknown: the store did not settle a step; try again.
+    """
+    metadata = (await context.update(begin_recovery)).value
+    if metadata.closed:
+        return metadata
+    end = await _Run(context, metadata, key, digest_key).run()
+
+    def settle(fresh: LedgerMetadata) -> LedgerMetadata:
+        if fresh.closed:
+            # Another recovery was first; its end is the end.
+            return fresh
+        if fresh.last_fragment != metadata.last_fragment:
+            raise RecoveryFailed(f"ledger {fresh.ledger_id}: its last fragment changed during the recovery")
+        return close(fresh, end.last_entry_id, end.length, missed=end.missed)
+
+    return (await context.update(settle)).value
+
+
+class _Run:
+    """One run of the machine."""
+
+    def __init__(
+        self, context: RecoveryContext, metadata: LedgerMetadata, key: bytes, digest_key: bytes | None
+    ) -> None:
+        self._context = context
+        self._metadata = metadata
+        self._ledger_id = metadata.ledger_id
+        self._bookies = metadata.last_fragment.bookies
+        self._key = key
+        self._machine = RecoveryMachine(metadata, digest_key)
+        # Bounded: the machine has at most a few requests per position outstanding.
+        self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
+        self._written_off: dict[int, TallybookError] = {}
+
+    async def run(self) -> Close:
+        """Run the machine to its end.
+
+        Raises:
+            TallybookError: what the machine failed with.
+        """
+        async with asyncio.TaskGroup() as group:
+            end = await self._drive(group)
+        if isinstance(end, Failed):
+            raise end.error
+        return end
+
+    async def _drive(self, group: asyncio.TaskGroup) -> Close | Failed:
+        actions = self._machine.start()
+        running: list[asyncio.Task[None]] = []
+        while True:
+            for action in actions:
+                if isinstance(action, Close | Failed):
+                    for task in running:
+                        task.cancel()
+                    return action
+                running.append(group.create_task(self._perform(action)))
+            running = [task for task in running if not task.done()]
+            actions = (await self._events.get())()
+
+    async def _perform(self, action: Fence | RecoveryRead | RecoveryAdd | ReadEnd) -> None:
+        match action:
+            case Fence():
+                await self._fence(action)
+            case RecoveryRead():
+                await self._read(action)
+            case RecoveryAdd():
+                await self._add(action)
+            case ReadEnd():
+                await self._read_end(action)
+
+    async def _fence(self, action: Fence) -> None:
+        at = action.position
+        try:
+            connection = await self._connection(at)
+            answer: FenceAnswer = await connection.fence(self._ledger_id, self._key)
+        except TallybookError as error:
+            self._report(self._machine.fence_failed, at, error)
+        else:
+            self._report(self._machine.fenced, at, answer)
+
+    async def _read(self, action: RecoveryRead) -> None:
+        at, entry_id = action.position, action.entry_id
+        try:
+            connection = await self._connection(at)
+            answer = await connection.recovery_read(self._ledger_id, entry_id, self._key)
+        except TallybookError as error:
+            self._report(self._machine.read_failed, at, entry_id, error)
+        else:
+            self._report(self._machine.read, at, entry_id, answer.batches[0] if answer.batches else b"")
+
+    async def _add(self, action: RecoveryAdd) -> None:
+        at, entry_id = action.position, action.entry_id
+        try:
+            if at in self._written_off:
+                # It failed a write-back before; asking again would cost a timeout for every batch.
+                raise self._written_off[at]
+            await self._add_while_busy(at, action.batch)
+        except TallybookError as error:
+            self._written_off[at] = error
+            self._report(self._machine.add_failed, at, entry_id, error)
+        else:
+            self._report(self._machine.added, at, entry_id)
+
+    async def _add_while_busy(self, at: int, batch: bytes) -> None:
+        deadline = self._context.clock.monotonic() + self._context.settings.add_timeout_ms / 1000
+        while True:
+            try:
+                connection = await self._connection(at)
+                return await connection.recovery_add(batch, self._key)
+            except Busy as busy:
+                if self._context.clock.monotonic() >= deadline:
+                    raise
+                await self._context.clock.sleep(max(busy.retry_after_ms, 1) / 1000)
+
+    async def _read_end(self, action: ReadEnd) -> None:
+        reader = self._context.reader_of(self._metadata, action.entry_id)
+        try:
+            header: BatchHeader = (await reader.read_batch(action.entry_id))[0]
+        except TallybookError as error:
+            self._report(self._machine.end_failed, error)
+        else:
+            self._report(self._machine.end_read, header)
+
+    async def _connection(self, at: int) -> BookieConnection:
+        return await self._context.connections.get(self._bookies[at])
+
+    def _report(self, event: Callable[..., list[Action]], *arguments: object) -> None:
+        self._events.put_nowait(lambda: event(*arguments))

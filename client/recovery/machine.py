@@ -1,0 +1,277 @@
+"""The recovery of one ledger as a pure state machine: events in, actions out.
+
+Recovery finds the end of a ledger whose writer is gone, makes every entry up to it as well
+replicated as it can, and settles the end in the metadata (docs/protocol.md, section 3). Any
+number of clients may do this at once; the close decides.
+
+    FENCING ----covered----> READING <----added---- WRITING
+                                |  `---one copy------^
+                                `--absent---> ENDING --length known--> CLOSING
+
+- FENCING: every bookie of the last fragment is asked to fence. Enough have when every write
+  set has Qw-Qa+1 fenced members. The start is the highest LAC answered.
+- READING: the batch after the last recovered one is asked of its whole write set. Every such
+  read fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the
+  ledger; anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or
+  silence.
+- WRITING: the copy is added again, verbatim, to its write set, until Qa members have it.
+- ENDING: if nothing was read, the batch that ends at the start tells the ledger's length.
+
+The read plan stays on the metadata it was started with, whatever happens meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from tallybook.core.answers import FenceAnswer
+from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.errors import (
+    EntryAbsent,
+    EntryCorrupt,
+    InvalidBatch,
+    NoSuchLedger,
+    RecoveryFailed,
+    TallybookError,
+    Unauthorized,
+    check,
+)
+from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.model import LedgerMetadata, MissedRange
+
+
+class Phase(Enum):
+    """Where a recovery is (see the module's text)."""
+
+    FENCING = "fencing"
+    READING = "reading"
+    WRITING = "writing"
+    ENDING = "ending"
+    CLOSING = "closing"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Fence the ledger at a position of the last fragment."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRead:
+    """Ask a position of the last fragment for the batch from ``entry_id``, fencing it."""
+
+    position: int
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryAdd:
+    """Add a batch again at a position of the last fragment."""
+
+    position: int
+    entry_id: int
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnd:
+    """Read the batch that holds ``entry_id`` from any replica of its fragment, verified by the reader."""
+
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Settle the end in the metadata."""
+
+    last_entry_id: int
+    length: int
+    missed: tuple[MissedRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The end cannot be told now; nothing was cut."""
+
+    error: TallybookError
+
+
+Action: TypeAlias = Fence | RecoveryRead | RecoveryAdd | ReadEnd | Close | Failed
+
+
+class RecoveryMachine:
+    """One attempt to recover one ledger.
+
+    Args:
+        metadata: the ledger's metadata as the step to IN_RECOVERY returned it.
+        digest_key: where the ledger's digest is an HMAC, the key that verifies it.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, digest_key: bytes | None = None) -> None:
+        self.phase = Phase.FENCING
+        self.recovered_batches = 0
+        self._metadata = metadata
+        self._quorum = metadata.quorum
+        self._bookies = metadata.last_fragment.bookies
+        self._digest_key = digest_key
+        self._fences: dict[int, FenceAnswer | TallybookError] = {}
+        # The batch being read or written: its first entry, and what each member answered.
+        self._entry_id = NO_ENTRY
+        self._reads: dict[int, TallybookError] = {}
+        self._adds: dict[int, TallybookError | None] = {}
+        self._batch = b""
+        self._header: BatchHeader | None = None
+        self._missed: dict[int, list[tuple[int, int]]] = {}
+
+    def start(self) -> list[Action]:
+        """Fence the whole ensemble of the last fragment."""
+        return [Fence(position) for position in range(self._quorum.ensemble)]
+
+    # -- fencing ----------------------------------------------------------------------
+
+    def fenced(self, position: int, answer: FenceAnswer) -> list[Action]:
+        """A bookie has fenced the ledger, durably."""
+        self._fences[position] = answer
+        return self._after_fence()
+
+    def fence_failed(self, position: int, error: TallybookError) -> list[Action]:
+        """A bookie could not, or could not say."""
+        if isinstance(error, Unauthorized | NoSuchLedger):
+            return self._fail(error)
+        self._fences[position] = error
+        return self._after_fence()
+
+    def _after_fence(self) -> list[Action]:
+        if self.phase is not Phase.FENCING:
+            return []
+        answers = {at: answer for at, answer in self._fences.items() if isinstance(answer, FenceAnswer)}
+        if self._quorum.covered(answers):
+            start = max(answer.lac for answer in answers.values())
+            # The LACs of a younger fragment's bookies may lie below its first entry.
+            self._entry_id = max(start, self._metadata.last_fragment.first_entry_id - 1) + 1
+            return self._read()
+        if len(self._fences) == self._quorum.ensemble:
+            return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
+        return []
+
+    # -- reading ----------------------------------------------------------------------
+
+    def _read(self) -> list[Action]:
+        self.phase = Phase.READING
+        self._reads = {}
+        return [RecoveryRead(position, self._entry_id) for position in self._quorum.write_set(self._entry_id)]
+
+    def read(self, position: int, entry_id: int, batch: Buffer) -> list[Action]:
+        """A bookie handed over the batch from ``entry_id``; it is believed after its digest passes."""
+        if self.phase is not Phase.READING or entry_id != self._entry_id:
+            return []
+        try:
+            header = verify_batch(batch, self._digest_key)
+        except InvalidBatch as error:
+            return self.read_failed(position, entry_id, EntryCorrupt(error.message))
+        if header.ledger_id != self._metadata.ledger_id or header.first_entry_id != entry_id:
+            wrong = f"{self._name}: asked for entry {entry_id}, got ledger {header.ledger_id} {header.first_entry_id}"
+            return self.read_failed(position, entry_id, EntryCorrupt(wrong))
+        return self._write(bytes(batch), header)
+
+    def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+        """A bookie has no good copy, or did not answer."""
+        if self.phase is not Phase.READING or entry_id != self._entry_id:
+            return []
+        if isinstance(error, Unauthorized | NoSuchLedger):
+            return self._fail(error)
+        self._reads[position] = error
+        absent = [at for at, found in self._reads.items() if isinstance(found, EntryAbsent)]
+        if self._quorum.absent(absent, entry_id):
+            return self._end()
+        if len(self._reads) == self._quorum.write_quorum:
+            kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
+            return self._fail(
+                RecoveryFailed(f"{self._name}: entry {entry_id} can be neither read nor ruled out: {kinds}")
+            )
+        return []
+
+    # -- writing back -----------------------------------------------------------------
+
+    def _write(self, batch: bytes, header: BatchHeader) -> list[Action]:
+        self.phase = Phase.WRITING
+        self._batch, self._header, self._adds = batch, header, {}
+        return [RecoveryAdd(at, self._entry_id, batch) for at in self._quorum.write_set(self._entry_id)]
+
+    def added(self, position: int, entry_id: int) -> list[Action]:
+        """A bookie holds the batch durably."""
+        return self._after_add(position, entry_id, None)
+
+    def add_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+        """A bookie did not take the batch."""
+        return self._after_add(position, entry_id, error)
+
+    def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
+        if self.phase is not Phase.WRITING or entry_id != self._entry_id:
+            return []
+        self._adds[position] = error
+        if len(self._adds) < self._quorum.write_quorum:
+            # Wait for all of them: what recovery leaves behind should be as whole as it can be,
+            # and the driver bounds how long one of them can take.
+            return []
+        good = [at for at, failure in self._adds.items() if failure is None]
+        if not self._quorum.acked(good, entry_id):
+            kinds = {self._bookies[at]: type(failure).__name__ for at, failure in self._adds.items() if failure}
+            return self._fail(RecoveryFailed(f"{self._name}: entry {entry_id} could not be written back: {kinds}"))
+        check(self._header is not None, f"{self._name}: a write-back without a batch")
+        last = self._header.last_entry_id if self._header else NO_ENTRY
+        for at, failure in self._adds.items():
+            if failure is not None:
+                self._missed.setdefault(at, []).append((entry_id, last))
+        self.recovered_batches += 1
+        self._entry_id = last + 1
+        return self._read()
+
+    # -- the end ----------------------------------------------------------------------
+
+    def _end(self) -> list[Action]:
+        last = self._entry_id - 1
+        if last == NO_ENTRY:
+            return self._close(NO_ENTRY, 0)
+        if self._header is not None:
+            return self._close(last, self._header.ledger_length)
+        self.phase = Phase.ENDING
+        return [ReadEnd(last)]
+
+    def end_read(self, header: BatchHeader) -> list[Action]:
+        """The header of the verified batch that ``ReadEnd`` asked for."""
+        if self.phase is not Phase.ENDING:
+            return []
+        if header.last_entry_id != self._entry_id - 1:
+            return self._fail(RecoveryFailed(f"{self._name}: entry {self._entry_id - 1} does not end its batch"))
+        return self._close(header.last_entry_id, header.ledger_length)
+
+    def end_failed(self, error: TallybookError) -> list[Action]:
+        """The batch that ends the ledger could not be read, so its length is not known."""
+        if self.phase is not Phase.ENDING:
+            return []
+        return self._fail(RecoveryFailed(f"{self._name}: its last batch cannot be read: {error}"))
+
+    def _close(self, last_entry_id: int, length: int) -> list[Action]:
+        self.phase = Phase.CLOSING
+        missed = list(self._metadata.missed)
+        for at, ranges in sorted(self._missed.items()):
+            missed.append(MissedRange(self._bookies[at], ranges[0][0], ranges[-1][1]))
+        return [Close(last_entry_id, length, tuple(missed))]
+
+    def _fail(self, error: TallybookError) -> list[Action]:
+        if self.phase is Phase.FAILED:
+            return []
+        self.phase = Phase.FAILED
+        return [Failed(error)]
+
+    def _failures(self) -> dict[str, str]:
+        return {self._bookies[at]: type(e).__name__ for at, e in self._fences.items() if isinstance(e, TallybookError)}
+
+    @property
+    def _name(self) -> str:
+        return f"ledger {self._metadata.ledger_id}"

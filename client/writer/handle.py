@@ -1,0 +1,309 @@
+"""The writing handle of a ledger: append, and close.
+
+    append_nowait -> accumulator -> (sealed) batch -> machine -> bookies -> confirmed -> awaiters
+
+The path of an entry through a client is this file, ``accumulator``, ``driver`` and ``machine``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tallybook.core.batch import Buffer, encode_batch
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    Busy,
+    EntryTooLarge,
+    InvalidArgument,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    Outcome,
+    RequestTimeout,
+    TallybookError,
+)
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
+from tallybook.metadata.model import LedgerMetadata, LedgerState, close
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
+
+from ..budget import ByteBudget
+from ..ports import Connections, UpdateLedger
+from .accumulator import Accumulator
+from .driver import WriterDriver
+from .machine import WriterMachine
+from .pending import AppendGroup, PendingAppend
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """What a handle shares with its client."""
+
+    connections: Connections
+    clock: Clock
+    tasks: Tasks
+    settings: ClientSettings
+    budget: ByteBudget
+
+
+class LedgerWriter:
+    """The one writer of one open ledger.
+
+    Any append that fails kills the handle: the last add confirmed cannot pass the failed
+    entry. Whether a failed append took place is not known; a recovery may keep it.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        context: WriterContext,
+        update: UpdateLedger,
+        *,
+        key: bytes,
+        digest_key: bytes | None,
+    ) -> None:
+        settings = context.settings
+        self._metadata = metadata
+        self._context = context
+        self._update = update
+        self._digest_key = digest_key
+        self._accumulator = Accumulator(metadata.quorum, settings.max_batch_bytes, digest=digest_key is not None)
+        self._groups: deque[AppendGroup] = deque()
+        self._payload_bytes = 0
+        self._closing = False
+        self._ended = LedgerClosed(f"ledger {metadata.ledger_id} is closed")
+        self._closed: LedgerMetadata | None = None
+        self._flush_scheduled = False
+        self._idle = asyncio.Event()
+        bookies = metadata.last_fragment.bookies
+        machine = WriterMachine(
+            metadata.ledger_id,
+            metadata.quorum,
+            bookies,
+            add_timeout_s=settings.add_timeout_ms / 1000,
+            lag_limit_bytes=settings.max_pending_bytes // 2,
+            now=context.clock.monotonic(),
+        )
+        self._machine = machine
+        self._driver = WriterDriver(
+            machine, bookies, context.connections, key, update, self, context.clock, context.tasks, settings
+        )
+        self._driver.start()
+
+    @property
+    def id(self) -> int:
+        """The ledger's id."""
+        return self._metadata.ledger_id
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest confirmed entry id, -1 for none."""
+        return self._machine.lac
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all confirmed entries."""
+        return self._machine.confirmed_length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata: as closed, or as it was when the handle was made."""
+        return self._closed or self._metadata
+
+    # -- append -----------------------------------------------------------------------
+
+    def append_nowait(self, payload: Buffer) -> PendingAppend:
+        """Send one entry off and return what to await for its id.
+
+        Raises:
+            Busy: the client's byte budget is used up.
+            EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
+            LedgerClosed, LedgerFenced, ...: the handle is closed or dead.
+        """
+        size = self._admissible(payload)
+        if not self._context.budget.try_take(size):
+            raise Busy(f"ledger {self.id}: {self._context.budget.limit_bytes} bytes are pending", retry_after_ms=1)
+        return self._gather(payload)
+
+    async def append(self, payload: Buffer) -> int:
+        """Append one entry; return its id once it is durable on an ack quorum.
+
+        Cancelling the wait does not take the entry back.
+
+        Raises:
+            EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
+            RequestTimeout: no room in the client's budget within the add timeout; not sent.
+            LedgerClosed, LedgerFenced, ...: the handle is closed or dead; outcome unknown.
+        """
+        await self._take_room(self._admissible(payload))
+        return await self._gather(payload)
+
+    async def append_many(self, payloads: Sequence[Buffer]) -> range:
+        """Append entries in order; return their ids once all are durable on an ack quorum.
+
+        Raises:
+            As ``append``; some of the entries may then have been written.
+        """
+        pending: list[PendingAppend] = []
+        for payload in payloads:
+            size = self._admissible(payload)
+            if not self._context.budget.try_take(size):
+                await self._take_room(size)
+            pending.append(self._gather(payload))
+        if not pending:
+            return range(self._accumulator.next_entry_id, self._accumulator.next_entry_id)
+        # Confirmation is in order: when the last entry is confirmed, all are.
+        last = await pending[-1]
+        return range(pending[0].entry_id, last + 1)
+
+    def _admissible(self, payload: Buffer) -> int:
+        if self._machine.error is not None:
+            raise self._machine.error.with_traceback(None)
+        if self._closing:
+            raise self._ended.with_traceback(None)
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
+        size = len(payload) if not isinstance(payload, memoryview) else payload.nbytes
+        if size > self._context.settings.max_entry_bytes:
+            limit = int(self._context.settings.max_entry_bytes)
+            raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {limit}")
+        return size + BATCH_TABLE_ROW_BYTES
+
+    async def _take_room(self, size: int) -> None:
+        try:
+            async with asyncio.timeout(self._context.settings.add_timeout_ms / 1000):
+                await self._context.budget.take(size)
+        except TimeoutError:
+            message = f"ledger {self.id}: no room for another append within the add timeout"
+            raise RequestTimeout(message, outcome=Outcome.NOT_DONE) from None
+        if self._machine.error is not None or self._closing:
+            self._context.budget.give(size)
+            raise self._machine.error or self._ended
+
+    def _gather(self, payload: Buffer) -> PendingAppend:
+        pending = self._accumulator.add(payload if isinstance(payload, bytes) else bytes(payload))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return pending
+
+    def _flush(self) -> None:
+        """Seal and send groups while few batches are unconfirmed; the rest goes on gathering."""
+        self._flush_scheduled = False
+        machine, limit = self._machine, self._context.settings.max_in_flight_batches
+        while machine.error is None and machine.unconfirmed_batches < limit:
+            group = self._accumulator.take()
+            if group is None:
+                return
+            self._seal(group)
+
+    def _seal(self, group: AppendGroup) -> None:
+        self._payload_bytes += group.payload_bytes
+        batch = encode_batch(
+            self.id,
+            group.first_entry_id,
+            group.payloads,
+            lac=self._machine.lac,
+            ledger_length=self._payload_bytes,
+            written_at_us=self._context.clock.wall_us(),
+            digest_key=self._digest_key,
+        )
+        # The encoded batch is what is held from here on; the payloads may go.
+        count, held = group.entry_count, group.held_bytes
+        self._context.budget.exchange(held, len(batch))
+        group.seal()
+        self._groups.append(group)
+        first = group.first_entry_id
+        self._driver.submit(first, first + count - 1, group.payload_bytes, batch)
+
+    # -- what the driver tells --------------------------------------------------------
+
+    def confirmed(self, last_entry_id: int) -> None:
+        """Settle every group up to ``last_entry_id``."""
+        while self._groups and self._groups[0].last_entry_id <= last_entry_id:
+            self._groups.popleft().complete()
+        self._flush()
+        if not self._groups and not self._accumulator:
+            self._idle.set()
+
+    def released(self, size: int) -> None:
+        """Give bytes back to the client's budget."""
+        self._context.budget.give(size)
+
+    def died(self, error: TallybookError) -> None:
+        """Fail whatever is not confirmed."""
+        for group in self._groups:
+            group.complete(error)
+        self._groups.clear()
+        for group in self._accumulator.take_all():
+            self._context.budget.give(group.held_bytes)
+            group.complete(error)
+        self._idle.set()
+
+    # -- close ------------------------------------------------------------------------
+
+    async def close(self) -> LedgerMetadata:
+        """Wait for pending appends, settle the end of the ledger, return its final metadata.
+
+        Closing twice returns the same. A handle that lost its quorum still closes, at its last
+        add confirmed.
+
+        Raises:
+            LedgerFenced: another client recovered the ledger.
+            MetadataUnavailable, MetadataOutcomeUnknown: the end is not settled; close again.
+            RequestTimeout: appends are still pending after the close timeout; close again.
+        """
+        if self._closed is not None:
+            return self._closed
+        self._closing = True
+        await self._finish_appends()
+        error = self._machine.error
+        if error is not None and error is not self._ended and not isinstance(error, NotEnoughBookies):
+            raise error.with_traceback(None)
+        await self._driver.settle(self._context.settings.request_timeout_ms / 1000)
+        self._driver.die(self._ended)
+        self._closed = (await self._update(self._end)).value
+        self._driver.stop()
+        return self._closed
+
+    async def _finish_appends(self) -> None:
+        timeout_s = 3 * self._context.settings.add_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._groups or self._accumulator:
+                    self._idle.clear()
+                    self._flush()
+                    await self._idle.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"ledger {self.id}: appends still pending after {timeout_s:.0f} s") from None
+
+    def _end(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        last, length = self._machine.lac, self._machine.confirmed_length
+        if metadata.state is LedgerState.IN_RECOVERY:
+            raise LedgerFenced(f"ledger {self.id} is being recovered by another client")
+        if metadata.closed and (metadata.last_entry_id, metadata.length) != (last, length):
+            raise LedgerFenced(f"ledger {self.id} was closed by another client at entry {metadata.last_entry_id}")
+        return close(metadata, last, length if last != NO_ENTRY else 0, missed=self._machine.missed())
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: it stays open, for a recovery to end."""
+        self._closing = True
+        self._driver.die(LedgerClosed(f"ledger {self.id}: the handle was abandoned"))
+        self._driver.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()

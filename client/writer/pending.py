@@ -1,0 +1,120 @@
+"""Appends on their way: one group per batch, one light awaitable per entry.
+
+A future per entry would cost more than everything else a client does for it. Entries that
+travel in one batch are confirmed together, so they share one ``AppendGroup``; what ``append``
+hands out only remembers its group and its place in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+
+from tallybook.core.errors import TallybookError
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
+
+
+class AppendGroup:
+    """The entries of one batch, from the first append to the confirmation.
+
+    The group *is* the batch: when it is sealed its boundaries are final.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_sealed_count",
+        "_waiters",
+        "done",
+        "error",
+        "first_entry_id",
+        "payload_bytes",
+        "payloads",
+    )
+
+    def __init__(self, first_entry_id: int) -> None:
+        self.first_entry_id = first_entry_id
+        self.payloads: list[bytes] = []
+        self.payload_bytes = 0
+        self._sealed_count = 0
+        self.done = False
+        self.error: TallybookError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[AppendGroup], None]] = []
+
+    @property
+    def entry_count(self) -> int:
+        """Entries gathered so far, or sealed."""
+        return self._sealed_count or len(self.payloads)
+
+    @property
+    def last_entry_id(self) -> int:
+        """Id of the last entry gathered."""
+        return self.first_entry_id + self.entry_count - 1
+
+    @property
+    def held_bytes(self) -> int:
+        """What the group counts for in the client's budget."""
+        return self.payload_bytes + self.entry_count * BATCH_TABLE_ROW_BYTES
+
+    def add(self, payload: bytes) -> PendingAppend:
+        """Gather one more entry."""
+        pending = PendingAppend(self, self.first_entry_id + len(self.payloads))
+        self.payloads.append(payload)
+        self.payload_bytes += len(payload)
+        return pending
+
+    def seal(self) -> None:
+        """The encoded batch took the payloads over: let them go."""
+        self._sealed_count = len(self.payloads)
+        self.payloads = []
+
+    def complete(self, error: TallybookError | None = None) -> None:
+        """Settle every entry of the group, once."""
+        self.done, self.error = True, error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        for callback in self._callbacks:
+            callback(self)
+        self._waiters, self._callbacks = [], []
+
+    def on_complete(self, callback: Callable[[AppendGroup], None]) -> None:
+        """Call back on the event loop when the group is settled; at once if it is."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def wait(self) -> None:
+        """Return when the group is settled. Cancelling the wait takes no entry back."""
+        if not self.done:
+            # One future per waiter: cancelling one of them must not cancel the others.
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+class PendingAppend:
+    """One append on its way. Await it for the entry id, once the entry is confirmed.
+
+    It may be awaited any number of times, or never: the entry is written all the same.
+    """
+
+    __slots__ = ("entry_id", "group")
+
+    def __init__(self, group: AppendGroup, entry_id: int) -> None:
+        self.group = group
+        self.entry_id = entry_id
+
+    def __await__(self) -> Generator[object, None, int]:
+        group = self.group
+        if not group.done:
+            yield from group.wait().__await__()
+        if group.error is not None:
+            raise group.error.with_traceback(None)
+        return self.entry_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the append is settled, either way."""
+        return self.group.done

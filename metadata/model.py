@@ -1,0 +1,252 @@
+"""The metadata of a ledger: a frozen value, and the only ways to change it.
+
+    create -> OPEN --- close ---------------------> CLOSED
+                |                                     ^
+                `--- begin_recovery -> IN_RECOVERY ---' close
+
+Every transition is a pure function from one value to the next. Whoever wants a change reads
+the value with its version, computes the next one here, and writes it back by compare-and-set;
+what is not allowed raises before anything is written.
+
+A ledger lists *fragments*: ranges of entries with one ensemble. Fragment ``i`` holds the
+entries from its first id to the one before the next fragment's first id; first ids strictly
+increase and the first is 0. *Missed ranges* say which ensemble members lack which entries,
+for repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
+
+from tallybook.core.errors import InvalidArgument, LedgerClosed, LedgerFenced, LedgerHasWriter, check
+from tallybook.core.ids import MAX_ID, NO_ENTRY, check_ledger_id
+from tallybook.core.limits import MAX_CUSTOM_METADATA_BYTES
+from tallybook.core.quorum import Quorum
+
+
+class LedgerState(Enum):
+    """Where a ledger is in its life."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in_recovery"
+    CLOSED = "closed"
+
+
+class DigestType(Enum):
+    """How a reader tells that bytes are what the writer wrote."""
+
+    CRC32C = "crc32c"
+    HMAC_SHA256 = "hmac_sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A range of entries with one ensemble: bookie ids by position."""
+
+    first_entry_id: int
+    bookies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MissedRange:
+    """Entries that a bookie of the ensemble was not there for.
+
+    ``last_entry_id`` is ``None`` while the bookie is still missing.
+    """
+
+    bookie_id: str
+    first_entry_id: int
+    last_entry_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """All that is known of a ledger besides its entries.
+
+    ``last_entry_id`` and ``length`` (payload bytes) are settled by the close and are -1 and 0
+    before it. ``writer_token`` names the one owner the ledger ever has; ``None`` means that it
+    was never owned. ``creator_token`` makes creation idempotent. ``key_salt`` and
+    ``key_verifier`` are empty for a ledger without a password.
+    """
+
+    ledger_id: int
+    quorum: Quorum
+    fragments: tuple[Fragment, ...]
+    creator_token: str
+    created_at_ms: int
+    state: LedgerState = LedgerState.OPEN
+    last_entry_id: int = NO_ENTRY
+    length: int = 0
+    digest: DigestType = DigestType.CRC32C
+    key_salt: bytes = b""
+    key_verifier: bytes = b""
+    writer_token: str | None = None
+    missed: tuple[MissedRange, ...] = ()
+    custom: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_ledger_id(self.ledger_id)
+        _check_fragments(self)
+        size = sum(len(key.encode()) + len(value) for key, value in self.custom.items())
+        if size > MAX_CUSTOM_METADATA_BYTES:
+            raise InvalidArgument(f"custom metadata of {size} bytes exceeds {MAX_CUSTOM_METADATA_BYTES}")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end is settled."""
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_fragment(self) -> Fragment:
+        """The fragment that is still growing, or was the last to grow."""
+        return self.fragments[-1]
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """The fragment whose ensemble holds ``entry_id``."""
+        found = self.fragments[0]
+        for fragment in self.fragments:
+            if fragment.first_entry_id > entry_id:
+                break
+            found = fragment
+        return found
+
+    def fragment_end(self, fragment: Fragment) -> int:
+        """Last entry id that belongs to ``fragment``; 2^63-1 for the last one of an unclosed ledger."""
+        following = [other.first_entry_id for other in self.fragments if other.first_entry_id > fragment.first_entry_id]
+        if following:
+            return following[0] - 1
+        return self.last_entry_id if self.closed else MAX_ID
+
+    def bookies_of(self, entry_id: int) -> tuple[str, ...]:
+        """Bookie ids of the write set of ``entry_id``, its first choice first."""
+        bookies = self.fragment_of(entry_id).bookies
+        return tuple(bookies[position] for position in self.quorum.write_set(entry_id))
+
+
+def _check_fragments(metadata: LedgerMetadata) -> None:
+    fragments = metadata.fragments
+    if not fragments or fragments[0].first_entry_id != 0:
+        raise InvalidArgument(f"ledger {metadata.ledger_id}: the first fragment must start at entry 0")
+    firsts = [fragment.first_entry_id for fragment in fragments]
+    if any(later <= earlier for earlier, later in pairwise(firsts)):
+        raise InvalidArgument(f"ledger {metadata.ledger_id}: first ids of fragments must strictly increase: {firsts}")
+    for fragment in fragments:
+        distinct = len(set(fragment.bookies))
+        if len(fragment.bookies) != metadata.quorum.ensemble or distinct != len(fragment.bookies):
+            raise InvalidArgument(
+                f"ledger {metadata.ledger_id}: the fragment from {fragment.first_entry_id} must name "
+                f"{metadata.quorum.ensemble} different bookies, got {list(fragment.bookies)}"
+            )
+
+
+def adopt(metadata: LedgerMetadata, writer_token: str) -> LedgerMetadata:
+    """Become the owner of a ledger that never had one. Adopting one's own ledger again changes nothing.
+
+    Raises:
+        LedgerHasWriter: it has, or had, another owner.
+        LedgerFenced: it is being recovered.
+        LedgerClosed: it is closed.
+    """
+    if metadata.state is LedgerState.CLOSED:
+        raise LedgerClosed(f"ledger {metadata.ledger_id} is closed")
+    if metadata.state is LedgerState.IN_RECOVERY:
+        raise LedgerFenced(f"ledger {metadata.ledger_id} is being recovered")
+    if metadata.writer_token not in (None, writer_token):
+        raise LedgerHasWriter(f"ledger {metadata.ledger_id} has, or had, a writer: recover it and create the next one")
+    return replace(metadata, writer_token=writer_token)
+
+
+def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Mark an open ledger as being recovered. Of a ledger in recovery, or closed, nothing changes."""
+    if metadata.state is LedgerState.OPEN:
+        return replace(metadata, state=LedgerState.IN_RECOVERY)
+    return metadata
+
+
+def close(
+    metadata: LedgerMetadata,
+    last_entry_id: int,
+    length: int,
+    *,
+    fragments: Sequence[Fragment] | None = None,
+    missed: Sequence[MissedRange] | None = None,
+) -> LedgerMetadata:
+    """Settle the end of an open or recovering ledger.
+
+    ``fragments`` replaces the list where recovery changed ensembles; ``missed`` replaces the
+    missed ranges. Closing at the end that is already settled changes nothing.
+
+    Raises:
+        LedgerClosed: it is closed with another end.
+        InvalidArgument: the end lies before the last fragment's start less one, or length and
+            end contradict each other.
+    """
+    if metadata.closed:
+        if (metadata.last_entry_id, metadata.length) == (last_entry_id, length):
+            return metadata
+        raise LedgerClosed(
+            f"ledger {metadata.ledger_id} is closed at entry {metadata.last_entry_id} "
+            f"with {metadata.length} bytes, not at {last_entry_id} with {length}"
+        )
+    kept = tuple(metadata.fragments if fragments is None else fragments)
+    if not NO_ENTRY <= last_entry_id <= MAX_ID or last_entry_id < kept[-1].first_entry_id - 1:
+        raise InvalidArgument(f"ledger {metadata.ledger_id} cannot end at entry {last_entry_id}")
+    if length < 0 or (last_entry_id == NO_ENTRY and length):
+        raise InvalidArgument(f"ledger {metadata.ledger_id} cannot end at {last_entry_id} with {length} bytes")
+    return replace(
+        metadata,
+        state=LedgerState.CLOSED,
+        last_entry_id=last_entry_id,
+        length=length,
+        fragments=kept,
+        missed=_settled(metadata.missed if missed is None else missed, last_entry_id),
+    )
+
+
+def _settled(missed: Sequence[MissedRange], last_entry_id: int) -> tuple[MissedRange, ...]:
+    """Missed ranges of a ledger that ends at ``last_entry_id``: none open, none beyond the end."""
+    ranges = []
+    for entry in missed:
+        end = last_entry_id if entry.last_entry_id is None else min(entry.last_entry_id, last_entry_id)
+        if entry.first_entry_id <= end:
+            ranges.append(replace(entry, last_entry_id=end))
+    return tuple(ranges)
+
+
+def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> LedgerMetadata:
+    """Replace the missed ranges of an unclosed ledger.
+
+    Raises:
+        LedgerClosed: the ledger is closed.
+        InvalidArgument: a range names a bookie outside the ensembles, or is empty.
+    """
+    if metadata.closed:
+        raise LedgerClosed(f"ledger {metadata.ledger_id} is closed")
+    members = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+    for entry in missed:
+        empty = entry.last_entry_id is not None and entry.last_entry_id < entry.first_entry_id
+        if entry.bookie_id not in members or entry.first_entry_id < 0 or empty:
+            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is not a range of a member")
+    return replace(metadata, missed=tuple(missed))
+
+
+def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
+    """Hold what no update may change: identity, replication, and the end once settled.
+
+    Raises:
+        InvariantViolation: ``new`` may not follow ``old``.
+    """
+    same = all(
+        getattr(old, name) == getattr(new, name)
+        for name in ("ledger_id", "quorum", "creator_token", "created_at_ms", "digest", "key_salt", "key_verifier")
+    )
+    check(same, f"ledger {old.ledger_id}: an update changes what is fixed at creation")
+    order = list(LedgerState)
+    check(order.index(new.state) >= order.index(old.state), f"ledger {old.ledger_id}: state goes back to {new.state}")
+    if old.closed:
+        ends = (old.last_entry_id, old.length) == (new.last_entry_id, new.length)
+        firsts = [f.first_entry_id for f in old.fragments] == [f.first_entry_id for f in new.fragments]
+        check(ends and firsts, f"ledger {old.ledger_id}: a closed ledger would change")

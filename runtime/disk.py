@@ -1,0 +1,158 @@
+"""The disk seam: files as a bookie uses them.
+
+Everything that touches a file system goes through here, so that a test can lose, tear and
+reorder what was not yet durable, and can stop the world between any two operations.
+
+What is durable, and when:
+
+- ``DiskFile.write`` on a file opened with ``durable=True`` returns when the bytes are on
+  stable storage. Offsets and sizes are multiples of ``limits.BLOCK_BYTES``.
+- on other files, written bytes are durable after ``sync``;
+- a file's *name* (creation, rename, unlink) is durable after ``sync_directory`` on its parent.
+
+Errors are ``DiskFull`` (no space) and ``DiskFailed`` (anything else the device refused).
+After a failed sync nothing may be concluded about earlier writes, and it must not be
+retried: the owner of the file stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tallybook.core.batch import Buffer
+
+
+class DiskFile(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> str:
+        """The name it was opened under."""
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+
+    async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write ``buffers`` back to back at ``offset``, extending the file where needed."""
+
+    async def sync(self) -> None:
+        """Make every completed write, and the file's size, durable."""
+
+    async def size(self) -> int:
+        """Length in bytes."""
+
+    async def truncate(self, size: int) -> None:
+        """Cut or extend (with zeros) to ``size`` bytes. Durable after ``sync``."""
+
+    async def close(self) -> None:
+        """Release the file. Does not sync."""
+
+
+class PlannedWrite(NamedTuple):
+    """One write a source wants done: the first ``size`` bytes of the buffer it was given."""
+
+    file: DiskFile
+    offset: int
+    size: int
+    token: object
+    """Whatever the source needs to recognise the write when it is done."""
+
+
+class WriteSource(Protocol):
+    """Who fills a pump. Every method must return quickly and never raise."""
+
+    def take(self, buffer: memoryview) -> PlannedWrite | None:
+        """Fill ``buffer`` with the next write, or say that there is none now.
+
+        Called whenever the device is free, **possibly on the pump's own thread** while the
+        event loop runs: it may only touch state that is safe to share that way.
+        """
+
+    def done(self, write: PlannedWrite) -> None:
+        """``write`` is durable. Called on the event loop, in the order of ``take``."""
+
+    def failed(self, write: PlannedWrite, error: Exception) -> None:
+        """``write`` failed and the pump has stopped for good. Called on the event loop."""
+
+
+class Pump(Protocol):
+    """One outstanding durable write at a time, taken from a source as soon as the device is free.
+
+    While a write is on the device, work gathers in the source; the next ``take`` gets all of
+    it. That is group commit without a timer, and without a round trip through the event loop
+    between two writes.
+    """
+
+    def kick(self) -> None:
+        """Say that the source has work. Called on the event loop; cheap when already awake."""
+
+    async def close(self) -> None:
+        """Finish the write in progress, deliver what is done, and stop. Takes nothing more."""
+
+
+class DirectoryLock(Protocol):
+    """Proof that this process alone uses a directory."""
+
+    async def release(self) -> None:
+        """Give the directory back."""
+
+
+class Space(NamedTuple):
+    """Bytes of a file system."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class Disk(Protocol):
+    """A file system. Paths are absolute strings; all methods may raise ``DiskFailed``."""
+
+    async def open(self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False) -> DiskFile:
+        """Open ``path``. With ``create`` it is made, empty, where it does not exist.
+
+        Raises:
+            FileNotFoundError: it does not exist and ``create`` is false.
+        """
+
+    async def read_file(self, path: str, max_bytes: int) -> bytes | None:
+        """The whole of a small file, or ``None`` where there is none.
+
+        Raises:
+            DamagedFile: it is larger than ``max_bytes``.
+        """
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        """Put ``data`` under ``path``, durably: after a crash the file holds all of the old or all of the new bytes."""
+
+    async def list(self, directory: str) -> list[str]:
+        """Names in ``directory``, sorted.
+
+        Raises:
+            FileNotFoundError: there is no such directory.
+        """
+
+    async def make_directory(self, path: str) -> None:
+        """Create ``path`` and its parents, durably; no error if it exists."""
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename within a directory. Durable after ``sync_directory``."""
+
+    async def unlink(self, path: str) -> None:
+        """Remove a file; no error if it is gone. Durable after ``sync_directory``."""
+
+    async def sync_directory(self, path: str) -> None:
+        """Make the names in ``path`` durable."""
+
+    async def lock(self, directory: str) -> DirectoryLock:
+        """Take the directory for this process; the lock dies with the process.
+
+        Raises:
+            DirectoryInUse: another process has it.
+        """
+
+    async def space(self, path: str) -> Space:
+        """Free and total bytes of the file system that holds ``path``."""
+
+    def pump(self, source: WriteSource, *, name: str, buffer_bytes: int) -> Pump:
+        """Start a pump over ``source``; ``buffer_bytes`` bounds one write."""

@@ -1,0 +1,100 @@
+"""The tasks seam: background work that cannot die unnoticed.
+
+A ``TaskGroup`` of asyncio ends with its block; the parts of a server live until it stops.
+``Tasks`` keeps them, and treats the death of an *essential* one as the death of the owner:
+a bookie whose checkpoint task is gone must not go on answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from tallybook.core.errors import check
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Tasks:
+    """The background tasks of one owner.
+
+    Args:
+        owner: name for task names and messages.
+        on_fatal: called once, on the event loop, with the error that ended an essential task.
+    """
+
+    def __init__(self, owner: str, on_fatal: Callable[[str, BaseException], None]) -> None:
+        self._owner = owner
+        self._on_fatal = on_fatal
+        # A dict, because it keeps its order and a set of tasks does not.
+        self._running: dict[asyncio.Task[Any], bool] = {}
+        self._closing = False
+
+    def spawn(self, work: Coroutine[Any, Any, T], *, name: str, essential: bool = False) -> asyncio.Task[T]:
+        """Run ``work`` in the background.
+
+        An essential task is to run until the group closes: if it raises, or returns early,
+        ``on_fatal`` is called. The error of another task is kept in the task, for whoever
+        holds it.
+        """
+        check(not self._closing, f"{self._owner}: task {name} started while closing")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
+        self._running[task] = essential
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        essential = self._running.pop(task)
+        if task.cancelled() or self._closing:
+            return
+        error = task.exception()
+        if essential:
+            self._on_fatal(task.get_name(), error or RuntimeError(f"{task.get_name()} ended early"))
+
+    async def close(self) -> None:
+        """Cancel everything and wait until it has ended."""
+        self._closing = True
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class Workers(Protocol):
+    """Where pure but long computations run, so that the event loop's turns stay short."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` and return its result or raise its error."""
+
+    async def close(self) -> None:
+        """Finish what runs and stop."""
+
+
+class ThreadWorkers:
+    """A small pool of threads."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` on one of the threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    async def close(self) -> None:
+        """Let running calls finish, drop queued ones, end the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class InlineWorkers:
+    """Calls at once: for simulation, where there are no threads."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` now."""
+        return function(*args, **kwargs)
+
+    async def close(self) -> None:
+        """Nothing to end."""

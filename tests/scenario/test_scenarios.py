@@ -1,0 +1,211 @@
+"""Golden dialogues with the writer and recovery machines.
+
+Each ``*.txt`` file is a play: lines that start with ``>`` are events, the lines below are
+what the machine answers. A reviewer reads the protocol there. After a deliberate change, run
+``TALLYBOOK_REWRITE=1 pytest tests/scenario`` and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tallybook.client.recovery import machine as recovery
+from tallybook.client.writer import machine as writer
+from tallybook.core import errors
+from tallybook.core.answers import FenceAnswer
+from tallybook.core.batch import decode_header, encode_batch
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+
+HERE = Path(__file__).parent
+LEDGER = 7
+LAG_LIMIT_BYTES = 1000
+
+
+def quorum_of(words: dict[str, str]) -> Quorum:
+    return Quorum(int(words["E"]), int(words["Qw"]), int(words["Qa"]), int(words.get("stripe", "1024")))
+
+
+def options(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def ids(word: str) -> tuple[int, int]:
+    first, _, last = word.partition("..")
+    return int(first), int(last or first)
+
+
+class WriterPlay:
+    """Turns event lines into calls of a ``WriterMachine``."""
+
+    def __init__(self, words: list[str]) -> None:
+        quorum = quorum_of(options(words))
+        bookies = [f"bookie-{position}" for position in range(quorum.ensemble)]
+        self.now = 0.0
+        self.machine = writer.WriterMachine(
+            LEDGER, quorum, bookies, add_timeout_s=10, lag_limit_bytes=LAG_LIMIT_BYTES, now=0.0
+        )
+
+    def event(self, words: list[str]) -> list[str]:
+        name, rest = words[0], words[1:]
+        handler: Callable[[list[str]], list[str]] = getattr(self, f"do_{name}")
+        return handler(rest)
+
+    def do_connected(self, words: list[str]) -> list[str]:
+        return self.told(*(a for p in words for a in self.machine.connected(int(p), self.now)))
+
+    def do_disconnected(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.disconnected(int(words[0]), self.now))
+
+    def do_replaced(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.replaced(int(words[0]), self.now))
+
+    def do_append(self, words: list[str]) -> list[str]:
+        first, last = ids(words[0])
+        size = int(options(words).get("bytes", 100))
+        return self.told(*self.machine.submit(first, last, (last - first + 1) * 10, bytes(size), self.now))
+
+    def do_ack(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.acked(int(words[0]), int(words[1])))
+
+    def do_refuse(self, words: list[str]) -> list[str]:
+        code = getattr(errors, words[2]).wire_code
+        return self.told(*self.machine.refused(int(words[0]), int(words[1]), code, 5, self.now))
+
+    def do_resend(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.resend(int(words[0]), int(words[1]), self.now))
+
+    def do_wait(self, words: list[str]) -> list[str]:
+        self.now += float(words[0])
+        return self.told(*self.machine.tick(self.now))
+
+    def do_show(self, words: list[str]) -> list[str]:
+        machine = self.machine
+        members = " ".join(machine.member(p).value for p in range(machine.quorum.ensemble))
+        lines = [f"lac {machine.lac} length {machine.confirmed_length} members {members}"]
+        lines += [f"missed {m.bookie_id} {m.first_entry_id}..{m.last_entry_id}" for m in machine.missed()]
+        return lines
+
+    def told(self, *actions: writer.Action) -> list[str]:
+        return [self.line(action) for action in actions]
+
+    def line(self, action: writer.Action) -> str:
+        match action:
+            case writer.Send():
+                return f"send {action.first_entry_id} to {action.position}"
+            case writer.SendLater():
+                return f"send {action.first_entry_id} to {action.position} after {action.delay_ms} ms"
+            case writer.Confirmed():
+                return f"confirmed through {action.last_entry_id}"
+            case writer.Released():
+                return f"released {action.size} bytes"
+            case writer.Reconnect():
+                return f"reconnect {action.position}"
+            case writer.MissedChanged():
+                return "missed changed"
+            case writer.Died():
+                return f"died {type(action.error).__name__}, outcome {action.error.outcome.value}: {action.error}"
+
+
+class RecoveryPlay:
+    """Turns event lines into calls of a ``RecoveryMachine``."""
+
+    def __init__(self, words: list[str]) -> None:
+        given = options(words)
+        quorum = quorum_of(given)
+        firsts = [int(first) for first in given.get("fragments", "0").split(",")]
+        count = len(firsts)
+        fragments = tuple(
+            Fragment(first, tuple(f"f{index}-b{p}" if count > 1 else f"b{p}" for p in range(quorum.ensemble)))
+            for index, first in enumerate(firsts)
+        )
+        metadata = LedgerMetadata(LEDGER, quorum, fragments, "creator", 0, LedgerState.IN_RECOVERY)
+        self.machine = recovery.RecoveryMachine(metadata)
+
+    def event(self, words: list[str]) -> list[str]:
+        handler: Callable[[list[str]], list[recovery.Action]] = getattr(self, f"do_{words[0]}")
+        return [self.line(action) for action in handler(words[1:])]
+
+    def batch(self, first: int, last: int, ledger: int = LEDGER) -> bytes:
+        payloads = [b"0123456789"] * (last - first + 1)
+        return encode_batch(ledger, first, payloads, lac=first - 1, ledger_length=(last + 1) * 10, written_at_us=0)
+
+    def do_start(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.start()
+
+    def do_fenced(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.fenced(int(words[0]), FenceAnswer(int(options(words)["lac"]), -1))
+
+    def do_unfenced(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.fence_failed(int(words[0]), getattr(errors, words[1])("told"))
+
+    def do_copy(self, words: list[str]) -> list[recovery.Action]:
+        first, last = ids(words[1])
+        batch = bytearray(self.batch(first, last, int(options(words).get("ledger", LEDGER))))
+        if "damaged" in words:
+            batch[-1] ^= 1
+        return self.machine.read(int(words[0]), first, bytes(batch))
+
+    def do_nocopy(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.read_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))
+
+    def do_added(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.added(int(words[0]), int(words[1]))
+
+    def do_notadded(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.add_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))
+
+    def do_end(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.end_read(decode_header(self.batch(*ids(words[0]))))
+
+    def do_noend(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.end_failed(getattr(errors, words[0])("told"))
+
+    def line(self, action: recovery.Action) -> str:
+        match action:
+            case recovery.Fence():
+                return f"fence {action.position}"
+            case recovery.RecoveryRead():
+                return f"read {action.entry_id} from {action.position}, fencing"
+            case recovery.RecoveryAdd():
+                return f"add {action.entry_id} again to {action.position}"
+            case recovery.ReadEnd():
+                return f"read the batch of {action.entry_id} for its length"
+            case recovery.Close():
+                missed = [f"{m.bookie_id} {m.first_entry_id}..{m.last_entry_id}" for m in action.missed]
+                return f"close at {action.last_entry_id}, length {action.length}, missed {missed}"
+            case recovery.Failed():
+                return f"failed {type(action.error).__name__}: {action.error}"
+
+
+PLAYS = {"writer": WriterPlay, "recovery": RecoveryPlay}
+
+
+def perform(text: str) -> str:
+    """Play a dialogue: keep comments and events, answer anew."""
+    lines: list[str] = []
+    play: WriterPlay | RecoveryPlay | None = None
+    for line in text.splitlines():
+        if line.startswith("#") or not line.strip():
+            lines.append(line)
+        elif line.startswith("> "):
+            lines.append(line)
+            words = line[2:].split()
+            if words[0] in PLAYS:
+                play = PLAYS[words[0]](words[1:])
+            elif play is not None:
+                lines += [f"  {answer}" for answer in play.event(words)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*/*.txt")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_machine_answers_as_in_the_play(path: Path) -> None:
+    written = path.read_text()
+    performed = perform(written)
+    if os.environ.get("TALLYBOOK_REWRITE") == "1":
+        path.write_text(performed)
+    assert performed == written
