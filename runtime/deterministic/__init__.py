@@ -1,0 +1,41 @@
+"""The seams in memory, driven by virtual time and one seed: what simulation and crash tests run on.
+
+``run_seed`` runs a scenario on a loop whose clock moves only when nothing is left to do.
+``SimDisk``, ``SimNet`` and ``SimClock`` stand where the real disk, network and clock stand;
+``enumerate_crashes`` tries every power loss of a workload.
+"""
+
+from .clock import SimClock
+from .content import Content
+from .crash import CrashFound, CrashReport, Promises, enumerate_crashes
+from .disk import SimDisk
+from .fates import CrashOptions
+from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
+from .loop import Leak, SimLoop, Stuck, Unhandled
+from .state import DiskState
+from .world import SeedRun, World, run_once, run_seed
+
+__all__ = [
+    "NO_LATENCY",
+    "Content",
+    "CrashFound",
+    "CrashOptions",
+    "CrashReport",
+    "DiskFault",
+    "DiskState",
+    "Effect",
+    "Latency",
+    "Leak",
+    "Operation",
+    "Promises",
+    "SeedRun",
+    "SimClock",
+    "SimDisk",
+    "SimLoop",
+    "Stuck",
+    "Unhandled",
+    "World",
+    "enumerate_crashes",
+    "run_once",
+    "run_seed",
+]

@@ -1,0 +1,48 @@
+"""The clock of one simulated node.
+
+Monotonic time is the loop's. Wall time is what the node believes: it may be skewed from the
+start, run fast or slow, and jump either way, and no correct component may care.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tallybook.runtime.rng import Rng
+
+WALL_START_US: Final = 1_700_000_000_000_000
+"""The wall-clock time at which every simulation starts, in microseconds since the epoch."""
+
+
+class SimClock:
+    """A ``Clock`` in simulated time.
+
+    Args:
+        skew_us: how far the node's wall clock is off from the start.
+        drift: relative error of the wall clock's rate; 1e-4 gains a tenth of a millisecond a second.
+        rng, noise: where given, every sleep takes up to ``noise`` times its length longer.
+    """
+
+    def __init__(self, *, skew_us: int = 0, drift: float = 0.0, rng: Rng | None = None, noise: float = 0.0) -> None:
+        self._offset_us = WALL_START_US + skew_us
+        self._drift = drift
+        self._rng = rng
+        self._noise = noise
+
+    def monotonic(self) -> float:
+        """Simulated seconds since the run began."""
+        return asyncio.get_running_loop().time()
+
+    def wall_us(self) -> int:
+        """Microseconds since the epoch, as this node believes."""
+        return self._offset_us + int(self.monotonic() * (1 + self._drift) * 1_000_000)
+
+    def jump_wall(self, by_us: int) -> None:
+        """Move the wall clock, forwards or backwards, at once."""
+        self._offset_us += by_us
+
+    async def sleep(self, seconds: float) -> None:
+        """Let simulated time pass."""
+        stretch = self._noise * self._rng.random() if self._rng is not None else 0.0
+        await asyncio.sleep(seconds * (1 + stretch))

@@ -1,0 +1,93 @@
+"""What can go wrong with a simulated disk while it runs: latency, and errors on chosen operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tallybook.core.errors import DiskFailed, DiskFull
+from tallybook.runtime.rng import Rng
+
+_WEIGHTS: Final = {"sync": 1.0, "write-durable": 1.0, "sync-directory": 1.0, "read": 0.3, "write": 0.02}
+_OTHER_WEIGHT: Final = 0.1
+
+
+class Operation(NamedTuple):
+    """One operation of a disk, as traced. ``number`` counts from 1; ``size`` is in bytes."""
+
+    number: int
+    name: str
+    path: str
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        where = f" {self.offset}+{self.size}" if self.size else ""
+        return f"op {self.number} {self.name} {self.path}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long operations take: around ``mean_seconds`` for a sync, less for the rest, and a rare long tail."""
+
+    mean_seconds: float = 0.0003
+    tail_probability: float = 0.01
+    tail_factor: float = 50.0
+
+    def draw(self, rng: Rng, operation: str) -> float:
+        """Seconds that this operation takes."""
+        if not self.mean_seconds:
+            return 0.0
+        seconds = self.mean_seconds * _WEIGHTS.get(operation, _OTHER_WEIGHT) * (0.5 + rng.random())
+        return seconds * self.tail_factor if rng.random() < self.tail_probability else seconds
+
+
+NO_LATENCY: Final = Latency(mean_seconds=0.0)
+"""Every operation still yields one turn of the loop, as a real one does."""
+
+
+class Effect(Enum):
+    """What a failing operation did before it failed."""
+
+    NOTHING = "nothing"
+    IN_FLIGHT = "in flight"
+    """All of it was handed over; whether it becomes durable is open. A second sync may succeed."""
+    PART = "part"
+    """A write: its first half was handed over."""
+    CACHE_ONLY = "cache only"
+    """Readers see it, and the next sync succeeds, but it will never be durable: what Linux does after EIO."""
+
+
+@dataclass(slots=True)
+class DiskFault:
+    """One planned failure.
+
+    Args:
+        operation: name as in the trace: ``write`` (any kind), ``sync``, ``read``, ``create``,
+            ``truncate``, ``rename``, ``unlink``, ``sync-directory``, ``mkdir``; ``*`` is any.
+        path_part: only operations whose path contains this.
+        nth: it strikes the nth operation that matches, counting from 1 ...
+        times: ... and the following ones, this many in all.
+        error: ``DiskFailed`` or ``DiskFull``; ``None`` delays only.
+        effect: what the operation did all the same.
+        delay_seconds: extra time the operation takes.
+    """
+
+    operation: str
+    path_part: str = ""
+    nth: int = 1
+    times: int = 1
+    error: type[DiskFailed | DiskFull] | None = DiskFailed
+    effect: Effect = Effect.NOTHING
+    delay_seconds: float = 0.0
+    seen: int = 0
+    """How many operations have matched so far."""
+
+    def strikes(self, operation: Operation) -> bool:
+        """Count ``operation`` if it matches, and say whether it is to fail."""
+        kind = operation.name.removesuffix("-durable")
+        if self.operation not in ("*", kind, operation.name) or self.path_part not in operation.path:
+            return False
+        self.seen += 1
+        return self.nth <= self.seen < self.nth + self.times

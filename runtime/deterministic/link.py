@@ -1,0 +1,61 @@
+"""One direction between two simulated nodes: how long things take, and whether they get through at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tallybook.runtime.rng import Rng
+
+Callback = Callable[[], None]
+
+
+class Link:
+    """Carries callbacks from one node to another. While blocked, what arrives is held at the far end.
+
+    Args:
+        delay_seconds: least and greatest time under way.
+    """
+
+    def __init__(self, rng: Rng, delay_seconds: tuple[float, float]) -> None:
+        self._rng = rng
+        self._held: list[Callback] = []
+        self._blocked = False
+        self._blocks = 0
+        self.delay_seconds = delay_seconds
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing gets through."""
+        return self._blocked
+
+    @property
+    def blocks(self) -> int:
+        """How often it was blocked so far: tells one block from a later one."""
+        return self._blocks
+
+    def carry(self, callback: Callback, not_before: float = 0.0) -> float:
+        """Call ``callback`` at the far end; returns the loop time at which it gets there, if nothing blocks."""
+        loop = asyncio.get_running_loop()
+        low, high = self.delay_seconds
+        when = max(loop.time() + low + (high - low) * self._rng.random(), not_before)
+        loop.call_at(when, self._arrived, callback)
+        return when
+
+    def block(self) -> None:
+        """Let nothing through from now on."""
+        self._blocked = True
+        self._blocks += 1
+
+    def open(self) -> None:
+        """Let through what was held, in order, and all that follows."""
+        self._blocked = False
+        held, self._held = self._held, []
+        for callback in held:
+            asyncio.get_running_loop().call_soon(callback)
+
+    def _arrived(self, callback: Callback) -> None:
+        if self._blocked:
+            self._held.append(callback)
+        else:
+            callback()

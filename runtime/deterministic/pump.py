@@ -1,0 +1,81 @@
+"""The pump of a simulated disk: a task that writes what its source gives it, one write at a time.
+
+It behaves like the threaded one where that matters to a source: the next ``take`` may come
+before the ``done`` of the write before it, and ``done`` always comes on a turn of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from tallybook.core.errors import RequestTimeout, StorageError
+from tallybook.runtime.disk import PlannedWrite, WriteSource
+from tallybook.runtime.rng import Rng
+
+_CLOSE_SECONDS: Final = 600.0
+
+
+class SimPump:
+    """A ``Pump`` on the running loop."""
+
+    def __init__(self, source: WriteSource, *, name: str, buffer_bytes: int, rng: Rng) -> None:
+        self._source = source
+        self._buffer = memoryview(bytearray(buffer_bytes))
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self._work = asyncio.Event()
+        self._completed: deque[PlannedWrite] = deque()
+        self._closing = False
+        self._killed = False
+        self._task = self._loop.create_task(self._run(), name=f"pump {name}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will write nothing more."""
+        return self._task.done()
+
+    def kick(self) -> None:
+        """Say that the source has work."""
+        self._work.set()
+
+    async def close(self) -> None:
+        """Finish the write in progress, deliver what is done, stop."""
+        self._closing = True
+        self._work.set()
+        _, running = await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
+        if running:
+            raise RequestTimeout(f"{self._task.get_name()} did not stop within {_CLOSE_SECONDS} s")
+        self._deliver()
+        if not self._task.cancelled():
+            self._task.result()  # a source that raised has ended it early
+
+    def kill(self) -> None:
+        """Stop as in a power loss: nothing more is written or told."""
+        self._killed = True
+        self._completed.clear()
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while not self._closing:
+            self._work.clear()
+            write = self._source.take(self._buffer)
+            if write is None:
+                await self._work.wait()
+                continue
+            try:
+                await write.file.write(write.offset, [bytes(self._buffer[: write.size])])
+            except StorageError as error:
+                self._deliver()
+                if not self._killed:
+                    self._source.failed(write, error)
+                return
+            self._completed.append(write)
+            self._loop.call_soon(self._deliver)
+            if self._rng.random() < 0.5:
+                await asyncio.sleep(0)
+
+    def _deliver(self) -> None:
+        while self._completed and not self._killed:
+            self._source.done(self._completed.popleft())

@@ -1,0 +1,381 @@
+"""What a simulated disk holds: what is durable, what is pending, and what a power loss can make of it.
+
+Every change gets a number and stays pending until it is made durable. A file has its durable
+bytes and the bytes a reader sees; a directory has its durable names and those a reader sees.
+``image`` builds the disk that comes up after a power loss, given the *fate* of every pending
+change. A fate is a string:
+
+- of a write, one letter per 512-byte sector it touches: ``k`` kept, ``o`` old bytes (with the
+  file grown over them, as zeros), ``.`` lost altogether, ``g`` garbage;
+- of any other change ``k`` or ``.``.
+
+Plain data, no waiting, no I/O: ``SimDisk`` adds those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final, TypeAlias
+
+from tallybook.core.limits import SECTOR_BYTES
+
+from .content import Content
+
+KEPT: Final = "k"
+OLD: Final = "o"
+LOST: Final = "."
+GARBAGE: Final = "g"
+
+
+def split(path: str) -> tuple[str, str]:
+    """Directory and name of an absolute path."""
+    directory, _, name = path.rpartition("/")
+    return directory or "/", name
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Bytes put into a file."""
+
+    number: int
+    inode: int
+    path: str
+    offset: int
+    data: bytes
+    grew: bool
+
+    @property
+    def sectors(self) -> int:
+        """How many sectors it touches."""
+        return (self.offset + len(self.data) - 1) // SECTOR_BYTES - self.offset // SECTOR_BYTES + 1
+
+    def __str__(self) -> str:
+        return f"#{self.number} write {self.path} {self.offset}+{len(self.data)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A file cut or extended."""
+
+    number: int
+    inode: int
+    path: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"#{self.number} truncate {self.path} to {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A name given to a file: created, or renamed when ``old_name`` is set."""
+
+    number: int
+    directory: str
+    name: str
+    inode: int
+    old_name: str = ""
+
+    def __str__(self) -> str:
+        verb = f"rename {self.old_name} to" if self.old_name else "create"
+        return f"#{self.number} {verb} {self.directory}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unlinked:
+    """A name removed."""
+
+    number: int
+    directory: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"#{self.number} unlink {self.directory}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMade:
+    """A directory created."""
+
+    number: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"#{self.number} mkdir {self.path}"
+
+
+DataChange: TypeAlias = Written | Resized
+NameChange: TypeAlias = Linked | Unlinked
+Change: TypeAlias = DataChange | NameChange | DirectoryMade
+
+
+@dataclass(slots=True)
+class FileState:
+    """One file, whatever its names."""
+
+    durable: Content
+    current: Content
+    pending: list[DataChange] = field(default_factory=list)
+    handles: int = 0
+
+
+@dataclass(slots=True)
+class DirectoryState:
+    """The names in one directory, as inode numbers."""
+
+    durable: dict[str, int] = field(default_factory=dict)
+    current: dict[str, int] = field(default_factory=dict)
+    pending: list[NameChange] = field(default_factory=list)
+    made: DirectoryMade | None = None
+
+
+class DiskState:
+    """Files and directories. Paths must exist where a method does not say otherwise."""
+
+    def __init__(self, *, power_safe_overwrite: bool = True) -> None:
+        self.files: dict[int, FileState] = {}
+        self.directories: dict[str, DirectoryState] = {"/": DirectoryState()}
+        self.power_safe_overwrite = power_safe_overwrite
+        self._next_change = 1
+        self._next_inode = 1
+
+    def number(self) -> int:
+        """The number of the next change."""
+        self._next_change += 1
+        return self._next_change - 1
+
+    # -- what a running process sees ------------------------------------------------------
+
+    def inode(self, path: str) -> int | None:
+        """The file under ``path``, if there is one."""
+        directory, name = split(path)
+        state = self.directories.get(directory)
+        return None if state is None else state.current.get(name)
+
+    def names(self, directory: str) -> list[str]:
+        """Files and directories in ``directory``, sorted."""
+        prefix = directory.rstrip("/") + "/"
+        below = [path[len(prefix) :] for path in self.directories if path != "/" and split(path)[0] == directory]
+        return sorted([*self.directories[directory].current, *below])
+
+    def used_bytes(self) -> int:
+        """Bytes of all files that have a name."""
+        named = {inode for state in self.directories.values() for inode in state.current.values()}
+        return sum(self.files[inode].current.size for inode in named)
+
+    # -- changes --------------------------------------------------------------------------
+
+    def make_directory(self, path: str) -> DirectoryMade:
+        """Create one directory; its parent exists."""
+        change = DirectoryMade(self.number(), path)
+        self.directories[path] = DirectoryState(made=change)
+        return change
+
+    def create(self, path: str) -> int:
+        """Create an empty file and return its inode number."""
+        directory, name = split(path)
+        inode = self._next_inode
+        self._next_inode += 1
+        self.files[inode] = FileState(Content(), Content())
+        self._link(self.directories[directory], Linked(self.number(), directory, name, inode))
+        return inode
+
+    def rename(self, directory: str, old: str, new: str) -> None:
+        """Give the file ``old`` the name ``new``, which may be taken."""
+        state = self.directories[directory]
+        self._link(state, Linked(self.number(), directory, new, state.current[old], old))
+
+    def unlink(self, directory: str, name: str) -> None:
+        """Remove a name."""
+        change = Unlinked(self.number(), directory, name)
+        state = self.directories[directory]
+        state.pending.append(change)
+        _apply_name(state.current, change)
+
+    def write(self, inode: int, path: str, offset: int, data: bytes) -> Written:
+        """Put bytes into a file."""
+        file = self.files[inode]
+        change = Written(self.number(), inode, path, offset, data, offset + len(data) > file.current.size)
+        file.pending.append(change)
+        file.current.write(offset, data)
+        return change
+
+    def resize(self, inode: int, path: str, size: int) -> None:
+        """Cut or extend a file."""
+        file = self.files[inode]
+        file.pending.append(Resized(self.number(), inode, path, size))
+        file.current.resize(size)
+
+    def _link(self, state: DirectoryState, change: Linked) -> None:
+        state.pending.append(change)
+        _apply_name(state.current, change)
+
+    # -- durability -----------------------------------------------------------------------
+
+    def settle_write(self, change: Written) -> None:
+        """A durable write has ended: it, and whatever it overlaps of earlier changes, is durable."""
+        file = self.files[change.inode]
+        before = [earlier for earlier in file.pending if earlier.number <= change.number and _touch(earlier, change)]
+        self.settle(change.inode, {earlier.number for earlier in before})
+
+    def settle(self, inode: int, numbers: set[int]) -> None:
+        """Make these pending changes of a file durable."""
+        file = self.files[inode]
+        for change in file.pending:
+            if change.number in numbers:
+                _apply_data(file.durable, change)
+        file.pending = [change for change in file.pending if change.number not in numbers]
+
+    def forget(self, inode: int, numbers: set[int]) -> None:
+        """Drop these changes from what can become durable; readers go on seeing them."""
+        file = self.files[inode]
+        file.pending = [change for change in file.pending if change.number not in numbers]
+
+    def settle_names(self, directory: str, numbers: set[int]) -> None:
+        """Make these pending name changes of a directory durable."""
+        state = self.directories[directory]
+        for change in state.pending:
+            if change.number in numbers:
+                _apply_name(state.durable, change)
+        state.pending = [change for change in state.pending if change.number not in numbers]
+
+    def settle_creation(self, inode: int) -> None:
+        """Make the names given to a file durable, as some file systems do on its first sync."""
+        for path, state in self.directories.items():
+            numbers = {
+                change.number for change in state.pending if isinstance(change, Linked) and change.inode == inode
+            }
+            if numbers:
+                self.settle_names(path, numbers)
+
+    def reclaim(self) -> None:
+        """Forget files that no name, no pending change and no open handle can reach."""
+        reachable: set[int] = set()
+        for state in self.directories.values():
+            reachable.update(state.current.values(), state.durable.values())
+            reachable.update(change.inode for change in state.pending if isinstance(change, Linked))
+        gone = [inode for inode, file in self.files.items() if inode not in reachable and not file.handles]
+        for inode in gone:
+            del self.files[inode]
+
+    # -- power loss -----------------------------------------------------------------------
+
+    def pending(self) -> list[Change]:
+        """Everything not yet durable, in the order it was done."""
+        changes: list[Change] = [change for file in self.files.values() for change in file.pending]
+        for state in self.directories.values():
+            changes.extend(state.pending)
+            if state.made is not None:
+                changes.append(state.made)
+        return sorted(changes, key=lambda change: change.number)
+
+    def fork(self) -> DiskState:
+        """An independent copy, pending changes and all."""
+        twin = self._blank()
+        for inode, file in self.files.items():
+            twin.files[inode] = FileState(file.durable.fork(), file.current.fork(), list(file.pending))
+        for path, state in self.directories.items():
+            twin.directories[path] = DirectoryState(
+                dict(state.durable), dict(state.current), list(state.pending), state.made
+            )
+        return twin
+
+    def image(self, fates: Mapping[int, str]) -> DiskState:
+        """The disk after a power loss in which each pending change met its fate; one without a fate is lost."""
+        twin = self._blank()
+        for path, state in self.directories.items():
+            if state.made is not None and fates.get(state.made.number, LOST) != KEPT:
+                continue
+            names = dict(state.durable)
+            for change in state.pending:
+                if fates.get(change.number, LOST) == KEPT:
+                    _apply_name(names, change)
+            twin.directories[path] = DirectoryState(names, dict(names))
+        for state in twin.directories.values():
+            for inode in state.current.values():
+                if inode not in twin.files:
+                    content = self._surviving(self.files[inode], fates)
+                    twin.files[inode] = FileState(content, content.fork())
+        return twin
+
+    def digest(self) -> bytes:
+        """A hash of names and bytes as a reader sees them."""
+        total = hashlib.blake2b(digest_size=16)
+        for path in sorted(self.directories):
+            total.update(f"{path}\0".encode())
+            names = self.directories[path].current
+            for name in sorted(names):
+                total.update(f"{name}\0".encode() + self.files[names[name]].current.digest())
+        return total.digest()
+
+    def _blank(self) -> DiskState:
+        twin = DiskState(power_safe_overwrite=self.power_safe_overwrite)
+        twin._next_change, twin._next_inode = self._next_change, self._next_inode
+        return twin
+
+    def _surviving(self, file: FileState, fates: Mapping[int, str]) -> Content:
+        file.durable.digest()  # computed once here, then inherited by every image that leaves the file alone
+        content = file.durable.fork()
+        for change in file.pending:
+            fate = fates.get(change.number, LOST)
+            if isinstance(change, Written):
+                _apply_torn(content, change, fate, self.power_safe_overwrite)
+            elif fate == KEPT:
+                _apply_data(content, change)
+        return content
+
+
+def _touch(earlier: DataChange, change: Written) -> bool:
+    if isinstance(earlier, Resized):
+        return True
+    return earlier.offset < change.offset + len(change.data) and change.offset < earlier.offset + len(earlier.data)
+
+
+def _apply_data(content: Content, change: DataChange) -> None:
+    if isinstance(change, Written):
+        content.write(change.offset, change.data)
+    else:
+        content.resize(change.size)
+
+
+def _apply_name(names: dict[str, int], change: NameChange) -> None:
+    if isinstance(change, Unlinked):
+        names.pop(change.name, None)
+        return
+    if change.old_name and names.get(change.old_name) == change.inode:
+        del names[change.old_name]
+    names[change.name] = change.inode
+
+
+def _apply_torn(content: Content, change: Written, fate: str, power_safe_overwrite: bool) -> None:
+    """Write each run of sectors as its letter says."""
+    if len(fate) == 1:
+        fate = fate * change.sectors
+    for letter, start, end in _runs(change, fate):
+        if letter == KEPT:
+            content.write(start, change.data[start - change.offset : end - change.offset])
+        elif letter == OLD and content.size < end:
+            content.resize(end)
+        elif letter == GARBAGE:
+            if not power_safe_overwrite:
+                start, end = start // SECTOR_BYTES * SECTOR_BYTES, -(-end // SECTOR_BYTES) * SECTOR_BYTES
+            content.write(start, garbage(change.number, end - start))
+
+
+def _runs(change: Written, fate: str) -> Iterator[tuple[str, int, int]]:
+    """Runs of equal letters as (letter, first offset, end offset), clipped to the write."""
+    base = change.offset // SECTOR_BYTES
+    stop = change.offset + len(change.data)
+    for letter, run in groupby(range(len(fate)), key=fate.__getitem__):
+        sectors = list(run)
+        start = max((base + sectors[0]) * SECTOR_BYTES, change.offset)
+        end = min((base + sectors[-1] + 1) * SECTOR_BYTES, stop)
+        yield letter, start, end
+
+
+def garbage(number: int, size: int) -> bytes:
+    """Bytes that mean nothing; the same for the same change."""
+    return hashlib.shake_128(number.to_bytes(8, "big")).digest(size)

@@ -1,0 +1,233 @@
+"""A stream between two simulated nodes: two ends, and a pipe each way.
+
+Messages arrive in the order they were sent and none is lost while the stream lives. When it
+breaks, any part of what was under way may still arrive; the rest is gone. The two ends learn
+of the break at different times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from tallybook.core.errors import BookieUnavailable, check
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.transport import Lane
+
+from .link import Link
+from .loop import SimLoop
+
+_YIELD_PROBABILITY: Final = 0.25
+
+
+class _Pipe:
+    """One direction. ``None`` among the messages is the end."""
+
+    def __init__(self, link: Link, window_bytes: int) -> None:
+        self._link = link
+        self._window_bytes = window_bytes
+        self._under_way: deque[bytes | None] = deque()
+        self._unread_bytes = 0
+        self._last_arrival = 0.0
+        self._room: asyncio.Future[None] | None = None
+        self._news: asyncio.Future[None] | None = None
+        self.arrived: deque[bytes] = deque()
+        self.ended = False
+        self.lost = False
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of ``size`` may be put now. An empty pipe takes any."""
+        return self.lost or not self._unread_bytes or self._unread_bytes + size <= self._window_bytes
+
+    def put(self, message: bytes | None) -> None:
+        """Send a message on its way; into a lost pipe it goes for nothing."""
+        if self.lost:
+            return
+        self._under_way.append(message)
+        self._unread_bytes += len(message or b"")
+        self._last_arrival = self._link.carry(self._arrive, self._last_arrival)
+
+    def pop(self) -> bytes:
+        """Take the next message that has arrived."""
+        message = self.arrived.popleft()
+        self._unread_bytes -= len(message)
+        self.wake_sender()
+        return message
+
+    def lose(self, rng: Rng) -> None:
+        """Break: some of what is under way arrives, the rest never will."""
+        for _ in range(rng.randint(0, len(self._under_way))):
+            self._arrive()
+        self.lost = True
+        self._under_way.clear()
+        self.wake_sender()
+
+    async def news(self) -> None:
+        """Wait for an arrival or a break. One waiter at a time."""
+        check(self._news is None, "two receivers on one stream")
+        self._news = asyncio.get_running_loop().create_future()
+        try:
+            await self._news
+        finally:
+            self._news = None
+
+    async def room(self) -> None:
+        """Wait for room. One waiter at a time."""
+        check(self._room is None, "two senders on one stream")
+        self._room = asyncio.get_running_loop().create_future()
+        try:
+            await self._room
+        finally:
+            self._room = None
+
+    def wake_receiver(self) -> None:
+        """End ``news``."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def wake_sender(self) -> None:
+        """End ``room``."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _arrive(self) -> None:
+        if not self._under_way:
+            return  # lost meanwhile
+        message = self._under_way.popleft()
+        if message is None:
+            self.ended = True
+        else:
+            self.arrived.append(message)
+        self.wake_receiver()
+
+
+class SimStream:
+    """One end: a ``MessageStream``."""
+
+    def __init__(self, connection: Connection, peer: str, outgoing: _Pipe, incoming: _Pipe, *, accepted: bool) -> None:
+        self._connection = connection
+        self._peer = peer
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._accepted = accepted
+        self._failure: str | None = None
+        self.closed = False
+
+    @property
+    def peer(self) -> str:
+        """Whom it leads to."""
+        return self._peer
+
+    @property
+    def over(self) -> bool:
+        """Whether this end can do nothing more."""
+        return self.closed or self._failure is not None
+
+    async def send(self, message: bytes) -> None:
+        """Hand over one message; waits while too much is unread at the other end."""
+        self._check_sendable()
+        while not self._outgoing.has_room(len(message)):
+            await self._outgoing.room()
+            self._check_sendable()
+        self._connection.note(self, f"sends {len(message)} bytes")
+        self._outgoing.put(bytes(message))
+        if self._connection.rng.random() < _YIELD_PROBABILITY:
+            await asyncio.sleep(0)
+
+    async def receive(self) -> bytes | None:
+        """The next message, or ``None`` at the end."""
+        while True:
+            if self.closed:
+                raise BookieUnavailable(f"the stream to {self._peer} is closed")
+            if self._incoming.arrived:
+                return self._incoming.pop()
+            if self._failure is not None:
+                raise BookieUnavailable(f"the stream to {self._peer} broke: {self._failure}")
+            if self._incoming.ended:
+                return None
+            await self._incoming.news()
+
+    async def close(self) -> None:
+        """End the stream; what was sent still arrives."""
+        if not self.over:
+            self._connection.note(self, "closes")
+            self._outgoing.put(None)
+        self._retire()
+
+    def abort(self) -> None:
+        """Drop the stream at once, as if this process had died."""
+        if not self.over:
+            self._connection.note(self, "aborts")
+            self._connection.dropped_by(self)
+        self._retire()
+
+    def fail(self, reason: str) -> None:
+        """Learn that the stream broke."""
+        if not self.over:
+            self._failure = reason
+            self._incoming.wake_receiver()
+            self._outgoing.wake_sender()
+            self._connection.end_over()
+
+    def _retire(self) -> None:
+        self.closed = True
+        self._incoming.arrived.clear()
+        self._incoming.wake_receiver()
+        self._outgoing.wake_sender()
+        self._connection.end_over()
+
+    def _check_sendable(self) -> None:
+        if self._failure is not None:
+            raise BookieUnavailable(f"the stream to {self._peer} broke: {self._failure}")
+        # The acceptor ends the whole stream; the connector only says that it will send no more.
+        if self.closed or (self._incoming.ended and not self._accepted):
+            raise BookieUnavailable(f"the stream to {self._peer} has ended")
+
+
+class Connection:
+    """A stream as the network sees it.
+
+    Args:
+        links: from the connecting node to the accepting one, and back.
+    """
+
+    def __init__(
+        self, names: tuple[str, str], address: str, lane: Lane, links: tuple[Link, Link], rng: Rng, window_bytes: int
+    ) -> None:
+        there, back = (_Pipe(link, window_bytes) for link in links)
+        self._links = links
+        self._pipes = (there, back)
+        self._lane = lane
+        self.names = names
+        self.rng = rng
+        self.over = asyncio.get_running_loop().create_future()
+        self.connector = SimStream(self, address, there, back, accepted=False)
+        self.acceptor = SimStream(self, names[0], back, there, accepted=True)
+
+    def broken(self, reason: str) -> None:
+        """Break it: what is under way is lost in part, and each end learns of it after a while of its own."""
+        loop = asyncio.get_running_loop()
+        for pipe in self._pipes:
+            pipe.lose(self.rng)
+        for end, link in ((self.connector, self._links[1]), (self.acceptor, self._links[0])):
+            loop.call_later(link.delay_seconds[1] * 2 * self.rng.random(), end.fail, reason)
+
+    def dropped_by(self, end: SimStream) -> None:
+        """One end is gone: the other learns of it over the network."""
+        other, link = (self.acceptor, self._links[0]) if end is self.connector else (self.connector, self._links[1])
+        for pipe in self._pipes:
+            pipe.lose(self.rng)
+        link.carry(lambda: other.fail("dropped by the peer"))
+
+    def end_over(self) -> None:
+        """An end can do nothing more; once both are so, the stream is over."""
+        if self.connector.over and self.acceptor.over and not self.over.done():
+            self.over.set_result(None)
+
+    def note(self, end: SimStream, event: str) -> None:
+        """Put an event into the loop's trace."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, SimLoop):
+            source, target = self.names if end is self.connector else self.names[::-1]
+            loop.note(f"net {source}>{target} {self._lane.value} {event}")

@@ -1,0 +1,122 @@
+"""Running a scenario from a seed: the world it sees, and the guarantee that it is reproducible.
+
+``run_seed(7, scenario)`` runs ``await scenario(world)`` on a fresh ``SimLoop``. Same seed, same
+code: same trace digest, in every process. A failure carries the seed, the simulated time and
+the last lines of the trace as notes on the exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from tallybook.runtime.rng import Rng, SeededRng
+
+from .clock import SimClock
+from .loop import DAY_SECONDS, Leak, SimLoop, Stuck
+
+T = TypeVar("T")
+
+SHOWN_TRACE_LINES: Final = 40
+_CLEAN_UP_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a scenario is given: everything else it builds from these."""
+
+    seed: int | str
+    loop: SimLoop
+    rng: Rng
+    clock: SimClock
+
+    def note(self, event: str) -> None:
+        """Add one line to the trace."""
+        self.loop.note(event)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun(Generic[T]):
+    """How a run went: what the scenario returned, its trace, and the simulated seconds it took."""
+
+    seed: int | str
+    value: T
+    digest: str
+    seconds: float
+
+
+Scenario = Callable[[World], Awaitable[T]]
+
+
+def run_seed(
+    seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
+) -> SeedRun[T]:
+    """Run ``scenario`` once, without garbage collection until it is over.
+
+    Args:
+        seed: decides every draw of the run.
+        deadline_seconds: simulated time after which the run counts as stuck.
+        shuffle: also draw the order in which ready callbacks run.
+
+    Raises:
+        Stuck: nothing can go on, or the deadline passed.
+        Leak: the scenario used threads, or left one behind.
+        Unhandled: a callback, or a task nobody waited for, raised.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    threads = set(threading.enumerate())
+    try:
+        run = run_once(seed, scenario, deadline_seconds=deadline_seconds, shuffle=shuffle)
+    finally:
+        if collecting:
+            gc.enable()
+        gc.collect()
+    left = [thread.name for thread in threading.enumerate() if thread not in threads]
+    if left:
+        raise Leak(f"threads left behind: {sorted(left)}")
+    return run
+
+
+def run_once(
+    seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
+) -> SeedRun[T]:
+    """``run_seed`` for callers that run thousands and look after garbage collection themselves."""
+    rng = SeededRng(seed)
+    loop = SimLoop(deadline_seconds=deadline_seconds, shuffle=rng.fork("shuffle") if shuffle else None)
+    world = World(seed, loop, rng.fork("world"), SimClock())
+    try:
+        value = loop.run_until_complete(_main(scenario, world))
+        if loop.unhandled:
+            raise loop.unhandled[0]
+        return SeedRun(seed, value, loop.trace_digest(), loop.time())
+    except BaseException as error:
+        error.add_note(f"seed {seed}, at {loop.time():.6f} simulated seconds; the trace ends with")
+        error.add_note("\n".join(list(loop.trace_tail)[-SHOWN_TRACE_LINES:]))
+        raise
+    finally:
+        _clean_up(loop)
+
+
+async def _main(scenario: Scenario[T], world: World) -> T:
+    return await scenario(world)
+
+
+def _clean_up(loop: SimLoop) -> None:
+    """Cancel what the scenario left running, so that nothing outlives the loop."""
+    living: list[asyncio.Task[Any]] = loop.living_tasks()
+    for task in living:
+        task.cancel()
+    try:
+        if living:
+            loop.run_until_complete(asyncio.wait(living, timeout=_CLEAN_UP_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except (Stuck, Leak):
+        # The run's own error is on its way, or the deadline passed while tasks were ending.
+        loop.note("clean-up cut short")
+    finally:
+        loop.close()
