@@ -19,21 +19,14 @@ from types import TracebackType
 from typing import Self
 
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import (
-    InvalidArgument,
-    MetadataConflict,
-    MetadataOutcomeUnknown,
-    NoSuchLedger,
-    TallybookError,
-    Unauthorized,
-)
+from tallybook.core.errors import InvalidArgument, TallybookError, Unauthorized
 from tallybook.core.ids import check_ledger_id
 from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
-from tallybook.metadata.store import BookieInfo, Ok, Unknown, Versioned
-from tallybook.metadata.update import update_ledger
+from tallybook.metadata.store import BookieInfo, Versioned
+from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.tasks import Tasks
 
 from .budget import ByteBudget
@@ -42,13 +35,9 @@ from .ports import ClientWorld, Transition
 from .reader.handle import LedgerReader, ReaderContext
 from .reader.lac import highest_lac
 from .recovery.driver import RecoveryContext, recover_ledger
-from .world import open_world
 from .writer.handle import LedgerWriter, WriterContext
 
 _log = logging.getLogger(__name__)
-
-_ATTEMPTS = 5
-"""How often a step whose outcome the metadata store left open is tried again."""
 
 
 class Client:
@@ -65,9 +54,13 @@ class Client:
         self._opened: ClientWorld | None = cluster if isinstance(cluster, ClientWorld) else None
         self._budget = ByteBudget(self._settings.max_pending_bytes)
         self._tasks = Tasks("client", self._task_died)
+        self._writers: list[LedgerWriter] = []
 
     async def __aenter__(self) -> Self:
         if isinstance(self._cluster, str):
+            # Only a real cluster needs the network; a simulated one never loads it.
+            from .world import open_world  # noqa: PLC0415
+
             self._opened = await open_world(self._cluster, self._settings)
         return self
 
@@ -77,7 +70,12 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Drop connections and background work. Open ledgers stay open, for a recovery to end."""
+        """Drop connections and background work. Open ledgers stay open, for a recovery to end.
+
+        What is still pending fails with ``LedgerClosed``, its outcome unknown.
+        """
+        for writer in self._writers:
+            writer.abandon()
         await self._tasks.close()
         world, self._opened = self._opened, None
         if world is not None:
@@ -170,21 +168,16 @@ class Client:
             writer_token=writer_token,
             custom=dict(custom),
         )
-        for attempt in range(_ATTEMPTS):
-            try:
-                return (await world.store.create_ledger(metadata)).value
-            except MetadataOutcomeUnknown:
-                # Creation is idempotent by its token: the same call settles it.
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        raise MetadataOutcomeUnknown(f"ledger {metadata.ledger_id} may or may not have been created")
+        return (await self._updater.create(metadata)).value
 
     def _writer(self, metadata: LedgerMetadata, password: bytes) -> LedgerWriter:
         world = self._world
         context = WriterContext(world.connections, world.clock, self._tasks, self._settings, self._budget)
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
-        return LedgerWriter(metadata, context, update, key=key, digest_key=signing)
+        writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing)
+        self._writers = [*(other for other in self._writers if not other.ended), writer]
+        return writer
 
     # -- reading ----------------------------------------------------------------------
 
@@ -232,7 +225,13 @@ class Client:
     def _reader_context(self) -> ReaderContext:
         world = self._world
         return ReaderContext(
-            world.connections, world.clock, self._settings, self.ledger_metadata, world.store.watch_ledger, _report_copy
+            world.connections,
+            world.clock,
+            self._tasks,
+            self._settings,
+            self.ledger_metadata,
+            world.store.watch_ledger,
+            _report_copy,
         )
 
     # -- managing ---------------------------------------------------------------------
@@ -265,22 +264,8 @@ class Client:
             Unauthorized: the password does not fit.
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
         """
-        store = self._world.store
-        result: object = None
-        for _ in range(_ATTEMPTS):
-            try:
-                found: Versioned = await store.read_ledger(check_ledger_id(ledger_id), linearizable=True)
-            except NoSuchLedger:
-                if isinstance(result, Unknown):
-                    return
-                raise
-            self._authorise(found.value, password)
-            result = await store.delete_ledger(ledger_id, found.version)
-            if isinstance(result, Ok):
-                return
-        if isinstance(result, Unknown):
-            raise MetadataOutcomeUnknown(f"ledger {ledger_id} may or may not be deleted: {result.reason}")
-        raise MetadataConflict(f"ledger {ledger_id} keeps changing and was not deleted")
+        self._authorise(await self.ledger_metadata(ledger_id), password)
+        await self._updater.delete(ledger_id)
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Live bookies by id."""
@@ -289,8 +274,14 @@ class Client:
     # -- inside -----------------------------------------------------------------------
 
     async def _update(self, ledger_id: int, transition: Transition) -> Versioned:
+        return await self._updater.update(ledger_id, transition)
+
+    @property
+    def _updater(self) -> LedgerUpdater:
         world = self._world
-        return await update_ledger(world.store, ledger_id, transition, clock=world.clock, rng=world.rng)
+        return LedgerUpdater(
+            world.store, world.clock, world.rng, timeout_seconds=2 * self._settings.metadata_timeout_ms / 1000
+        )
 
     def _authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
         key, _ = _keys(metadata, password)

@@ -8,9 +8,9 @@ here, against what the writer sealed, before a caller sees it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
@@ -29,6 +29,7 @@ from tallybook.core.ids import check_entry_id
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
 
 from ..bookie_port import BookieConnection
 from ..ports import Connections
@@ -44,6 +45,7 @@ class ReaderContext:
 
     connections: Connections
     clock: Clock
+    tasks: Tasks
     settings: ClientSettings
     read_metadata: Callable[[int], Awaitable[LedgerMetadata]]
     """Reads a ledger's metadata linearizably."""
@@ -101,14 +103,14 @@ class LedgerReader:
     async def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
         """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk."""
         self._check_range(first, last)
-        ahead = asyncio.ensure_future(self._fetch(first, last))
+        ahead = self._spawn(self._fetch(first, last))
         try:
             while True:
                 fetched = await ahead
                 following = fetched[-1][0].last_entry_id + 1
                 if following <= last:
                     # The next request travels while the caller works on this answer.
-                    ahead = asyncio.ensure_future(self._fetch(following, last))
+                    ahead = self._spawn(self._fetch(following, last))
                 for header, batch in fetched:
                     yield entries(batch, header, first, last)
                 if following > last:
@@ -116,6 +118,9 @@ class LedgerReader:
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        return self._context.tasks.spawn(work, name=f"reader-{self.id}")
 
     async def read_entry(self, entry_id: int) -> Entry:
         """One entry.
@@ -290,6 +295,7 @@ class LedgerReader:
             timeout_ms=self._context.settings.tail_wait_ms,
             changed=watch,
             clock=self._context.clock,
+            tasks=self._context.tasks,
             retry_s=self._context.settings.reconnect_ms / 1000,
         )
         moved = answer is not None and answer.lac > self._lac

@@ -14,6 +14,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
 
 from ..ports import Connections
 
@@ -54,6 +55,7 @@ async def wait_for_lac(
     timeout_ms: int,
     changed: LedgerWatch,
     clock: Clock,
+    tasks: Tasks,
     retry_s: float,
 ) -> LacAnswer | None:
     """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed.
@@ -75,8 +77,9 @@ async def wait_for_lac(
         await changed.changed()
         return None
 
-    polls = [asyncio.ensure_future(poll(bookie_id)) for bookie_id in metadata.last_fragment.bookies]
-    waiting = [*polls, asyncio.ensure_future(watch())]
+    name = f"tail-{metadata.ledger_id}"
+    polls = [tasks.spawn(poll(bookie_id), name=name) for bookie_id in metadata.last_fragment.bookies]
+    waiting = [*polls, tasks.spawn(watch(), name=name)]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         # In the order of the ensemble, so that the same run always takes the same answer.

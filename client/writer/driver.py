@@ -47,6 +47,7 @@ class _Link:
     generation: int = 0
     """Counts connections: a failure reported by an earlier one says nothing about this one."""
     connecting: bool = False
+    opened_at: float = float("-inf")
 
 
 class WriterDriver:
@@ -174,13 +175,16 @@ class WriterDriver:
     async def _connect(self, position: int) -> None:
         """Try until the position is connected, gone, or the writer stops."""
         link = self._links[position]
+        pause_s = self._settings.reconnect_ms / 1000
         try:
+            # A bookie that lets us in and then refuses must not be asked in a tight loop.
+            await self._clock.sleep(max(0.0, link.opened_at + pause_s - self._clock.monotonic()))
             while not self._stopped.is_set() and self.machine.error is None:
                 try:
                     connection = await self._connections.get(link.bookie_id)
                 except PeerError:
                     # Expected while the bookie is away: the machine counts how long.
-                    await self._clock.sleep(self._settings.reconnect_ms / 1000)
+                    await self._clock.sleep(pause_s)
                     continue
                 self._connected(position, connection)
                 return
@@ -192,9 +196,9 @@ class WriterDriver:
         uuid = connection.incarnation.directory_uuid
         now = self._clock.monotonic()
         if link.directory_uuid not in ("", uuid):
-            self._perform(self.machine.replaced(position, now))
+            self._perform(self.machine.replaced(position))
             return
-        link.directory_uuid, link.connection = uuid, connection
+        link.directory_uuid, link.connection, link.opened_at = uuid, connection, now
         self._perform(self.machine.connected(position, now))
 
     # -- timers -----------------------------------------------------------------------

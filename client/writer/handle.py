@@ -116,6 +116,11 @@ class LedgerWriter:
         """The ledger's metadata: as closed, or as it was when the handle was made."""
         return self._closed or self._metadata
 
+    @property
+    def ended(self) -> bool:
+        """Whether the handle is closed, dead or abandoned: nothing can be appended."""
+        return self._machine.error is not None
+
     # -- append -----------------------------------------------------------------------
 
     def append_nowait(self, payload: Buffer) -> PendingAppend:

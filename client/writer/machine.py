@@ -142,7 +142,9 @@ class _Position:
 
     bookie_id: str
     state: Member = Member.DOWN
-    since: float = 0.0
+    away_since: float = 0.0
+    """When it was last known to serve: connecting again proves nothing until it acks."""
+    serving: bool = False
     busy_since: float | None = None
     lag_bytes: int = 0
     missed: list[tuple[int, int]] = field(default_factory=list)
@@ -182,7 +184,7 @@ class WriterMachine:
         self.lac = NO_ENTRY
         self.confirmed_length = 0
         self.error: TallybookError | None = None
-        self._positions = [_Position(bookie, since=now) for bookie in bookies]
+        self._positions = [_Position(bookie, away_since=now) for bookie in bookies]
         # In order of entry id; ``_unconfirmed`` is the tail of it that is not confirmed.
         self._batches: dict[int, _Batch] = {}
         self._unconfirmed: dict[int, _Batch] = {}
@@ -233,13 +235,12 @@ class WriterMachine:
         if member.state is Member.GONE or self.error is not None:
             return []
         actions: list[Action] = []
-        if member.missing:
-            member.missing = False
-            actions.append(MissedChanged())
-        member.state, member.since, member.busy_since = Member.UP, now, None
+        member.state, member.busy_since = Member.UP, None
         for batch in self._batches.values():
             if self._owes(position, batch):
                 self._send(position, batch, now, actions)
+        # Owing nothing it cannot prove itself by an ack, and is believed.
+        member.serving = not any(isinstance(action, Send) for action in actions)
         return actions
 
     def disconnected(self, position: int, now: float) -> list[Action]:
@@ -247,28 +248,36 @@ class WriterMachine:
         member = self._positions[position]
         if member.state is not Member.UP or self.error is not None:
             return []
-        member.state, member.since, member.busy_since = Member.DOWN, now, None
+        if member.serving:
+            member.away_since, member.serving = now, False
+        member.state, member.busy_since = Member.DOWN, None
         for batch in self._batches.values():
             batch.sent_at.pop(position, None)
         return [Reconnect(position)]
 
-    def replaced(self, position: int, now: float) -> list[Action]:
+    def replaced(self, position: int) -> list[Action]:
         """Another bookie, with other directories, answers at this position's address."""
-        actions = self._lose(position, now)
+        actions = self._lose(position)
         self._positions[position].state = Member.GONE
         return actions
 
     def acked(self, position: int, first: int) -> list[Action]:
         """The bookie of ``position`` holds the batch durably."""
         member = self._positions[position]
-        member.busy_since = None
-        batch = self._batches.get(first)
-        if batch is None or member.state is Member.GONE or position in batch.acked or position not in batch.write_set:
+        if member.state is Member.GONE:
             return []
+        actions: list[Action] = []
+        member.busy_since, member.serving = None, True
+        if member.missing and member.state is Member.UP:
+            # It is back: what it missed ends here.
+            member.missing = False
+            actions.append(MissedChanged())
+        batch = self._batches.get(first)
+        if batch is None or position in batch.acked or position not in batch.write_set:
+            return actions
         owed = self._owes(position, batch)
         batch.acked.add(position)
         batch.sent_at.pop(position, None)
-        actions: list[Action] = []
         if batch.confirmed:
             member.lag_bytes -= len(batch.data) if owed else 0
             self._retire_if_done(batch, actions)
@@ -293,7 +302,7 @@ class WriterMachine:
             return [SendLater(position, first, retry_after_ms)]
         if code in CONNECTION_CODES:
             return self.disconnected(position, now)
-        return [*self._lose(position, now), Reconnect(position)]
+        return [*self._lose(position), Reconnect(position)]
 
     def resend(self, position: int, first: int, now: float) -> list[Action]:
         """The pause that ``SendLater`` asked for is over."""
@@ -312,10 +321,10 @@ class WriterMachine:
             return []
         actions: list[Action] = []
         for index, member in enumerate(self._positions):
-            if member.state is Member.DOWN and now - member.since >= self._add_timeout_s:
-                actions += self._lose(index, now)
+            if member.state is Member.DOWN and now - member.away_since >= self._add_timeout_s:
+                actions += self._lose(index)
             elif member.state is Member.UP and self._overdue(index, member, now):
-                actions += self._lose(index, now)
+                actions += self._lose(index)
                 actions.append(Reconnect(index))
         return actions + self._give_up_without_quorum(now)
 
@@ -367,7 +376,7 @@ class WriterMachine:
             self._retire_if_done(batch, actions)
         for index, member in enumerate(self._positions):
             if member.retained_for and member.lag_bytes > self._lag_limit_bytes:
-                actions += self._lose(index, member.since)
+                actions += self._lose(index)
                 actions.append(Reconnect(index))
 
     def _owes(self, position: int, batch: _Batch) -> bool:
@@ -392,12 +401,12 @@ class WriterMachine:
         member.missing = not member.retained_for
         return grew
 
-    def _lose(self, position: int, now: float) -> list[Action]:
+    def _lose(self, position: int) -> list[Action]:
         """Stop retaining for a member and record what it misses of the confirmed batches."""
         member = self._positions[position]
         if not member.retained_for or self.error is not None:
             return []
-        member.state, member.since, member.busy_since, member.lag_bytes = Member.LOST, now, None, 0
+        member.state, member.serving, member.busy_since, member.lag_bytes = Member.LOST, False, None, 0
         actions: list[Action] = []
         for batch in list(self._batches.values()):
             batch.sent_at.pop(position, None)

@@ -62,7 +62,7 @@ class WriterPlay:
         return self.told(*self.machine.disconnected(int(words[0]), self.now))
 
     def do_replaced(self, words: list[str]) -> list[str]:
-        return self.told(*self.machine.replaced(int(words[0]), self.now))
+        return self.told(*self.machine.replaced(int(words[0])))
 
     def do_append(self, words: list[str]) -> list[str]:
         first, last = ids(words[0])

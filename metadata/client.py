@@ -1,0 +1,26 @@
+"""One client of a metadata store: both ports over one connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from .store import Membership, MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataClient:
+    """What ``uri.open_metadata`` and every driver give. Also an async context manager that closes itself."""
+
+    store: MetadataStore
+    membership: Membership
+
+    async def close(self) -> None:
+        """Leave: end registrations and watches, release connections and threads."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,244 @@
+"""Metadata as bytes: what the stores keep for a ledger and for a live bookie.
+
+A header of 16 bytes, little-endian, and a protobuf message of ``proto/metadata.proto``
+(docs/formats/metadata.md shows an example)::
+
+    offset  size  field
+         0     4  magic "TLED" for a ledger, "TBKI" for a live bookie
+         4     2  format version (1)
+         6     2  reserved, zero
+         8     4  length of the message in bytes
+        12     4  CRC-32C of all other bytes
+        16        the message
+
+Whatever fails a check raises ``DamagedFile`` with the place it was read from: nothing is
+ever guessed. A message with a field this process does not know is refused too, at any depth.
+It was written by a newer version, and the field may change what may be done with the ledger;
+an older process that ignored it, or dropped it on its next update, would do harm. A new
+feature therefore shuts older processes out of the ledgers that use it, and of no others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from crc32c import crc32c
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tallybook.core.answers import Incarnation
+from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.limits import MAX_METADATA_BYTES
+from tallybook.core.quorum import Quorum
+from tallybook.proto import metadata_pb2 as pb
+
+from .model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
+from .store import BookieInfo, BookieMode
+
+Kind = TypeVar("Kind")
+Number = TypeVar("Number", bound=int)
+
+LEDGER_MAGIC: Final = b"TLED"
+BOOKIE_MAGIC: Final = b"TBKI"
+FORMAT: Final = 1
+
+_HEADER: Final = struct.Struct("<4sHHI")
+_CRC: Final = struct.Struct("<I")
+_BODY_AT: Final = _HEADER.size + _CRC.size
+
+_STATES: Final = {
+    LedgerState.OPEN: pb.LEDGER_STATE_OPEN,
+    LedgerState.IN_RECOVERY: pb.LEDGER_STATE_IN_RECOVERY,
+    LedgerState.CLOSED: pb.LEDGER_STATE_CLOSED,
+}
+_DIGESTS: Final = {
+    DigestType.CRC32C: pb.DIGEST_TYPE_CRC32C,
+    DigestType.HMAC_SHA256: pb.DIGEST_TYPE_HMAC_SHA256,
+}
+_MODES: Final = {
+    BookieMode.WRITABLE: pb.BOOKIE_MODE_WRITABLE,
+    BookieMode.READ_ONLY: pb.BOOKIE_MODE_READ_ONLY,
+}
+_STATE_OF: Final = {number: state for state, number in _STATES.items()}
+_DIGEST_OF: Final = {number: digest for digest, number in _DIGESTS.items()}
+_MODE_OF: Final = {number: mode for mode, number in _MODES.items()}
+
+
+class Registered(NamedTuple):
+    """What a store keeps for a live bookie: what it said of itself, and whose registration this is."""
+
+    info: BookieInfo
+    session: str
+
+
+def encode_ledger(metadata: LedgerMetadata) -> bytes:
+    """The bytes of ``metadata``; the same value always gives the same bytes.
+
+    Raises:
+        InvalidArgument: a value does not fit its field, or all of it exceeds ``MAX_METADATA_BYTES``.
+    """
+    what = f"the metadata of ledger {metadata.ledger_id}"
+    try:
+        message = pb.Ledger(
+            ledger_id=metadata.ledger_id,
+            quorum=pb.Quorum(
+                ensemble=metadata.quorum.ensemble,
+                write_quorum=metadata.quorum.write_quorum,
+                ack_quorum=metadata.quorum.ack_quorum,
+                stripe_entries=metadata.quorum.stripe_entries,
+            ),
+            fragments=[pb.Fragment(first_entry_id=f.first_entry_id, bookies=f.bookies) for f in metadata.fragments],
+            creator_token=metadata.creator_token,
+            created_at_ms=metadata.created_at_ms,
+            state=_STATES[metadata.state],
+            last_entry_id=metadata.last_entry_id,
+            length=metadata.length,
+            digest=_DIGESTS[metadata.digest],
+            key_salt=metadata.key_salt,
+            key_verifier=metadata.key_verifier,
+            writer_token=metadata.writer_token,
+            missed=[
+                pb.MissedRange(bookie_id=m.bookie_id, first_entry_id=m.first_entry_id, last_entry_id=m.last_entry_id)
+                for m in metadata.missed
+            ],
+            custom=dict(metadata.custom),
+        )
+        return _seal(LEDGER_MAGIC, message, what)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{what} cannot be stored: {error}") from error
+
+
+def decode_ledger(data: bytes, ledger_id: int, place: str) -> LedgerMetadata:
+    """The metadata of ``ledger_id`` as stored; ``place`` names where it was found, for the error.
+
+    Raises:
+        DamagedFile: the bytes fail a check, belong to another ledger, or were written by a
+            newer version.
+    """
+    message = pb.Ledger()
+    _open(LEDGER_MAGIC, data, message, place)
+    if message.ledger_id != ledger_id:
+        raise DamagedFile(f"{place}: the metadata of ledger {message.ledger_id} lies under ledger {ledger_id}")
+    try:
+        return LedgerMetadata(
+            ledger_id=message.ledger_id,
+            quorum=Quorum(
+                message.quorum.ensemble,
+                message.quorum.write_quorum,
+                message.quorum.ack_quorum,
+                message.quorum.stripe_entries,
+            ),
+            fragments=tuple(Fragment(f.first_entry_id, tuple(f.bookies)) for f in message.fragments),
+            creator_token=message.creator_token,
+            created_at_ms=message.created_at_ms,
+            state=_known(_STATE_OF, message.state, "ledger state", place),
+            last_entry_id=message.last_entry_id,
+            length=message.length,
+            digest=_known(_DIGEST_OF, message.digest, "digest type", place),
+            key_salt=message.key_salt,
+            key_verifier=message.key_verifier,
+            writer_token=message.writer_token if message.HasField("writer_token") else None,
+            missed=tuple(
+                MissedRange(m.bookie_id, m.first_entry_id, m.last_entry_id if m.HasField("last_entry_id") else None)
+                for m in message.missed
+            ),
+            custom=dict(message.custom),
+        )
+    except InvalidArgument as error:
+        raise DamagedFile(f"{place}: {error.message}") from error
+
+
+def encode_bookie(registered: Registered) -> bytes:
+    """The bytes of a registration.
+
+    Raises:
+        InvalidArgument: a value does not fit its field, or all of it exceeds ``MAX_METADATA_BYTES``.
+    """
+    info = registered.info
+    what = f"the registration of bookie {info.bookie_id!r}"
+    try:
+        message = pb.Bookie(
+            bookie_id=info.bookie_id,
+            address=info.address,
+            directory_uuid=info.incarnation.directory_uuid,
+            boot=info.incarnation.boot,
+            mode=_MODES[info.mode],
+            http_address=info.http_address,
+            rack=info.rack,
+            session=registered.session,
+        )
+        return _seal(BOOKIE_MAGIC, message, what)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{what} cannot be stored: {error}") from error
+
+
+def decode_bookie(data: bytes, place: str) -> Registered:
+    """A registration as stored; ``place`` names where it was found, for the error.
+
+    Raises:
+        DamagedFile: the bytes fail a check, or were written by a newer version.
+    """
+    message = pb.Bookie()
+    _open(BOOKIE_MAGIC, data, message, place)
+    info = BookieInfo(
+        bookie_id=message.bookie_id,
+        address=message.address,
+        incarnation=Incarnation(message.directory_uuid, message.boot),
+        mode=_known(_MODE_OF, message.mode, "bookie mode", place),
+        http_address=message.http_address,
+        rack=message.rack,
+    )
+    return Registered(info, message.session)
+
+
+def _seal(magic: bytes, message: Message, what: str) -> bytes:
+    body = message.SerializeToString(deterministic=True)
+    if _BODY_AT + len(body) > MAX_METADATA_BYTES:
+        raise InvalidArgument(f"{what} takes {_BODY_AT + len(body)} bytes, more than {MAX_METADATA_BYTES}")
+    header = _HEADER.pack(magic, FORMAT, 0, len(body))
+    return header + _CRC.pack(crc32c(body, crc32c(header))) + body
+
+
+def _open(magic: bytes, data: bytes, message: Message, place: str) -> None:
+    """Check ``data`` and parse its body into ``message``."""
+    if len(data) < _BODY_AT:
+        raise DamagedFile(f"{place}: {len(data)} bytes are fewer than a header")
+    found, version, _reserved, length = _HEADER.unpack_from(data)
+    if found != magic:
+        raise DamagedFile(f"{place}: starts with {found!r} instead of {magic!r}")
+    if version > FORMAT:
+        raise DamagedFile(f"{place}: written in format {version} by a newer Tallybook; this one reads up to {FORMAT}")
+    body = data[_BODY_AT:]
+    if length != len(body) or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(body, crc32c(data[: _HEADER.size])):
+        raise DamagedFile(f"{place}: length or checksum is wrong")
+    if version < FORMAT:
+        raise DamagedFile(f"{place}: format {version} never existed")
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise DamagedFile(f"{place}: not a {message.DESCRIPTOR.name} message: {error}") from error
+    unknown = sorted(set(_unknown_fields(message)))
+    if unknown:
+        raise DamagedFile(f"{place}: written by a newer Tallybook: fields {', '.join(unknown)} are not known here")
+
+
+def _unknown_fields(message: Message) -> Iterable[str]:
+    """Names, like ``Ledger.60``, of the fields that the message holds and its definition does not."""
+    extras = UnknownFieldSet(message)
+    for index in range(len(extras)):
+        yield f"{message.DESCRIPTOR.name}.{extras[index].field_number}"
+    for field, value in message.ListFields():
+        # The one map, of custom metadata, holds bytes and no messages.
+        if field.type == FieldDescriptor.TYPE_MESSAGE and field.name != "custom":
+            for part in value if field.is_repeated else (value,):
+                yield from _unknown_fields(part)
+
+
+def _known(table: Mapping[Number, Kind], number: Number, what: str, place: str) -> Kind:
+    try:
+        return table[number]
+    except KeyError:
+        raise DamagedFile(f"{place}: {what} {number} is not known here; a newer Tallybook may know it") from None

@@ -1,0 +1,70 @@
+"""Rules that every driver shares: names, sizes, and who may take over a registration.
+
+A bookie registers with its incarnation: the uuid of its directories and how often they were
+booted. The lock on those directories lets only one process be a life of them, so a newer life
+proves that the earlier one is over, even while the store still believes it alive. That is
+why a bookie which was killed can come back at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.core.errors import InvalidArgument
+from tallybook.core.limits import MAX_BOOKIE_ID_CHARS, MAX_COOKIE_BYTES
+
+from .store import BookieInfo
+
+MAX_PAGE_LEDGERS: Final = 10_000
+"""Most ledger ids in one page of a listing, whatever the caller asks for."""
+
+
+def check_bookie_id(bookie_id: str) -> str:
+    """Return ``bookie_id`` if it can name a bookie.
+
+    Raises:
+        InvalidArgument: it is empty, too long, or has unprintable characters.
+    """
+    if not 1 <= len(bookie_id) <= MAX_BOOKIE_ID_CHARS:
+        raise InvalidArgument(f"a bookie id has 1 .. {MAX_BOOKIE_ID_CHARS} characters, got {len(bookie_id)}")
+    if not bookie_id.isprintable():
+        raise InvalidArgument(f"a bookie id consists of printable characters, got {bookie_id!r}")
+    return bookie_id
+
+
+def check_cookie(cookie: bytes) -> bytes:
+    """Return ``cookie`` if it is small enough to be stored.
+
+    Raises:
+        InvalidArgument: it is larger than ``MAX_COOKIE_BYTES``.
+    """
+    if len(cookie) > MAX_COOKIE_BYTES:
+        raise InvalidArgument(f"a cookie has at most {MAX_COOKIE_BYTES} bytes, got {len(cookie)}")
+    return cookie
+
+
+def page_limit(limit: int) -> int:
+    """How many ledger ids a page may hold when ``limit`` were asked for.
+
+    Raises:
+        InvalidArgument: ``limit`` is less than 1.
+    """
+    if limit < 1:
+        raise InvalidArgument(f"a page of a listing holds at least one ledger, got limit {limit}")
+    return min(limit, MAX_PAGE_LEDGERS)
+
+
+def takes_over(new: BookieInfo, old: BookieInfo) -> bool:
+    """Whether ``new`` is a later life of the same directories, so that ``old`` must be over."""
+    same = new.incarnation.directory_uuid == old.incarnation.directory_uuid
+    return same and new.incarnation.boot > old.incarnation.boot
+
+
+def check_same_bookie(registered_id: str, info: BookieInfo) -> None:
+    """A registration stays with the bookie it was made for.
+
+    Raises:
+        InvalidArgument: ``info`` is of another bookie.
+    """
+    if info.bookie_id != registered_id:
+        raise InvalidArgument(f"bookie {registered_id} cannot register as {info.bookie_id}")

@@ -1,0 +1,257 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Incarnation(_message.Message):
+    __slots__ = ("directory_uuid", "boot")
+    DIRECTORY_UUID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    directory_uuid: str
+    boot: int
+    def __init__(self, directory_uuid: _Optional[str] = ..., boot: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "cluster_id", "client_id", "expected")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    cluster_id: str
+    client_id: str
+    expected: Incarnation
+    def __init__(self, protocol_version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., client_id: _Optional[str] = ..., expected: _Optional[_Union[Incarnation, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol_version", "bookie_id", "incarnation", "credit_bytes", "max_requests", "max_waits")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITS_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    bookie_id: str
+    incarnation: Incarnation
+    credit_bytes: int
+    max_requests: int
+    max_waits: int
+    def __init__(self, protocol_version: _Optional[int] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[_Union[Incarnation, _Mapping]] = ..., credit_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_waits: _Optional[int] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("code", "message", "retry_after_ms")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    retry_after_ms: int
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
+class AddRequest(_message.Message):
+    __slots__ = ("hello", "attach", "batches")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    attach: Attach
+    batches: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Attach(_message.Message):
+    __slots__ = ("ledger_id", "key")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    key: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class AddReply(_message.Message):
+    __slots__ = ("welcome", "acks", "failure")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    acks: _containers.RepeatedCompositeFieldContainer[AddAck]
+    failure: Failure
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., acks: _Optional[_Iterable[_Union[AddAck, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class AddAck(_message.Message):
+    __slots__ = ("number", "ledger_id", "first_entry_id", "entry_count", "code", "retry_after_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    ledger_id: int
+    first_entry_id: int
+    entry_count: int
+    code: int
+    retry_after_ms: int
+    def __init__(self, number: _Optional[int] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., entry_count: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "batches")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    READ_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    READ_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    READ_LAC_FIELD_NUMBER: _ClassVar[int]
+    WAIT_LAC_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_READ_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_ADD_FIELD_NUMBER: _ClassVar[int]
+    WRITE_LAC_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    request_id: int
+    read_batches: ReadBatches
+    read_entry: ReadEntry
+    read_lac: ReadLac
+    wait_lac: WaitLac
+    fence: Fence
+    recovery_read: RecoveryRead
+    recovery_add: RecoveryAdd
+    write_lac: WriteLac
+    batches: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ReadBatches(_message.Message):
+    __slots__ = ("ledger_id", "first", "last", "max_bytes")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    first: int
+    last: int
+    max_bytes: int
+    def __init__(self, ledger_id: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadEntry(_message.Message):
+    __slots__ = ("ledger_id", "entry_id")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
+
+class ReadLac(_message.Message):
+    __slots__ = ("ledger_id",)
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    def __init__(self, ledger_id: _Optional[int] = ...) -> None: ...
+
+class WaitLac(_message.Message):
+    __slots__ = ("ledger_id", "above", "timeout_ms")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    above: int
+    timeout_ms: int
+    def __init__(self, ledger_id: _Optional[int] = ..., above: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class Fence(_message.Message):
+    __slots__ = ("ledger_id", "key")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    key: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class RecoveryRead(_message.Message):
+    __slots__ = ("ledger_id", "entry_id", "key")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    key: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class RecoveryAdd(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    def __init__(self, key: _Optional[bytes] = ...) -> None: ...
+
+class WriteLac(_message.Message):
+    __slots__ = ("ledger_id", "lac", "key")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    lac: int
+    key: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., lac: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("welcome", "request_id", "failure", "batches_answer", "entry_answer", "lac_answer", "fence_answer", "done_answer", "batches")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    LAC_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    FENCE_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    DONE_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    request_id: int
+    failure: Failure
+    batches_answer: BatchesAnswer
+    entry_answer: EntryAnswer
+    lac_answer: LacAnswer
+    fence_answer: FenceAnswer
+    done_answer: DoneAnswer
+    batches: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request_id: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., batches_answer: _Optional[_Union[BatchesAnswer, _Mapping]] = ..., entry_answer: _Optional[_Union[EntryAnswer, _Mapping]] = ..., lac_answer: _Optional[_Union[LacAnswer, _Mapping]] = ..., fence_answer: _Optional[_Union[FenceAnswer, _Mapping]] = ..., done_answer: _Optional[_Union[DoneAnswer, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class BatchesAnswer(_message.Message):
+    __slots__ = ("lac",)
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    lac: int
+    def __init__(self, lac: _Optional[int] = ...) -> None: ...
+
+class EntryAnswer(_message.Message):
+    __slots__ = ("ledger_id", "entry_id", "payload", "payload_crc", "written_at_us", "lac")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_CRC_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    payload: bytes
+    payload_crc: int
+    written_at_us: int
+    lac: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., written_at_us: _Optional[int] = ..., lac: _Optional[int] = ...) -> None: ...
+
+class LacAnswer(_message.Message):
+    __slots__ = ("lac", "fenced")
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    lac: int
+    fenced: bool
+    def __init__(self, lac: _Optional[int] = ..., fenced: _Optional[bool] = ...) -> None: ...
+
+class FenceAnswer(_message.Message):
+    __slots__ = ("lac", "last_held")
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    LAST_HELD_FIELD_NUMBER: _ClassVar[int]
+    lac: int
+    last_held: int
+    def __init__(self, lac: _Optional[int] = ..., last_held: _Optional[int] = ...) -> None: ...
+
+class DoneAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,274 @@
+"""Connections to bookies of the same process, without a wire.
+
+``DirectConnection`` puts the client's port (``client/bookie_port``) straight onto a bookie's
+port (``bookie/port``), with a delay each way, so that whole client machines run against
+in-memory bookies from one seed. Like a stream it keeps order, breaks as a whole, and belongs
+to one life of the bookie. ``DirectConnections`` stands where the client's pool stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+from tallybook.bookie.port import LedgerStore
+from tallybook.client.bookie_port import AddCallback
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import EntrySlice, decode_header
+from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
+
+T = TypeVar("T")
+
+Delay: TypeAlias = Callable[[], float]
+"""Seconds until the next message arrives; drawn anew for each."""
+
+
+def no_delay() -> float:
+    """Messages arrive in the next turn of the loop."""
+    return 0.0
+
+
+class _Way:
+    """One direction: what was sent arrives later, in order, unless the connection breaks first."""
+
+    def __init__(self, clock: Clock, tasks: Tasks, delay: Delay, name: str) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._delay = delay
+        self._name = name
+        self._under_way: deque[tuple[float, Callable[[], None]]] = deque()
+        self._broken = False
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        """Call ``deliver`` when the message has arrived."""
+        if self._broken:
+            return
+        self._under_way.append((self._clock.monotonic() + self._delay(), deliver))
+        if len(self._under_way) == 1:
+            self._tasks.spawn(self._carry(), name=self._name)
+
+    def cut(self) -> None:
+        """Lose what is under way and everything sent from now on."""
+        self._broken = True
+
+    async def _carry(self) -> None:
+        while self._under_way:
+            due, deliver = self._under_way[0]
+            await self._clock.sleep(max(due - self._clock.monotonic(), 0.0))
+            if self._broken:
+                self._under_way.clear()
+                return
+            deliver()
+            self._under_way.popleft()
+
+
+class DirectConnection:
+    """A connection to one life of a bookie in this process.
+
+    Args:
+        store: the bookie.
+        delay: how long each message takes, in either direction.
+        request_timeout_seconds: deadline of everything but adds.
+    """
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        delay: Delay = no_delay,
+        request_timeout_seconds: float = 5.0,
+    ) -> None:
+        self._store = store
+        self._incarnation = store.incarnation
+        self._tasks = tasks
+        self._timeout_seconds = request_timeout_seconds
+        self._there = _Way(clock, tasks, delay, f"to {store.bookie_id}")
+        self._back = _Way(clock, tasks, delay, f"from {store.bookie_id}")
+        self._pending: dict[int, tuple[AddAnswer, AddCallback]] = {}
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._sent = 0
+        self._broken = False
+
+    @property
+    def bookie_id(self) -> str:
+        """Whom this leads to."""
+        return self._store.bookie_id
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The life it was opened to."""
+        return self._incarnation
+
+    @property
+    def broken(self) -> bool:
+        """Whether it was cut, or the bookie has begun another life."""
+        return self._broken or self._store.incarnation != self._incarnation
+
+    def cut(self) -> None:
+        """Break the connection: what is in flight is lost, everyone who waits hears BookieUnavailable."""
+        self._broken = True
+        self._there.cut()
+        self._back.cut()
+        pending, self._pending = self._pending, {}
+        for lost, on_answer in pending.values():
+            on_answer(lost)
+        calls, self._calls = self._calls, {}
+        for fail in calls.values():
+            fail()
+
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+        """Send one batch; see the port."""
+        header = decode_header(batch)
+        lost = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, BookieUnavailable.wire_code)
+        if self.broken:
+            asyncio.get_running_loop().call_soon(on_answer, lost)
+            return
+        self._sent += 1
+        number = self._sent
+        self._pending[number] = (lost, on_answer)
+
+        def answered(answer: AddAnswer) -> None:
+            self._back.send(lambda: self._answer(number, answer))
+
+        self._there.send(lambda: self._deliver(lambda: self._store.add(batch, key, answered)))
+
+    async def recovery_add(self, batch: bytes, key: bytes) -> None:
+        """Send one batch as a recovery add; see the port."""
+
+        async def work() -> AddAnswer:
+            answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
+            self._store.add(batch, key, lambda answer: _settle(answered, answer), recovery=True)
+            return await answered
+
+        answer = await self._call(work, self._timeout_seconds)
+        if answer.code != OK_CODE:
+            raise error_from_wire(answer.code, f"{self.bookie_id}: recovery add refused", answer.retry_after_ms)
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+        """Fence the ledger; see the port."""
+        return await self._call(lambda: self._store.fence(ledger_id, key), self._timeout_seconds)
+
+    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        """Whole batches; see the port."""
+        return await self._call(
+            lambda: self._store.read_batches(ledger_id, first, last, max_bytes), self._timeout_seconds
+        )
+
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+        """Fence and read; see the port."""
+        return await self._call(lambda: self._store.recovery_read(ledger_id, entry_id, key), self._timeout_seconds)
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+        """One entry; see the port."""
+        return await self._call(lambda: self._store.read_entry(ledger_id, entry_id), self._timeout_seconds)
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        """The highest LAC the bookie saw; see the port."""
+        return await self._call(lambda: self._store.read_lac(ledger_id), self._timeout_seconds)
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+        """Long poll; see the port."""
+        deadline_seconds = timeout_ms / 1000 + self._timeout_seconds
+        return await self._call(lambda: self._store.wait_lac(ledger_id, above, timeout_ms), deadline_seconds)
+
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+        """Tell the bookie a LAC; see the port."""
+        await self._call(lambda: self._store.write_lac(ledger_id, lac, key), self._timeout_seconds)
+
+    def _deliver(self, action: Callable[[], None]) -> None:
+        if self._store.incarnation == self._incarnation:
+            action()
+        else:
+            self.cut()
+
+    def _answer(self, number: int, answer: AddAnswer) -> None:
+        lost_and_callback = self._pending.pop(number, None)
+        if lost_and_callback is not None:
+            lost_and_callback[1](answer)
+
+    async def _call(self, work: Callable[[], Coroutine[Any, Any, T]], deadline_seconds: float) -> T:
+        """Do ``work`` at the bookie: a message there, the call, a message back."""
+        if self.broken:
+            raise BookieUnavailable(f"the connection to {self.bookie_id} is broken")
+        self._sent += 1
+        number = self._sent
+        arrived: asyncio.Future[Callable[[], T]] = asyncio.get_running_loop().create_future()
+        self._calls[number] = lambda: _settle(arrived, self._raise_broken)
+
+        def spawn() -> None:
+            task = self._tasks.spawn(work(), name=f"call at {self.bookie_id}")
+            # ``task.result`` gives what the call returned, or raises what it raised, where it is called.
+            task.add_done_callback(lambda done: self._back.send(lambda: _settle(arrived, done.result)))
+
+        self._there.send(lambda: self._deliver(spawn))
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                outcome = await arrived
+        except TimeoutError:
+            raise RequestTimeout(f"{self.bookie_id} did not answer within {deadline_seconds} s") from None
+        finally:
+            self._calls.pop(number, None)
+        return outcome()
+
+    def _raise_broken(self) -> NoReturn:
+        raise BookieUnavailable(f"the connection to {self.bookie_id} broke")
+
+
+class DirectConnections:
+    """Connections to the bookies of one process, made when asked for and kept until they break."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, LedgerStore],
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        delay: Delay = no_delay,
+        request_timeout_seconds: float = 5.0,
+    ) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._tasks = tasks
+        self._delay = delay
+        self._timeout_seconds = request_timeout_seconds
+        self._open: dict[str, DirectConnection] = {}
+
+    async def get(self, bookie_id: str) -> DirectConnection:
+        """The connection to a bookie.
+
+        Raises:
+            BookieUnavailable: there is no bookie of this id.
+        """
+        held = self._open.get(bookie_id)
+        if held is not None and not held.broken:
+            return held
+        if bookie_id not in self._stores:
+            raise BookieUnavailable(f"bookie {bookie_id} is not known")
+        if held is not None:
+            held.cut()
+        made = DirectConnection(
+            self._stores[bookie_id],
+            clock=self._clock,
+            tasks=self._tasks,
+            delay=self._delay,
+            request_timeout_seconds=self._timeout_seconds,
+        )
+        self._open[bookie_id] = made
+        return made
+
+    async def close(self) -> None:
+        """Break every connection."""
+        held, self._open = self._open, {}
+        for connection in held.values():
+            connection.cut()
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)

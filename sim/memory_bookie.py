@@ -1,0 +1,484 @@
+"""A whole bookie in memory: everything the protocol asks of one, and nothing else.
+
+It implements ``bookie/port.LedgerStore`` for tests and for simulation. It is neither fast nor
+lasting, but it answers as a real one must: the fence is checked before "already held", an
+identical resend is acked only when the first copy is durable, other bytes under held ids are
+CONFLICT, a fence (and a recovery read, which fences too) answers only when everything taken
+before it is durable, and ABSENT, CORRUPT and UNKNOWN are three answers.
+
+What was taken is visible at once and durable ``commit_seconds`` later. ``kill`` loses the
+difference; ``restart`` begins the next life from what was durable. Further helpers hold
+answers back and freeze the process; ``faults`` plants faults. Nothing here draws a random number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import BatchHeader, Buffer, EntrySlice, cut_entry, decode_header, verify_batch
+from tallybook.core.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    Busy,
+    Conflict,
+    EntryAbsent,
+    InvalidBatch,
+    LedgerFenced,
+    NoSuchLedger,
+    StorageError,
+    TallybookError,
+    Unauthorized,
+)
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.keys import key_fits
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
+
+from .memory_faults import MemoryFaults
+from .memory_journal import MemoryJournal
+from .memory_ledger import MemoryLedger
+
+VerifierLookup: TypeAlias = Callable[[int], Awaitable[bytes | None]]
+"""The key verifier of a ledger: empty for a ledger without a password, ``None`` for no such ledger."""
+
+Gate: TypeAlias = Callable[[str, int], Awaitable[None]]
+"""Awaited with (method name, ledger id) before an answer leaves: a test's place to hold one back."""
+
+AddCallback: TypeAlias = Callable[[AddAnswer], None]
+Waiter: TypeAlias = "asyncio.Future[None]"
+
+
+@dataclass(slots=True)
+class _Add:
+    """An add on its way to the journal."""
+
+    batch: bytes
+    header: BatchHeader
+    key: bytes
+    on_answer: AddCallback
+    recovery: bool
+
+    @property
+    def ledger_id(self) -> int:
+        return self.header.ledger_id
+
+    def answer(self, code: int, retry_after_ms: int = 0) -> AddAnswer:
+        header = self.header
+        return AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, code, retry_after_ms)
+
+
+class _Life:
+    """All that dies with the process: memory, and who waits."""
+
+    def __init__(self, journal: MemoryJournal, disk: dict[int, MemoryLedger]) -> None:
+        self.alive = True
+        self.journal = journal
+        self.ledgers = {ledger_id: ledger.copy() for ledger_id, ledger in disk.items()}
+        self.verifiers: dict[int, bytes] = {}
+        self.unmet: dict[int, list[_Add]] = {}
+        """Adds that wait until the verifier of their ledger is known."""
+        self.lac_waiters: dict[int, list[Waiter]] = {}
+        self.door: list[Waiter] | None = None
+        """Who came while the process is frozen; ``None`` while it runs."""
+
+
+class MemoryBookie:
+    """One bookie's ledgers, in memory.
+
+    Args:
+        bookie_id: its identity in ledger metadata; the uuid of its directories is made from it.
+        verifier_of: how it learns the key verifier of a ledger it meets for the first time.
+        clock: for the delay of commits and the timeouts of long polls.
+        tasks: where its background work runs.
+        commit_seconds: how long a record takes to become durable; 0 is the next turn of the loop.
+    """
+
+    def __init__(
+        self, bookie_id: str, *, verifier_of: VerifierLookup, clock: Clock, tasks: Tasks, commit_seconds: float = 0.0
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._verifier_of = verifier_of
+        self._clock = clock
+        self._tasks = tasks
+        self._commit_seconds = commit_seconds
+        self.gate: Gate | None = None
+        self.read_only = False
+        self.busy_retry_ms: int | None = None
+        """While set, ordinary adds are answered BUSY with this hint."""
+        self._boot = 1
+        self._disk: dict[int, MemoryLedger] = {}
+        self.faults = MemoryFaults(bookie_id)
+        self._life = self._new_life()
+
+    def _new_life(self) -> _Life:
+        journal = MemoryJournal(
+            self._bookie_id, clock=self._clock, tasks=self._tasks, commit_seconds=self._commit_seconds
+        )
+        return _Life(journal, self._disk)
+
+    # The port.
+
+    @property
+    def bookie_id(self) -> str:
+        """Its identity in ledger metadata."""
+        return self._bookie_id
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """This life of it."""
+        return Incarnation(f"directory-of-{self._bookie_id}", self._boot)
+
+    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+        """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
+        try:
+            header = verify_batch(batch)
+        except InvalidBatch as error:
+            _soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
+            return
+        add = _Add(bytes(batch), header, key, on_answer, recovery)
+        if self._life.door is None:
+            self._admit(add)
+        else:
+            self._background(self._admit_later(add), "frozen add")
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+        """Fence the ledger, durably; see the port. Of a ledger in limbo it fences and then says UNKNOWN."""
+        life = await self._enter()
+        await self._fence(life, ledger_id, key)
+        await self._leave(life, "fence", ledger_id)
+        self.faults.raise_limbo(ledger_id)
+        ledger = _ledger(life.ledgers, ledger_id)
+        return FenceAnswer(ledger.lac, ledger.last_held)
+
+    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        """Whole batches from the one that holds ``first``; see the port."""
+        life = await self._enter()
+        await self._leave(life, "read_batches", ledger_id)
+        return self._read(life, ledger_id, first, last, max_bytes)
+
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+        """Fence, then the batch that holds ``entry_id``; see the port."""
+        life = await self._enter()
+        await self._fence(life, ledger_id, key)
+        await self._leave(life, "recovery_read", ledger_id)
+        return self._read(life, ledger_id, entry_id, entry_id, 0)
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+        """One entry; see the port."""
+        life = await self._enter()
+        await self._leave(life, "read_entry", ledger_id)
+        batch = self._read(life, ledger_id, entry_id, entry_id, 0).batches[0]
+        return cut_entry(batch, decode_header(batch), entry_id)
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        """The highest LAC seen; see the port."""
+        life = await self._enter()
+        await self._leave(life, "read_lac", ledger_id)
+        self.faults.raise_limbo(ledger_id)
+        if ledger_id not in life.ledgers:
+            raise EntryAbsent(f"{self._bookie_id}: nothing is held of ledger {ledger_id}")
+        return _lac(life, ledger_id)
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+        """Long poll for the LAC; see the port."""
+        life = await self._enter()
+        self.faults.raise_limbo(ledger_id)
+        await self._wait_for_news(life, ledger_id, above, timeout_ms / 1000)
+        await self._leave(life, "wait_lac", ledger_id)
+        return _lac(life, ledger_id)
+
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+        """Remember an explicit LAC; see the port."""
+        life = await self._enter()
+        await self._check_key(life, ledger_id, key)
+        _ledger(life.ledgers, ledger_id).see_lac(lac)
+        _wake(life, ledger_id)
+        await life.journal.durable(lambda: _ledger(self._disk, ledger_id).see_lac(lac))
+        await self._leave(life, "write_lac", ledger_id)
+
+    # Life and death.
+
+    @property
+    def alive(self) -> bool:
+        """Whether it answers at all."""
+        return self._life.alive
+
+    def kill(self) -> None:
+        """Die at once. What was not durable is gone; everyone still waiting hears BookieUnavailable."""
+        life = self._life
+        if not life.alive:
+            return
+        life.alive = False
+        life.journal.kill()
+        unmet, life.unmet = life.unmet, {}
+        for add in (add for adds in unmet.values() for add in adds):
+            self._refuse(add, BookieUnavailable())
+        for ledger_id in list(life.lac_waiters):
+            _wake(life, ledger_id)
+        _open_door(life)
+
+    def restart(self) -> None:
+        """Begin the next life from what was durable."""
+        self.kill()
+        self._boot += 1
+        self._life = self._new_life()
+
+    def pause(self) -> None:
+        """Freeze: nothing that comes is looked at, nothing becomes durable, until ``resume``."""
+        self._life.journal.hold()
+        if self._life.door is None:
+            self._life.door = []
+
+    def resume(self) -> None:
+        """Go on after ``pause``, in the order in which things came."""
+        self._life.journal.release()
+        _open_door(self._life)
+
+    def hold_commits(self) -> None:
+        """Take work, but let nothing become durable, hence nothing be acked, until ``release_commits``."""
+        self._life.journal.hold()
+
+    def release_commits(self) -> None:
+        """Make durable what ``hold_commits`` held back."""
+        self._life.journal.release()
+
+    # For tests; faults are planted through ``faults``.
+
+    def drop(self, ledger_id: int, entry_id: int) -> None:
+        """Lose the batch that holds this entry and do not know it: it reads as ABSENT from now on."""
+        for ledgers in (self._life.ledgers, self._disk):
+            _ledger(ledgers, ledger_id).drop(entry_id)
+
+    def delete(self, ledger_id: int) -> None:
+        """Forget a ledger that the metadata no longer names."""
+        for ledgers in (self._life.ledgers, self._disk):
+            ledgers.pop(ledger_id, None)
+        self._life.verifiers.pop(ledger_id, None)
+
+    def durable_batches(self, ledger_id: int) -> dict[int, bytes]:
+        """What a crash would leave of the ledger, by first entry id, in order."""
+        return self._disk[ledger_id].batches if ledger_id in self._disk else {}
+
+    def durably_fenced(self, ledger_id: int) -> bool:
+        """Whether the ledger would still be fenced after a crash."""
+        return ledger_id in self._disk and self._disk[ledger_id].fenced
+
+    # Adds.
+
+    async def _admit_later(self, add: _Add) -> None:
+        try:
+            await self._enter()
+        except BookieUnavailable as error:
+            self._refuse(add, error)
+        else:
+            self._admit(add)
+
+    def _admit(self, add: _Add) -> None:
+        """Everything that may wait comes first: the key verifier of a ledger met for the first time."""
+        life = self._life
+        if not life.alive:
+            self._refuse(add, BookieUnavailable())
+        elif self.busy_retry_ms is not None and not add.recovery:
+            self._refuse(add, Busy(retry_after_ms=self.busy_retry_ms))
+        elif self.read_only and not add.recovery:
+            self._refuse(add, BookieReadOnly())
+        elif add.ledger_id in life.unmet:
+            life.unmet[add.ledger_id].append(add)
+        elif add.ledger_id in life.verifiers:
+            self._take(life, add)
+        else:
+            life.unmet[add.ledger_id] = [add]
+            self._background(self._introduce(life, add.ledger_id), "introduce")
+
+    async def _introduce(self, life: _Life, ledger_id: int) -> None:
+        error: TallybookError | None = None
+        try:
+            await self._learn_verifier(life, ledger_id)
+        except TallybookError as reason:
+            error = reason
+        for add in life.unmet.pop(ledger_id, []):
+            if error is None:
+                self._take(life, add)
+            else:
+                self._refuse(add, error)
+
+    def _take(self, life: _Life, add: _Add) -> None:
+        """Fence, key and overlap are looked at in one step with taking the batch; the fence first."""
+        header = add.header
+        fenced = add.ledger_id in life.ledgers and life.ledgers[add.ledger_id].fenced
+        if fenced and not add.recovery:
+            self._refuse(add, LedgerFenced())
+            return
+        if not _fits(add.key, life.verifiers[add.ledger_id]):
+            self._refuse(add, Unauthorized())
+            return
+        ledger = _ledger(life.ledgers, add.ledger_id)
+        overlapping = ledger.overlapping(header.first_entry_id, header.last_entry_id)
+        if not overlapping:
+            ledger.put(add.batch)
+            _wake(life, add.ledger_id)
+            life.journal.write(
+                lambda: _ledger(self._disk, add.ledger_id).put(add.batch), lambda code: self._tell(add, code)
+            )
+        elif overlapping == [add.batch]:
+            # It queues behind the first copy, hence is answered only when that one is durable.
+            life.journal.write(_nothing, lambda code: self._tell(add, code))
+        else:
+            self._refuse(add, Conflict())
+
+    def _refuse(self, add: _Add, error: TallybookError) -> None:
+        self._tell(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
+
+    def _tell(self, add: _Add, code: int, retry_after_ms: int = 0) -> None:
+        answer = add.answer(code, retry_after_ms)
+        if self.gate is None:
+            _soon(add.on_answer, answer)
+        else:
+            self._background(self._tell_through(self.gate, add, answer), "gated answer")
+
+    async def _tell_through(self, gate: Gate, add: _Add, answer: AddAnswer) -> None:
+        life = self._life
+        await gate("recovery_add" if add.recovery else "add", add.ledger_id)
+        # A killed process sends nothing, whatever it had decided to send.
+        add.on_answer(answer if life.alive else add.answer(BookieUnavailable.wire_code))
+
+    # Keys and fences.
+
+    async def _learn_verifier(self, life: _Life, ledger_id: int) -> bytes:
+        known = life.verifiers.get(ledger_id)
+        if known is not None:
+            return known
+        verifier = await self._verifier_of(ledger_id)
+        self._check_alive(life)
+        if verifier is None:
+            raise NoSuchLedger(f"{self._bookie_id}: the metadata does not know ledger {ledger_id}")
+        life.verifiers[ledger_id] = verifier
+        return verifier
+
+    async def _check_key(self, life: _Life, ledger_id: int, key: bytes) -> None:
+        if not _fits(key, await self._learn_verifier(life, ledger_id)):
+            raise Unauthorized(f"{self._bookie_id}: the key does not fit ledger {ledger_id}")
+
+    async def _fence(self, life: _Life, ledger_id: int, key: bytes) -> None:
+        await self._check_key(life, ledger_id, key)
+        _ledger(life.ledgers, ledger_id).fenced = True
+        _wake(life, ledger_id)
+
+        def apply() -> None:
+            _ledger(self._disk, ledger_id).fenced = True
+
+        await life.journal.durable(apply)
+
+    # Reads.
+
+    def _read(self, life: _Life, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        self.faults.raise_error(ledger_id, first, first)
+        ledger = life.ledgers.get(ledger_id)
+        found: list[Buffer] = []
+        size = 0
+        for batch in ledger.run_from(first) if ledger else ():
+            header = decode_header(batch)
+            size += len(batch)
+            if found and (header.first_entry_id > last or size > max_bytes):
+                break
+            try:
+                self.faults.raise_error(ledger_id, header.first_entry_id, header.last_entry_id)
+            except StorageError:
+                if found:
+                    break
+                raise
+            found.append(self.faults.as_stored(batch, header))
+        if ledger and found:
+            return ReadAnswer(tuple(found), ledger.lac)
+        self.faults.raise_limbo(ledger_id)
+        raise EntryAbsent(f"{self._bookie_id}: entry {first} of ledger {ledger_id} is not here")
+
+    # Waiting.
+
+    async def _wait_for_news(self, life: _Life, ledger_id: int, above: int, timeout_seconds: float) -> None:
+        deadline = self._clock.monotonic() + timeout_seconds
+        while True:
+            answer, left = _lac(life, ledger_id), deadline - self._clock.monotonic()
+            if answer.lac > above or answer.fenced or left <= 0:
+                return
+            waiter: Waiter = asyncio.get_running_loop().create_future()
+            waiters = life.lac_waiters.setdefault(ledger_id, [])
+            waiters.append(waiter)
+            timer = self._background(self._ring(waiter, left), "long poll")
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                if waiter in waiters:
+                    waiters.remove(waiter)
+            self._check_alive(life)
+
+    async def _ring(self, waiter: Waiter, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        _settle(waiter)
+
+    async def _enter(self) -> _Life:
+        """Wait while the process is frozen; then the life this call belongs to."""
+        life = self._life
+        while life.door is not None:
+            waiter: Waiter = asyncio.get_running_loop().create_future()
+            life.door.append(waiter)
+            await waiter
+        self._check_alive(life)
+        return life
+
+    async def _leave(self, life: _Life, name: str, ledger_id: int) -> None:
+        if self.gate is not None:
+            await self.gate(name, ledger_id)
+        await self._enter()
+        self._check_alive(life)
+
+    def _check_alive(self, life: _Life) -> None:
+        if not life.alive:
+            raise BookieUnavailable(f"bookie {self._bookie_id} is down")
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._tasks.spawn(work, name=f"{self._bookie_id} {name}")
+
+
+def _ledger(ledgers: dict[int, MemoryLedger], ledger_id: int) -> MemoryLedger:
+    return ledgers.setdefault(ledger_id, MemoryLedger())
+
+
+def _lac(life: _Life, ledger_id: int) -> LacAnswer:
+    ledger = life.ledgers.get(ledger_id)
+    return LacAnswer(ledger.lac, ledger.fenced) if ledger else LacAnswer(NO_ENTRY, False)
+
+
+def _fits(key: bytes, verifier: bytes) -> bool:
+    """A ledger without a password has an empty verifier, and only the empty key fits it."""
+    return key_fits(key, verifier) if verifier else not key
+
+
+def _soon(on_answer: AddCallback, answer: AddAnswer) -> None:
+    # Never from within ``add``: a caller need not be ready for the answer before the call returns.
+    asyncio.get_running_loop().call_soon(on_answer, answer)
+
+
+def _wake(life: _Life, ledger_id: int) -> None:
+    for waiter in life.lac_waiters.pop(ledger_id, []):
+        _settle(waiter)
+
+
+def _open_door(life: _Life) -> None:
+    door, life.door = life.door or [], None
+    for waiter in door:
+        _settle(waiter)
+
+
+def _settle(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _nothing() -> None:
+    """What an identical resend changes on disk."""

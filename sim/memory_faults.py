@@ -1,0 +1,56 @@
+"""Faults planted in what an in-memory bookie stores: the three wrong answers, and rot."""
+
+from __future__ import annotations
+
+from tallybook.core.batch import BatchHeader
+from tallybook.core.errors import EntryUnknown, StorageError
+
+
+class MemoryFaults:
+    """What goes wrong when stored batches are read. Nothing, until a test says so.
+
+    Args:
+        owner: the bookie's id, for messages.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._errors: dict[tuple[int, int], type[StorageError]] = {}
+        self._rotten: dict[tuple[int, int], None] = {}
+        self._limbo: set[int] = set()
+
+    def inject(self, ledger_id: int, entry_id: int, error: type[StorageError]) -> None:
+        """Answer reads of the batch that holds this entry with ``error`` until ``heal``."""
+        self._errors[ledger_id, entry_id] = error
+
+    def rot(self, ledger_id: int, entry_id: int) -> None:
+        """Hand out the batch that holds this entry with one bit flipped, until ``heal``."""
+        self._rotten[ledger_id, entry_id] = None
+
+    def limbo(self, ledger_id: int) -> None:
+        """Make it unknown what was held of the ledger: what is not there is UNKNOWN, not ABSENT."""
+        self._limbo.add(ledger_id)
+
+    def heal(self) -> None:
+        """Take everything back."""
+        self._errors.clear()
+        self._rotten.clear()
+        self._limbo.clear()
+
+    def raise_limbo(self, ledger_id: int) -> None:
+        """Raise EntryUnknown if the ledger is in limbo."""
+        if ledger_id in self._limbo:
+            raise EntryUnknown(f"{self._owner}: something of ledger {ledger_id} may have been lost here")
+
+    def raise_error(self, ledger_id: int, first: int, last: int) -> None:
+        """Raise what was injected for an entry in ``first .. last``."""
+        for (faulty_ledger, entry_id), error in self._errors.items():
+            if faulty_ledger == ledger_id and first <= entry_id <= last:
+                raise error(f"{self._owner}: entry {entry_id} of ledger {ledger_id}: planted fault")
+
+    def as_stored(self, batch: bytes, header: BatchHeader) -> bytes:
+        """The batch as the disk gives it back."""
+        for ledger_id, entry_id in self._rotten:
+            if ledger_id == header.ledger_id and header.first_entry_id <= entry_id <= header.last_entry_id:
+                return batch[:-1] + bytes([batch[-1] ^ 1])
+        return batch
