@@ -33,11 +33,13 @@ setup: $(STAMP) $(TESTDATA_STAMP) ## Make .venv with everything that the tests n
 
 # The virtual environment itself is kept when only the lock file changed: pip then moves just the pins that differ.
 $(STAMP): requirements.lock setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: set PYTHON" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes -r requirements.lock
-	$(PIP) install --no-build-isolation --no-deps --editable .
+	PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --no-build-isolation --no-deps --editable .
 	touch $@
 
+# PySpark comes as source and is packed once into a wheel of 450 MB, which pip keeps for the next environment.
 $(TESTDATA_STAMP): requirements-testdata.lock | $(STAMP)
 	$(PIP) install --require-hashes --no-deps -r requirements-testdata.lock
 	touch $@
@@ -105,4 +107,4 @@ bench: $(STAMP) ## Measure this machine (BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that git ignores, the environment included
-	git clean -d -x --force --quiet
+	git clean -d -X --force --quiet

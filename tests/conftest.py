@@ -1,0 +1,87 @@
+"""Shared by all tests: async tests, the leak check, and how long hypothesis searches."""
+
+import asyncio
+import asyncio.runners
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# "ci" tries the same examples on every run; "nightly" looks for new ones. HYPOTHESIS_PROFILE chooses.
+settings.register_profile("ci", max_examples=200, derandomize=True, deadline=None, database=None)
+settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+LEAK_GRACE_SECONDS = 2.0
+
+
+def run_async(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run ``work`` on an event loop of its own; an error that only reached the loop fails the test, too."""
+    unhandled: list[str] = []
+
+    def keep(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        unhandled.append(f"{context['message']}: {context.get('exception')!r}")
+
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(keep)
+        result = runner.run(work)
+    if unhandled:
+        pytest.fail("the event loop reported\n  " + "\n  ".join(unhandled))
+    return result
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """``run(coroutine)``, for tests that are not async themselves, such as those under ``@given``."""
+    return run_async
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Call ``async def test_...`` with ``run_async``."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    run_async(pyfuncitem.obj(**{name: value for name, value in pyfuncitem.funcargs.items() if name in wanted}))
+    return True
+
+
+def children() -> set[int]:
+    """Process ids of this process's children, ended but unwaited ones included (none where there is no /proc)."""
+    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test that leaves asyncio tasks, threads or child processes behind.
+
+    Tasks are counted when a loop closes, however the test ran it; threads and processes get a moment to end.
+    """
+    tasks: list[str] = []
+    cancel_all_tasks = asyncio.runners._cancel_all_tasks
+
+    def record_and_cancel(loop: asyncio.AbstractEventLoop) -> None:
+        tasks.extend(f"task {task.get_name()}: {task.get_coro()!r}" for task in asyncio.all_tasks(loop))
+        cancel_all_tasks(loop)
+
+    monkeypatch.setattr(asyncio.runners, "_cancel_all_tasks", record_and_cancel)
+    threads_before, children_before = set(threading.enumerate()), children()
+
+    yield
+
+    deadline = time.monotonic() + LEAK_GRACE_SECONDS
+    while True:
+        threads = set(threading.enumerate()) - threads_before
+        processes = children() - children_before
+        if not (threads or processes) or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    left = tasks + [f"thread {thread.name}" for thread in threads] + [f"child process {pid}" for pid in processes]
+    if left:
+        pytest.fail("this test left behind\n  " + "\n  ".join(sorted(left)))

@@ -1,0 +1,74 @@
+"""The shared test set-up: what it runs and what it must catch, shown on small tests that do right and wrong."""
+
+from pathlib import Path
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = Path(__file__).resolve().parent.parent / "conftest.py"
+
+TESTS = """
+import asyncio, subprocess, sys, threading
+
+stop = threading.Event()
+children = []
+
+async def test_async_runs_and_has_fixtures(tmp_path):
+    await asyncio.sleep(0)
+    assert tmp_path.is_dir()
+
+async def test_async_runs_to_its_end():
+    await asyncio.sleep(0)
+    raise ArithmeticError("reached the end")
+
+def test_run_fixture(run):
+    assert run(asyncio.sleep(0, "result")) == "result"
+
+def test_task():
+    async def main():
+        asyncio.get_running_loop().create_task(asyncio.sleep(60), name="forgotten-task")
+        await asyncio.sleep(0)
+    asyncio.run(main())
+
+async def test_error_that_only_reached_the_loop():
+    asyncio.get_running_loop().call_soon(lambda: [].pop())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+def test_thread():
+    threading.Thread(target=stop.wait, name="forgotten-thread").start()
+
+def test_of_an_earlier_thread_is_not_blamed():
+    stop.set()
+
+def test_process():
+    children.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+
+def test_of_an_earlier_process_is_not_blamed():
+    children.pop().communicate(b"go on")
+"""
+
+
+def test_leaks_and_lost_errors_fail_the_test_that_made_them(pytester):
+    pytester.makeconftest(CONFTEST.read_text().replace("LEAK_GRACE_SECONDS = 2.0", "LEAK_GRACE_SECONDS = 0.05"))
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess("-v", "-W", "error", "-p", "no:cacheprovider", "-p", "no:xdist")
+
+    result.stdout.fnmatch_lines_random(
+        [
+            "*::test_async_runs_and_has_fixtures PASSED*",
+            "*::test_async_runs_to_its_end FAILED*",
+            "E*ArithmeticError: reached the end",
+            "*::test_run_fixture PASSED*",
+            "*::test_task ERROR*",
+            "E*task forgotten-task: *",
+            "*::test_error_that_only_reached_the_loop FAILED*",
+            "E*IndexError(*",
+            "*::test_thread ERROR*",
+            "E*thread forgotten-thread",
+            "*::test_of_an_earlier_thread_is_not_blamed PASSED*",
+            "*::test_process ERROR*",
+            "E*child process *",
+            "*::test_of_an_earlier_process_is_not_blamed PASSED*",
+        ]
+    )
+    result.assert_outcomes(passed=7, failed=2, errors=3)

@@ -1,0 +1,243 @@
+"""The lists that name every folder agree with the tree: setup.cfg, pyproject.toml, the link for type checkers.
+
+Each comparison is a function over a root path that returns its complaints, so that it can be tried on a broken copy.
+"""
+
+import configparser
+import importlib
+import re
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NOT_PARTS = {"tests", "scripts", "docs", "docker", "examples"}
+
+
+def config(root: Path) -> configparser.ConfigParser:
+    """The parsed setup.cfg."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(root / "setup.cfg")
+    return parser
+
+
+def folders(root: Path) -> set[str]:
+    """Every folder below ``root`` that holds product code, relative to it."""
+    return {
+        file.parent.relative_to(root).as_posix()
+        for top in root.iterdir()
+        if top.is_dir() and not top.name.startswith(".") and top.name not in NOT_PARTS
+        for file in top.rglob("*.py")
+        if (top / "__init__.py").exists()
+    }
+
+
+def package(folder: str) -> str:
+    """The import name of a folder."""
+    return "tallybook." + folder.replace("/", ".")
+
+
+def differences(what: str, listed: set[str], wanted: set[str]) -> list[str]:
+    """What to add to, and to remove from, a list."""
+    missing = [f"{what}: add {name}" for name in sorted(wanted - listed)]
+    return missing + [f"{what}: remove {name}" for name in sorted(listed - wanted)]
+
+
+def check_package_lists(root: Path) -> list[str]:
+    """``package_dir`` and ``packages`` in setup.cfg list every folder."""
+    options = config(root)["options"]
+    mapped = dict(re.split(r"\s*=\s*", line) for line in options["package_dir"].split("\n") if line.strip())
+    wrong = [f"package_dir: {name} is at {path}" for name, path in mapped.items() if package(path) != name]
+    wanted = {package(folder) for folder in folders(root)}
+    return (
+        wrong
+        + differences("package_dir", set(mapped), wanted)
+        + differences("packages", set(options["packages"].split()), wanted)
+    )
+
+
+def check_package_files(root: Path) -> list[str]:
+    """Every folder has an ``__init__.py``, every part ``py.typed``, and nothing shadows the namespace."""
+    found = [f"{folder}: no __init__.py" for folder in folders(root) if not (root / folder / "__init__.py").exists()]
+    found += [f"{part}: no py.typed" for part in parts(root) if not (root / part / "py.typed").exists()]
+    if (root / "tallybook").exists():
+        found.append("tallybook/: a folder of this name hides the package from everything run at the root")
+    if (root / ".ns" / "tallybook").resolve() != root.resolve():
+        found.append(".ns/tallybook: must be a link to .. (type checkers find the package through it)")
+    return sorted(found)
+
+
+def parts(root: Path) -> set[str]:
+    """The top-level folders."""
+    return {folder.split("/")[0] for folder in folders(root)}
+
+
+def check_import_bans(root: Path) -> list[str]:
+    """Ruff bans the flat import of every top-level folder."""
+    lint = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    return differences("banned-api in pyproject.toml", set(lint["flake8-tidy-imports"]["banned-api"]), parts(root))
+
+
+def check_import_contracts(root: Path) -> list[str]:
+    """import-linter knows every top-level folder, in its layers and in each contract about a library."""
+    parser = config(root)
+    wanted = {package(part) for part in parts(root)}
+    found = differences("importlinter root_packages", set(parser["importlinter"]["root_packages"].split()), wanted)
+    for name in parser.sections():
+        if not name.startswith("importlinter:contract:"):
+            continue
+        contract = parser[name]
+        if contract["type"] == "layers":
+            found += differences(name, set(re.split(r"[\s|]+", contract["layers"].strip())), wanted)
+        else:
+            exempt = {"tallybook.runtime", "tallybook.proto"} if name.endswith(":grpc") else set()
+            found += differences(name, set(contract["source_modules"].split()), wanted - exempt)
+    return found
+
+
+def check_lock_files(root: Path) -> list[str]:
+    """The lock files pin exact versions with hashes, meet setup.cfg, and name no place to download from."""
+    found = []
+    pins: dict[str, Version] = {}
+    for file in sorted(root.glob("requirements*.lock")):
+        text = file.read_text()
+        found += [f"{file.name}: names a place: {line}" for line in text.splitlines() if "/" in line or "index" in line]
+        for name, version, rest in re.findall(r"^([a-z0-9-]+)==([^\s;]+)(.*(?:\n .*)*)", text, re.MULTILINE):
+            pins.setdefault(name, Version(version))
+            if "--hash=sha256:" not in rest:
+                found.append(f"{file.name}: {name} has no hash")
+    parser = config(root)
+    extras = parser["options.extras_require"]
+    lines = "\n".join([parser["options"]["install_requires"], extras["dev"], extras["testdata"]]).split("\n")
+    for requirement in (Requirement(line) for line in lines if line):
+        if requirement.name not in pins:
+            found.append(f"{requirement.name}: not in a lock file; run `make lock`")
+        elif pins[requirement.name] not in requirement.specifier:
+            found.append(f"{requirement}: the lock file has {pins[requirement.name]}; run `make lock`")
+    return found
+
+
+def check_generated_code_floors(root: Path) -> list[str]:
+    """Generated code refuses older libraries than its generator's, so setup.cfg must not promise that they work."""
+    lines = config(root)["options"]["install_requires"].split()
+    ranges = {requirement.name: requirement.specifier for requirement in map(Requirement, lines)}
+    stamps = {"protobuf": r"^# Protobuf Python Version: (\S+)", "grpcio": r"^GRPC_GENERATED_VERSION = '(\S+)'"}
+    needed: dict[str, Version] = {}
+    for file in (root / "proto").glob("*_pb2*.py"):
+        for library, pattern in stamps.items():
+            for version in re.findall(pattern, file.read_text(), re.MULTILINE):
+                needed[library] = max(Version(version), needed.get(library, Version("0")))
+    return [
+        f"{library}: setup.cfg allows {floor.version}, the generated code needs {version}"
+        for library, version in needed.items()
+        for floor in ranges[library]
+        if floor.operator == ">=" and Version(floor.version) < version
+    ]
+
+
+CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_repository_agrees_with_its_lists(check: Callable[[Path], list[str]]):
+    found = check(ROOT)
+    if found:
+        pytest.fail(f"{check.__doc__}\n  " + "\n  ".join(found), pytrace=False)
+
+
+@pytest.mark.parametrize("name", sorted(package(folder) for folder in folders(ROOT)))
+def test_every_package_is_imported_from_its_folder(name):
+    module = importlib.import_module(name)
+    assert module.__file__ is not None
+    assert Path(module.__file__) == ROOT / name.removeprefix("tallybook.").replace(".", "/") / "__init__.py"
+
+
+# --- the checks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A small repository that agrees with its lists: only the settings files are the real ones."""
+    for folder in folders(ROOT):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "__init__.py").touch()
+    for part in parts(ROOT):
+        (tmp_path / part / "py.typed").touch()
+    for name in ("setup.cfg", "pyproject.toml", "requirements.lock", "requirements-testdata.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".ns").mkdir()
+    (tmp_path / ".ns" / "tallybook").symlink_to("..")
+    return tmp_path
+
+
+def add_line(path: Path, text: str) -> None:
+    """Append to a file, making it and its folder where needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def without(path: Path, line: str) -> None:
+    """Take one line out of a file."""
+    lines = path.read_text().split("\n")
+    lines.remove(line)
+    path.write_text("\n".join(lines))
+
+
+BREAKS = {
+    check_package_lists: [
+        (lambda root: add_line(root / "core" / "deep" / "__init__.py", ""), "packages: add tallybook.core.deep"),
+        (lambda root: without(root / "setup.cfg", "    tallybook.core = core"), "package_dir: add tallybook.core"),
+        (lambda root: shutil.rmtree(root / "bookie" / "journal"), "packages: remove tallybook.bookie.journal"),
+    ],
+    check_package_files: [
+        (lambda root: (root / "core" / "py.typed").unlink(), "core: no py.typed"),
+        (lambda root: add_line(root / "core" / "deep" / "a.py", ""), "core/deep: no __init__.py"),
+        (lambda root: (root / "tallybook").mkdir(), "tallybook/: a folder of this name"),
+        (lambda root: (root / ".ns" / "tallybook").unlink(), ".ns/tallybook: must be a link"),
+    ],
+    check_import_bans: [
+        (lambda root: add_line(root / "part" / "__init__.py", ""), "banned-api in pyproject.toml: add part"),
+        (lambda root: shutil.rmtree(root / "sim"), "banned-api in pyproject.toml: remove sim"),
+    ],
+    check_import_contracts: [
+        (lambda root: add_line(root / "part" / "__init__.py", ""), "importlinter:contract:layers: add tallybook.part"),
+        (lambda root: add_line(root / "part" / "__init__.py", ""), "importlinter:contract:kazoo: add tallybook.part"),
+        (lambda root: shutil.rmtree(root / "sim"), "importlinter root_packages: remove tallybook.sim"),
+    ],
+    check_lock_files: [
+        (lambda root: add_line(root / "requirements.lock", "extra==1.0\n"), "extra has no hash"),
+        (lambda root: add_line(root / "requirements.lock", "--index-url x\n"), "names a place"),
+        (lambda root: (root / "requirements-testdata.lock").unlink(), "pyspark: not in a lock file"),
+    ],
+    check_generated_code_floors: [
+        (
+            lambda root: add_line(root / "proto" / "a_pb2.py", "# Protobuf Python Version: 99.1\n"),
+            "the generated code needs 99.1",
+        ),
+        (
+            lambda root: add_line(root / "proto" / "a_pb2_grpc.py", "GRPC_GENERATED_VERSION = '99.1'\n"),
+            "grpcio: setup.cfg allows",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "do_damage", "message"), [(check, *case) for check, cases in BREAKS.items() for case in cases]
+)
+def test_a_difference_is_reported(check, do_damage, message, copy):
+    before = check(copy)
+    do_damage(copy)
+    assert any(message in line for line in check(copy))
+    assert not any(message in line for line in before)
+
+
+def test_every_check_has_a_case():
+    assert set(BREAKS) == set(CHECKS)
