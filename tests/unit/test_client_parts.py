@@ -1,0 +1,180 @@
+"""The small parts of the client: gathering, waiting, budget, placement, replica order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.client.budget import ByteBudget
+from tallybook.client.placement import choose_ensemble
+from tallybook.client.reader.machine import ReadAttempt, replica_order
+from tallybook.client.writer.accumulator import Accumulator
+from tallybook.client.writer.pending import AppendGroup
+from tallybook.core.answers import Incarnation
+from tallybook.core.batch import encode_batch
+from tallybook.core.errors import (
+    BookieUnavailable,
+    DataMissing,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    LedgerFenced,
+    NotEnoughBookies,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.store import BookieInfo, BookieMode
+from tallybook.runtime.rng import SeededRng
+
+PLAIN = Quorum(3, 3, 2)
+STRIPED = Quorum(4, 2, 2, 10)
+
+
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=200), st.sampled_from((PLAIN, STRIPED)), st.booleans())
+def test_groups_fit_a_batch_keep_order_and_never_cross_a_stripe(sizes: list[int], quorum: Quorum, digest: bool) -> None:
+    accumulator = Accumulator(quorum, 1024, digest=digest)
+    ids = [accumulator.add(bytes(size)).entry_id for size in sizes]
+    assert ids == list(range(len(sizes)))
+    taken: list[int] = []
+    while (group := accumulator.take()) is not None:
+        batch = encode_batch(
+            1, group.first_entry_id, group.payloads, lac=-1, ledger_length=10**9, written_at_us=0,
+            digest_key=b"k" if digest else None,
+        )  # fmt: skip
+        assert len(batch) <= 1024
+        assert group.last_entry_id <= quorum.stripe_end(group.first_entry_id)
+        assert group.first_entry_id == len(taken)
+        taken += [len(payload) for payload in group.payloads]
+    assert taken == sizes
+
+
+def test_an_entry_larger_than_a_batch_travels_alone() -> None:
+    accumulator = Accumulator(PLAIN, 1024, digest=False)
+    for size in (10, 5000, 10):
+        accumulator.add(bytes(size))
+    assert [accumulator.take().entry_count for _ in range(3)] == [1, 1, 1]  # type: ignore[union-attr]
+    assert accumulator.take() is None
+    assert not accumulator
+
+
+async def test_everybody_who_waits_for_a_group_hears_and_cancelling_one_disturbs_nobody() -> None:
+    group = AppendGroup(7)
+    pending = [group.add(b"x") for _ in range(3)]
+
+    async def wait(index: int) -> int:
+        return await pending[index]
+
+    waiting = [asyncio.ensure_future(wait(index)) for index in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await asyncio.sleep(0)
+    group.complete()
+    assert await waiting[0] == 7
+    assert await waiting[2] == 9
+    assert waiting[1].cancelled()
+    assert await pending[1] == 8, "awaiting again, or late, works as well"
+
+
+async def test_a_failed_group_raises_for_every_entry() -> None:
+    group = AppendGroup(0)
+    pending = [group.add(b"x"), group.add(b"y")]
+    group.complete(LedgerFenced("out"))
+    for each in pending:
+        with pytest.raises(LedgerFenced):
+            await each
+
+
+async def test_the_budget_serves_waiters_in_order_and_never_overruns() -> None:
+    budget = ByteBudget(100)
+    assert budget.try_take(60)
+    assert not budget.try_take(50)
+    order: list[str] = []
+
+    async def take(name: str, size: int) -> None:
+        await budget.take(size)
+        order.append(name)
+
+    large = asyncio.ensure_future(take("large", 90))
+    small = asyncio.ensure_future(take("small", 10))
+    await asyncio.sleep(0)
+    assert not budget.try_take(1), "nobody may pass those who wait"
+    budget.give(60)
+    await asyncio.gather(large, small)
+    assert order == ["large", "small"]
+    assert budget.taken_bytes == 100
+
+
+async def test_a_cancelled_wait_gives_its_place_away() -> None:
+    budget = ByteBudget(100)
+    await budget.take(100)
+    first = asyncio.ensure_future(budget.take(80))
+    second = asyncio.ensure_future(budget.take(50))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    budget.give(100)
+    await second
+    assert budget.taken_bytes == 50
+
+
+async def test_one_piece_above_the_whole_budget_passes_alone() -> None:
+    budget = ByteBudget(100)
+    await budget.take(500)
+    assert not budget.try_take(1)
+    budget.give(500)
+    assert budget.try_take(1)
+
+
+def infos(*, read_only: tuple[str, ...] = ()) -> dict[str, BookieInfo]:
+    return {
+        name: BookieInfo(
+            name,
+            f"host:{name}",
+            Incarnation(name, 1),
+            BookieMode.READ_ONLY if name in read_only else BookieMode.WRITABLE,
+        )
+        for name in ("a", "b", "c", "d")
+    }
+
+
+def test_placement_takes_different_writable_bookies() -> None:
+    for seed in range(50):
+        chosen = choose_ensemble(infos(read_only=("b",)), 3, SeededRng(seed))
+        assert sorted(chosen) == ["a", "c", "d"]
+    orders = {choose_ensemble(infos(), 3, SeededRng(seed)) for seed in range(50)}
+    assert len(orders) > 10, "load must spread over positions"
+
+
+def test_placement_names_who_is_alive_when_they_are_too_few() -> None:
+    with pytest.raises(NotEnoughBookies, match=r"\['a', 'c', 'd'\]"):
+        choose_ensemble(infos(read_only=("b",)), 4, SeededRng(1))
+    with pytest.raises(NotEnoughBookies):
+        choose_ensemble(infos(), 4, SeededRng(1), excluded=("d",))
+
+
+def test_the_replica_that_served_last_is_asked_first() -> None:
+    assert replica_order(["a", "b", "c"], "b") == ["b", "a", "c"]
+    assert replica_order(["a", "b", "c"], "elsewhere") == ["a", "b", "c"]
+    assert replica_order(["a", "b", "c"], None) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        ((EntryAbsent, EntryAbsent, EntryAbsent), DataMissing),
+        ((EntryAbsent, EntryCorrupt, BookieUnavailable), EntryCorrupt),
+        ((EntryAbsent, EntryUnknown, BookieUnavailable), EntryUnknown),
+        ((EntryAbsent, EntryAbsent, BookieUnavailable), BookieUnavailable),
+    ],
+)
+def test_the_most_serious_answer_wins(errors: tuple[type, ...], verdict: type) -> None:
+    attempt = ReadAttempt(1, 5, ["a", "b", "c"])
+    for kind in errors:
+        bookie_id = attempt.next()
+        assert bookie_id is not None
+        attempt.failed(bookie_id, kind("told"))
+    assert attempt.next() is None
+    assert type(attempt.verdict()) is verdict
+    assert "entry 5" in str(attempt.verdict())

@@ -1,0 +1,116 @@
+"""The recovery machine against every answer that bookies may truthfully give."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.client.recovery.machine import (
+    Action,
+    Close,
+    Failed,
+    Fence,
+    ReadEnd,
+    RecoveryAdd,
+    RecoveryMachine,
+    RecoveryRead,
+)
+from tallybook.core.answers import FenceAnswer
+from tallybook.core.batch import decode_header, encode_batch
+from tallybook.core.errors import BookieUnavailable, EntryAbsent, EntryCorrupt, EntryUnknown, TallybookError
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+
+QUORUMS = (Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(3, 3, 3), Quorum(4, 3, 2, 3), Quorum(5, 3, 3, 6))
+PER_BATCH = 3
+
+
+def batch(first: int) -> bytes:
+    return encode_batch(
+        1, first, [b"0123456789"] * PER_BATCH, lac=first - 1, ledger_length=(first + PER_BATCH) * 10, written_at_us=0
+    )
+
+
+class Cluster:
+    """What bookies hold when the writer is gone, and how each of them answers."""
+
+    def __init__(self, draw: st.DrawFn, quorum: Quorum, batches: int) -> None:
+        self.quorum = quorum
+        self.held: dict[int, set[int]] = {position: set() for position in range(quorum.ensemble)}
+        self.confirmed = -1
+        contiguous = True
+        for index in range(batches):
+            first = index * PER_BATCH
+            holders = draw(st.sets(st.sampled_from(quorum.write_set(first))), label=f"holders of {first}")
+            for position in holders:
+                self.held[position].add(first)
+            contiguous = contiguous and quorum.acked(holders, first)
+            if contiguous:
+                self.confirmed = first + PER_BATCH - 1
+        self.moods = {
+            position: draw(st.sampled_from(("well", "well", "well", "silent", "corrupt", "unknown")))
+            for position in range(quorum.ensemble)
+        }
+        # A bookie's LAC lags behind what is confirmed, and lies on a batch boundary.
+        self.lacs = {
+            position: draw(st.sampled_from([-1, *range(PER_BATCH - 1, self.confirmed + 1, PER_BATCH)]))
+            for position in range(quorum.ensemble)
+        }
+
+    def answer(self, machine: RecoveryMachine, action: Action) -> list[Action]:
+        match action:
+            case Fence(position):
+                if self.moods[position] == "silent":
+                    return machine.fence_failed(position, BookieUnavailable("silent"))
+                return machine.fenced(position, FenceAnswer(self.lacs[position], -1))
+            case RecoveryRead(position, entry_id):
+                return self.read(machine, position, entry_id)
+            case RecoveryAdd(position, entry_id, _):
+                if self.moods[position] == "silent":
+                    return machine.add_failed(position, entry_id, BookieUnavailable("silent"))
+                self.held[position].add(entry_id)
+                return machine.added(position, entry_id)
+            case ReadEnd(entry_id):
+                first = entry_id - PER_BATCH + 1
+                good = [p for p in self.held if first in self.held[p] and self.moods[p] == "well"]
+                if good:
+                    return machine.end_read(decode_header(batch(first)))
+                return machine.end_failed(BookieUnavailable("no good copy"))
+        raise AssertionError(action)
+
+    def read(self, machine: RecoveryMachine, position: int, entry_id: int) -> list[Action]:
+        mood = self.moods[position]
+        if mood in ("silent", "unknown"):
+            error: TallybookError = BookieUnavailable("silent") if mood == "silent" else EntryUnknown("hole")
+            return machine.read_failed(position, entry_id, error)
+        if entry_id not in self.held[position]:
+            return machine.read_failed(position, entry_id, EntryAbsent("never held"))
+        if mood == "corrupt":
+            return machine.read_failed(position, entry_id, EntryCorrupt("rot"))
+        return machine.read(position, entry_id, batch(entry_id))
+
+
+@given(st.data())
+def test_recovery_keeps_what_was_confirmed_or_fails(data: st.DataObject) -> None:
+    quorum = data.draw(st.sampled_from(QUORUMS))
+    cluster = Cluster(data.draw, quorum, data.draw(st.integers(0, 6)))
+    bookies = tuple(f"b{position}" for position in range(quorum.ensemble))
+    metadata = LedgerMetadata(1, quorum, (Fragment(0, bookies),), "creator", 0, LedgerState.IN_RECOVERY)
+    machine = RecoveryMachine(metadata)
+    todo = machine.start()
+    while todo:
+        action = todo.pop(data.draw(st.integers(0, len(todo) - 1)))
+        if isinstance(action, Failed):
+            return
+        if isinstance(action, Close):
+            break
+        todo += cluster.answer(machine, action)
+    else:
+        raise AssertionError("the recovery neither closed nor failed")
+    assert action.last_entry_id >= cluster.confirmed
+    assert action.length == (action.last_entry_id + 1) * 10
+    for first in range(0, action.last_entry_id + 1, PER_BATCH):
+        holders = {position for position in cluster.held if first in cluster.held[position]}
+        assert quorum.acked(holders, first)
+    if all(mood == "well" for mood in cluster.moods.values()):
+        assert action.missed == ()

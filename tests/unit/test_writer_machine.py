@@ -1,0 +1,174 @@
+"""The writer machine under any order of events: what it confirms, holds and records is always true."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tallybook.client.writer.machine import (
+    Action,
+    Confirmed,
+    Died,
+    Member,
+    Reconnect,
+    Released,
+    Send,
+    SendLater,
+    WriterMachine,
+)
+from tallybook.core.errors import BookieUnavailable, Busy, DiskFailed, LedgerFenced
+from tallybook.core.quorum import Quorum
+
+QUORUMS = (Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(3, 2, 1, 2), Quorum(5, 3, 2, 3))
+BATCH_BYTES = 100
+TIMEOUT_S = 10.0
+REFUSALS = (Busy, BookieUnavailable, DiskFailed)
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """Bookies here keep what they were sent, and ack it in any order, late, twice or never."""
+
+    @initialize(quorum=st.sampled_from(QUORUMS), lag_batches=st.integers(1, 5))
+    def start(self, quorum: Quorum, lag_batches: int) -> None:
+        self.now = 0.0
+        self.quorum = quorum
+        self.lag_limit = lag_batches * BATCH_BYTES
+        bookies = [f"b{position}" for position in range(quorum.ensemble)]
+        self.machine = WriterMachine(
+            1, quorum, bookies, add_timeout_s=TIMEOUT_S, lag_limit_bytes=self.lag_limit, now=0.0
+        )
+        self.next = 0
+        self.batches: list[tuple[int, int]] = []
+        self.sent: list[tuple[int, int]] = []
+        self.acked: dict[int, set[int]] = {}
+        self.confirmed = -1
+        self.held = 0
+        self.dead = False
+
+    def take(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send():
+                    assert self.machine.member(action.position) is Member.UP
+                    assert action.position in self.quorum.write_set(action.first_entry_id)
+                    self.sent.append((action.position, action.first_entry_id))
+                case Confirmed():
+                    assert not self.dead, "a dead writer confirmed something"
+                    assert action.last_entry_id > self.confirmed, "the LAC fell or stood still"
+                    self.confirmed = action.last_entry_id
+                case Released():
+                    self.held -= action.size
+                case Died():
+                    self.dead = True
+                case Reconnect() | SendLater():
+                    pass
+
+    @rule(size=st.integers(1, 4))
+    @precondition(lambda self: not self.dead)
+    def append(self, size: int) -> None:
+        first, last = self.next, min(self.next + size - 1, self.quorum.stripe_end(self.next))
+        self.next = last + 1
+        self.batches.append((first, last))
+        self.acked[first] = set()
+        self.held += BATCH_BYTES
+        self.take(self.machine.submit(first, last, 1, bytes(BATCH_BYTES), self.now))
+
+    @rule(data=st.data())
+    def connect(self, data: st.DataObject) -> None:
+        self.take(self.machine.connected(self.position(data), self.now))
+
+    @rule(data=st.data())
+    def disconnect(self, data: st.DataObject) -> None:
+        self.take(self.machine.disconnected(self.position(data), self.now))
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.sent))
+    def ack(self, data: st.DataObject) -> None:
+        position, first = data.draw(st.sampled_from(self.sent))
+        if self.machine.member(position) is not Member.GONE:
+            self.acked[first].add(position)
+        self.take(self.machine.acked(position, first))
+
+    @rule(data=st.data(), kind=st.sampled_from(REFUSALS))
+    @precondition(lambda self: bool(self.sent))
+    def refuse(self, data: st.DataObject, kind: type[Busy | BookieUnavailable | DiskFailed]) -> None:
+        position, first = data.draw(st.sampled_from(self.sent))
+        self.take(self.machine.refused(position, first, kind.wire_code, 1, self.now))
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.sent))
+    def resend(self, data: st.DataObject) -> None:
+        position, first = data.draw(st.sampled_from(self.sent))
+        self.take(self.machine.resend(position, first, self.now))
+
+    @rule(seconds=st.sampled_from((0.1, 3.0, 11.0)))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.take(self.machine.tick(self.now))
+
+    @rule(data=st.data())
+    def replace(self, data: st.DataObject) -> None:
+        position = self.position(data)
+        self.take(self.machine.replaced(position))
+        for acks in self.acked.values():
+            acks.discard(-1)
+
+    @rule()
+    @precondition(lambda self: len(self.batches) > 8)
+    def fence(self) -> None:
+        self.take(self.machine.refused(0, 0, LedgerFenced.wire_code, 0, self.now))
+
+    def position(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(0, self.quorum.ensemble - 1))
+
+    @invariant()
+    def what_is_confirmed_has_its_quorum_and_no_gap(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        assert self.machine.lac == self.confirmed
+        for first, last in self.batches:
+            if last <= self.confirmed:
+                assert self.quorum.acked(self.acked[first], first)
+        assert self.confirmed in {-1, *(last for _, last in self.batches)}
+
+    @invariant()
+    def who_lacks_a_confirmed_batch_is_on_record_or_still_owes_it(self) -> None:
+        if not hasattr(self, "machine") or not self.dead:
+            return
+        missed = {(m.bookie_id, m.first_entry_id, m.last_entry_id) for m in self.machine.missed()}
+        for first, last in self.batches:
+            if last > self.confirmed:
+                continue
+            for position in self.quorum.write_set(first):
+                on_record = any(
+                    bookie == f"b{position}" and start <= first and (end is None or last <= end)
+                    for bookie, start, end in missed
+                )
+                assert position in self.acked[first] or on_record
+
+    @invariant()
+    def memory_held_for_confirmed_batches_is_bounded(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        unconfirmed = sum(last > self.confirmed for _, last in self.batches) * BATCH_BYTES
+        retained = self.held - unconfirmed if not self.dead else self.held
+        assert retained <= self.quorum.ensemble * (self.lag_limit + BATCH_BYTES)
+        assert self.held >= 0
+        if self.dead:
+            assert self.held == 0
+
+
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=200, stateful_step_count=50)
+
+
+def test_nothing_is_sent_or_confirmed_after_death() -> None:
+    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], add_timeout_s=1, lag_limit_bytes=1000, now=0.0)
+    for position in range(3):
+        machine.connected(position, 0.0)
+    machine.submit(0, 0, 1, b"x", 0.0)
+    machine.die(LedgerFenced("gone"))
+    assert machine.acked(0, 0) == machine.acked(1, 0) == []
+    assert machine.connected(0, 1.0) == machine.tick(100.0) == machine.disconnected(1, 2.0) == []
+    assert machine.lac == -1
