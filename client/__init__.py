@@ -1,1 +1,28 @@
-"""The quorum client: writes, reads and recovers ledgers over several bookies."""
+"""The quorum client: writes, reads and recovers ledgers over several bookies.
+
+Start at ``Client``. ``writer/``, ``reader/`` and ``recovery/`` each hold a pure machine with
+the rules and a driver that does what it says.
+"""
+
+from tallybook.core.batch import Entry
+from tallybook.core.config import ClientSettings
+from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
+
+from .client import Client
+from .ports import ClientWorld
+from .reader.handle import LedgerReader
+from .writer.handle import LedgerWriter
+from .writer.pending import PendingAppend
+
+__all__ = [
+    "Client",
+    "ClientSettings",
+    "ClientWorld",
+    "DigestType",
+    "Entry",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerState",
+    "LedgerWriter",
+    "PendingAppend",
+]
