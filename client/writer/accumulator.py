@@ -1,8 +1,8 @@
 """Appends gather here until their batch is sealed.
 
-Batching follows back-pressure, not a timer: while few batches are unconfirmed the groups
-leave at the end of the event loop's turn; while many are, appends gather into the open group
-until it is full, then into the next.
+Batching follows back-pressure, not a timer: while hardly any batch is unconfirmed the groups
+leave at the end of the event loop's turn; the more are, the fuller a group has to be before it
+leaves, and when the limit is reached appends only gather.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ class Accumulator:
     def add(self, payload: bytes) -> PendingAppend:
         """Gather one entry and give it its id."""
         group = self._open
-        size = group.payload_bytes + (len(group.payloads) + 1) * BATCH_TABLE_ROW_BYTES + len(payload)
+        size = group.held_bytes + len(payload) + BATCH_TABLE_ROW_BYTES
         if (size > self._room or len(group.payloads) >= self._most) and group.payloads:
             self._groups.append(group)
             group = self._open = self._fresh(group.last_entry_id + 1)
         return group.add(payload)
+
+    def worth_sending(self, share: float) -> bool:
+        """Whether a full group waits, or the open one has gathered ``share`` of a batch."""
+        return bool(self._groups) or self._open.held_bytes >= share * self._room
 
     def take(self) -> AppendGroup | None:
         """The next group to seal; its boundaries are final from here on."""

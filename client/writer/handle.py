@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from tallybook.core.batch import Buffer, encode_batch
 from tallybook.core.config import ClientSettings
@@ -39,6 +39,10 @@ from .accumulator import Accumulator
 from .driver import WriterDriver
 from .machine import WriterMachine
 from .pending import AppendGroup, PendingAppend
+
+
+EAGER_BATCHES: Final = 2
+"""Unconfirmed batches up to which whatever has gathered is sent at once: one on its way, one in preparation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class LedgerWriter:
         self._metadata = metadata
         self._context = context
         self._update = update
+        self._budget = context.budget
+        self._max_entry_bytes = int(settings.max_entry_bytes)
         self._digest_key = digest_key
         self._accumulator = Accumulator(metadata.quorum, settings.max_batch_bytes, digest=digest_key is not None)
         self._groups: deque[AppendGroup] = deque()
@@ -132,8 +138,8 @@ class LedgerWriter:
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead.
         """
         size = self._admissible(payload)
-        if not self._context.budget.try_take(size):
-            raise Busy(f"ledger {self.id}: {self._context.budget.limit_bytes} bytes are pending", retry_after_ms=1)
+        if not self._budget.try_take(size):
+            raise Busy(f"ledger {self.id}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
         return self._gather(payload)
 
     async def append(self, payload: Buffer) -> int:
@@ -158,7 +164,7 @@ class LedgerWriter:
         pending: list[PendingAppend] = []
         for payload in payloads:
             size = self._admissible(payload)
-            if not self._context.budget.try_take(size):
+            if not self._budget.try_take(size):
                 await self._take_room(size)
             pending.append(self._gather(payload))
         if not pending:
@@ -168,27 +174,25 @@ class LedgerWriter:
         return range(pending[0].entry_id, last + 1)
 
     def _admissible(self, payload: Buffer) -> int:
-        if self._machine.error is not None:
-            raise self._machine.error.with_traceback(None)
-        if self._closing:
-            raise self._ended.with_traceback(None)
-        if not isinstance(payload, bytes | bytearray | memoryview):
+        """What ``payload`` takes of the budget, if it can be appended now."""
+        if self._closing or self._machine.error is not None:
+            raise (self._machine.error or self._ended).with_traceback(None)
+        if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
-        size = len(payload) if not isinstance(payload, memoryview) else payload.nbytes
-        if size > self._context.settings.max_entry_bytes:
-            limit = int(self._context.settings.max_entry_bytes)
-            raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {limit}")
+        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        if size > self._max_entry_bytes:
+            raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {self._max_entry_bytes}")
         return size + BATCH_TABLE_ROW_BYTES
 
     async def _take_room(self, size: int) -> None:
         try:
             async with asyncio.timeout(self._context.settings.add_timeout_ms / 1000):
-                await self._context.budget.take(size)
+                await self._budget.take(size)
         except TimeoutError:
             message = f"ledger {self.id}: no room for another append within the add timeout"
             raise RequestTimeout(message, outcome=Outcome.NOT_DONE) from None
         if self._machine.error is not None or self._closing:
-            self._context.budget.give(size)
+            self._budget.give(size)
             raise self._machine.error or self._ended
 
     def _gather(self, payload: Buffer) -> PendingAppend:
@@ -199,10 +203,15 @@ class LedgerWriter:
         return pending
 
     def _flush(self) -> None:
-        """Seal and send groups while few batches are unconfirmed; the rest goes on gathering."""
+        """Seal and send groups: the first ones at once, further ones the fuller, the more are unconfirmed.
+
+        Whatever stays behind leaves with the next confirmation, so nothing waits for a timer.
+        """
         self._flush_scheduled = False
         machine, limit = self._machine, self._context.settings.max_in_flight_batches
-        while machine.error is None and machine.unconfirmed_batches < limit:
+        while machine.error is None and (in_flight := machine.unconfirmed_batches) < limit:
+            if in_flight >= EAGER_BATCHES and not self._accumulator.worth_sending(in_flight / limit):
+                return
             group = self._accumulator.take()
             if group is None:
                 return
@@ -221,7 +230,7 @@ class LedgerWriter:
         )
         # The encoded batch is what is held from here on; the payloads may go.
         count, held = group.entry_count, group.held_bytes
-        self._context.budget.exchange(held, len(batch))
+        self._budget.exchange(held, len(batch))
         group.seal()
         self._groups.append(group)
         first = group.first_entry_id
@@ -239,7 +248,7 @@ class LedgerWriter:
 
     def released(self, size: int) -> None:
         """Give bytes back to the client's budget."""
-        self._context.budget.give(size)
+        self._budget.give(size)
 
     def died(self, error: TallybookError) -> None:
         """Fail whatever is not confirmed."""
@@ -247,7 +256,7 @@ class LedgerWriter:
             group.complete(error)
         self._groups.clear()
         for group in self._accumulator.take_all():
-            self._context.budget.give(group.held_bytes)
+            self._budget.give(group.held_bytes)
             group.complete(error)
         self._idle.set()
 

@@ -27,14 +27,15 @@ class AppendGroup:
         "done",
         "error",
         "first_entry_id",
-        "payload_bytes",
+        "held_bytes",
         "payloads",
     )
 
     def __init__(self, first_entry_id: int) -> None:
         self.first_entry_id = first_entry_id
         self.payloads: list[bytes] = []
-        self.payload_bytes = 0
+        self.held_bytes = 0
+        """What the entries take in a batch, and count for in the client's budget."""
         self._sealed_count = 0
         self.done = False
         self.error: TallybookError | None = None
@@ -52,15 +53,16 @@ class AppendGroup:
         return self.first_entry_id + self.entry_count - 1
 
     @property
-    def held_bytes(self) -> int:
-        """What the group counts for in the client's budget."""
-        return self.payload_bytes + self.entry_count * BATCH_TABLE_ROW_BYTES
+    def payload_bytes(self) -> int:
+        """Payload bytes of all entries."""
+        return self.held_bytes - self.entry_count * BATCH_TABLE_ROW_BYTES
 
     def add(self, payload: bytes) -> PendingAppend:
         """Gather one more entry."""
-        pending = PendingAppend(self, self.first_entry_id + len(self.payloads))
-        self.payloads.append(payload)
-        self.payload_bytes += len(payload)
+        payloads = self.payloads
+        pending = PendingAppend(self, self.first_entry_id + len(payloads))
+        payloads.append(payload)
+        self.held_bytes += len(payload) + BATCH_TABLE_ROW_BYTES
         return pending
 
     def seal(self) -> None:
