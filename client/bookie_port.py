@@ -27,6 +27,9 @@ class BookieConnection(Protocol):
     def incarnation(self) -> Incarnation:
         """The life it was opened to; work is refused by any other."""
 
+    def abort(self) -> None:
+        """Break the connection: drop what is queued; whoever waits hears ``BookieUnavailable``. Idempotent."""
+
     def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
         """Send one batch as an ordinary add.
 

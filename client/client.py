@@ -12,7 +12,6 @@ A client belongs to one event loop; its handles share connections and one byte b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -27,6 +26,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from .budget import ByteBudget
@@ -37,7 +37,7 @@ from .reader.lac import highest_lac
 from .recovery.driver import RecoveryContext, recover_ledger
 from .writer.handle import LedgerWriter, WriterContext
 
-_log = logging.getLogger(__name__)
+_log = logger("client")
 
 
 class Client:
@@ -289,7 +289,7 @@ class Client:
             raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
 
     def _task_died(self, name: str, error: BaseException) -> None:
-        _log.error("background task %s died: %r", name, error)
+        _log.error("background task died", task=name, error=repr(error))
 
 
 def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | None]:
@@ -301,4 +301,4 @@ def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | Non
 
 
 def _report_copy(bookie_id: str, ledger_id: int, entry_id: int, error: TallybookError) -> None:
-    _log.warning("bookie %s has a bad copy of ledger %d entry %d: %s", bookie_id, ledger_id, entry_id, error)
+    _log.warning("bad copy", bookie=bookie_id, ledger_id=ledger_id, entry_id=entry_id, error=error.message)

@@ -122,6 +122,11 @@ class DirectConnection:
         for fail in calls.values():
             fail()
 
+    def abort(self) -> None:
+        """Break the connection; see the port."""
+        if not self.broken:
+            self.cut()
+
     def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
         """Send one batch; see the port."""
         header = decode_header(batch)

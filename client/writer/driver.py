@@ -17,6 +17,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import OK_CODE, LedgerFenced, MetadataUnavailable, PeerError, TallybookError
 from tallybook.metadata.model import LedgerMetadata, LedgerState, record_missed
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from ..bookie_port import BookieConnection
@@ -35,6 +36,9 @@ class WriterEvents(Protocol):
 
     def died(self, error: TallybookError) -> None:
         """Nothing more will be confirmed."""
+
+
+_log = logger("client.writer")
 
 
 @dataclass(slots=True)
@@ -166,8 +170,11 @@ class WriterDriver:
 
     def _reconnect(self, position: int) -> None:
         link = self._links[position]
-        link.connection = None
+        broken, link.connection = link.connection, None
         link.generation += 1
+        if broken is not None:
+            # What it still holds for a bookie that does not keep up must not stay in memory.
+            broken.abort()
         if not link.connecting and not self._stopped.is_set():
             link.connecting = True
             self._tasks.spawn(self._connect(position), name=f"writer-{self.machine.ledger_id}-connect-{position}")
@@ -182,8 +189,10 @@ class WriterDriver:
             while not self._stopped.is_set() and self.machine.error is None:
                 try:
                     connection = await self._connections.get(link.bookie_id)
-                except PeerError:
-                    # Expected while the bookie is away: the machine counts how long.
+                except TallybookError as error:
+                    # A peer that is away is expected: the machine counts how long.
+                    if not isinstance(error, PeerError):
+                        _log.warning("bookie refuses this client", bookie=link.bookie_id, reason=error.message)
                     await self._clock.sleep(pause_s)
                     continue
                 self._connected(position, connection)

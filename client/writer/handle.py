@@ -40,7 +40,6 @@ from .driver import WriterDriver
 from .machine import WriterMachine
 from .pending import AppendGroup, PendingAppend
 
-
 EAGER_BATCHES: Final = 2
 """Unconfirmed batches up to which whatever has gathered is sent at once: one on its way, one in preparation."""
 

@@ -438,3 +438,19 @@ def test_random_kills_never_lose_an_acked_entry(seed: int) -> None:
         await cluster.stop()
 
     run_seed(seed, play, deadline_seconds=3600)
+
+
+@scenario()
+async def test_a_bookie_that_hangs_is_dropped_and_holds_no_memory(cluster: MemoryCluster, client: Client) -> None:
+    """It accepts and never acks: the writer goes on, and what it queued for it is given up with the connection."""
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    victim = cluster.bookies[ledger.metadata.last_fragment.bookies[1]]
+    victim.hold_commits()
+    for start in range(10, 2010, 100):
+        await ledger.append_many(lines(100, start))
+        await cluster.world.clock.sleep(0.3)
+    victim.release_commits()
+    await ledger.close()
+    assert [missed.bookie_id for missed in ledger.metadata.missed] == [victim.bookie_id]
+    assert await read_all(client, ledger.id) == lines(2010)

@@ -1,0 +1,242 @@
+"""A connection to one life of one bookie, over any transport.
+
+Three streams: adds, reads, and control (fences, recovery, LAC), so that none waits behind
+another. They live and die together: when one breaks, the connection is broken, every pending
+add hears BookieUnavailable and so does every waiting call. What was in flight may or may not
+have been done. A broken connection is not repaired; ``connections`` opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import EntrySlice
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import BookieUnavailable, ProtocolViolation, StaleIncarnation, TallybookError
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane, MessageStream, Transport
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION, FrameCache
+
+from .bookie_port import AddCallback
+from .rpc_adds import AddStream
+from .rpc_requests import RequestStream
+
+T = TypeVar("T")
+
+_log = logger("client.bookie_rpc")
+
+
+class BookieRpc:
+    """A ``BookieConnection`` over three streams. Made by ``open_bookie``."""
+
+    def __init__(
+        self,
+        welcome: wire.Welcome,
+        adds: AddStream,
+        reads: RequestStream,
+        control: RequestStream,
+        settings: ClientSettings,
+        tasks: Tasks,
+    ) -> None:
+        self._welcome = welcome
+        self._adds = adds
+        self._reads = reads
+        self._control = control
+        self._timeout_seconds = settings.request_timeout_ms / 1000
+        self._broken = False
+        self._receivers = [
+            tasks.spawn(self._receive(lane, receive), name=f"{lane.value} from {welcome.bookie_id}")
+            for lane, receive in (
+                (Lane.ADD, adds.receive),
+                (Lane.READ, reads.receive),
+                (Lane.CONTROL, control.receive),
+            )
+        ]
+
+    @property
+    def bookie_id(self) -> str:
+        """Whom this leads to."""
+        return self._welcome.bookie_id
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The life it was opened to."""
+        return self._welcome.incarnation
+
+    @property
+    def broken(self) -> bool:
+        """Whether it was lost or closed."""
+        return self._broken
+
+    @property
+    def pending_bytes(self) -> int:
+        """Cost of all adds not yet answered: their bytes, and 512 for each."""
+        return self._adds.pending_bytes
+
+    def abort(self) -> None:
+        """Break the connection; see the port."""
+        self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was given up"))
+
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+        """Send one batch; see the port."""
+        self._adds.add(batch, key, on_answer)
+
+    async def recovery_add(self, batch: bytes, key: bytes) -> None:
+        """Send one batch as a recovery add; see the port."""
+        await self._control.call(wire.RecoveryAdd(key, batch), self._timeout_seconds)
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+        """Fence the ledger; see the port."""
+        return self._of(FenceAnswer, await self._control.call(wire.Fence(ledger_id, key), self._timeout_seconds))
+
+    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        """Whole batches; see the port."""
+        ask = wire.ReadBatches(ledger_id, first, last, max_bytes)
+        return self._batches(await self._reads.call(ask, self._timeout_seconds))
+
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+        """Fence and read; see the port."""
+        ask = wire.RecoveryRead(ledger_id, entry_id, key)
+        return self._batches(await self._control.call(ask, self._timeout_seconds))
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+        """One entry; see the port."""
+        return self._of(EntrySlice, await self._reads.call(wire.ReadEntry(ledger_id, entry_id), self._timeout_seconds))
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        """The highest LAC the bookie saw; see the port."""
+        return self._of(LacAnswer, await self._control.call(wire.ReadLac(ledger_id), self._timeout_seconds))
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+        """Long poll; see the port."""
+        deadline_seconds = timeout_ms / 1000 + self._timeout_seconds
+        return self._of(LacAnswer, await self._reads.call(wire.WaitLac(ledger_id, above, timeout_ms), deadline_seconds))
+
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+        """Tell the bookie a LAC; see the port."""
+        await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds)
+
+    async def close(self) -> None:
+        """End the connection. Whoever still waits hears BookieUnavailable."""
+        self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was closed"))
+        for receiver in self._receivers:
+            receiver.cancel()
+        await asyncio.gather(*self._receivers, return_exceptions=True)
+        await asyncio.gather(self._adds.close(), self._reads.close(), self._control.close())
+
+    async def _receive(self, lane: Lane, receive: Callable[[], Awaitable[None]]) -> None:
+        """Run one stream's receiver; its end is the end of the connection."""
+        reason: TallybookError = BookieUnavailable(f"{self.bookie_id} ended the {lane.value} stream")
+        try:
+            await receive()
+        except TallybookError as error:
+            reason = error
+        finally:
+            self._lose(reason)
+
+    def _lose(self, reason: TallybookError) -> None:
+        if self._broken:
+            return
+        self._broken = True
+        _log.info("connection lost", bookie=self.bookie_id, reason=reason.message)
+        lost = BookieUnavailable(f"the connection to {self.bookie_id} was lost: {reason.message}")
+        self._adds.end()
+        self._reads.end(lost)
+        self._control.end(lost)
+
+    def _of(self, kind: type[T], answer: wire.Answer) -> T:
+        if not isinstance(answer, kind):
+            raise ProtocolViolation(f"{self.bookie_id} answered with {type(answer).__name__}, not {kind.__name__}")
+        return answer
+
+    def _batches(self, answer: wire.Answer) -> ReadAnswer:
+        batches = self._of(ReadAnswer, answer)
+        if not batches.batches:
+            raise ProtocolViolation(f"{self.bookie_id} answered a read with no batch")
+        return batches
+
+
+async def open_bookie(
+    transport: Transport,
+    address: str,
+    *,
+    bookie_id: str,
+    expected: Incarnation | None,
+    settings: ClientSettings,
+    tasks: Tasks,
+    cluster_id: str = "",
+    client_id: str = "",
+    frames: FrameCache | None = None,
+) -> BookieRpc:
+    """Connect to the bookie ``bookie_id`` at ``address``.
+
+    Args:
+        expected: the life of it that is meant; ``None`` takes whichever answers.
+        frames: shared by all connections of one client, so that a batch is framed once.
+
+    Raises:
+        BookieUnavailable: nobody answers within ``settings.connect_timeout_ms``.
+        StaleIncarnation: another life, or another bookie, answers.
+        TallybookError: the bookie refuses this client, for this reason.
+    """
+    timeout_seconds = settings.connect_timeout_ms / 1000
+    hello = wire.Hello(cluster_id, client_id, expected)
+    lanes = (Lane.ADD, Lane.READ, Lane.CONTROL)
+    streams: dict[Lane, MessageStream] = {}
+
+    async def open_lane(lane: Lane) -> wire.Welcome:
+        streams[lane] = stream = await transport.connect(address, lane, timeout_seconds=timeout_seconds)
+        return await _greet(stream, hello)
+
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            outcomes = await asyncio.gather(*map(open_lane, lanes), return_exceptions=True)
+        welcomes = [_welcome(outcome) for outcome in outcomes]
+        _check_welcomes(welcomes, bookie_id, address)
+    except BaseException as error:
+        for stream in streams.values():
+            stream.abort()
+        await asyncio.gather(*(stream.close() for stream in streams.values()))
+        if isinstance(error, TimeoutError):
+            reason = f"{bookie_id} at {address} did not answer within {timeout_seconds} s"
+            raise BookieUnavailable(reason) from None
+        raise
+    welcome = welcomes[0]
+    return BookieRpc(
+        welcome,
+        AddStream(streams[Lane.ADD], welcome.credit_bytes, tasks, frames or FrameCache()),
+        RequestStream(streams[Lane.READ], welcomes[1], tasks),
+        RequestStream(streams[Lane.CONTROL], welcomes[2], tasks),
+        settings,
+        tasks,
+    )
+
+
+async def _greet(stream: MessageStream, hello: wire.Hello) -> wire.Welcome:
+    await stream.send(wire.encode_hello(hello))
+    first = await stream.receive()
+    if first is None:
+        raise BookieUnavailable(f"{stream.peer} ended the stream without a word")
+    return wire.decode_welcome(first)
+
+
+def _welcome(outcome: wire.Welcome | BaseException) -> wire.Welcome:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _check_welcomes(welcomes: list[wire.Welcome], bookie_id: str, address: str) -> None:
+    for welcome in welcomes:
+        if welcome.bookie_id != bookie_id:
+            raise StaleIncarnation(f"{welcome.bookie_id} answers at {address}, not {bookie_id}")
+        if welcome.incarnation != welcomes[0].incarnation:
+            raise StaleIncarnation(f"{bookie_id} began another life while it was connected to")
+        granted = min(welcome.credit_bytes - MAX_ADD_COST_BYTES + 1, welcome.max_requests, welcome.max_waits)
+        if welcome.protocol_version != PROTOCOL_VERSION or granted < 1:
+            raise ProtocolViolation(f"{bookie_id} welcomes with {welcome}, which no bookie may")

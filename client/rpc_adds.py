@@ -1,0 +1,143 @@
+"""The Add stream of a connection, at the client: batches out, acks in.
+
+Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes
+that may be unanswered; what exceeds it waits here, and ``pending_bytes`` shows it to whoever
+bounds it. Small batches that wait together leave together in one message. An ack must name
+the ids of the batch it is for: an ack of anything else would count for the wrong entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple
+
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import peek_ids
+from tallybook.core.errors import BookieUnavailable, ProtocolViolation
+from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach
+from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import MessageStream
+from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
+
+from .bookie_port import AddCallback
+
+_JOINED_BYTES: Final = 64 * 1024
+"""Small batches are sent together up to this size; above it, joining costs more than it saves."""
+
+
+class _Add(NamedTuple):
+    """A batch on its way."""
+
+    ids: tuple[int, int, int]
+    key: bytes
+    frame: bytes
+    cost_bytes: int
+    on_answer: AddCallback
+
+
+class AddStream:
+    """Sends adds and tells their fate.
+
+    Args:
+        credit_bytes: what the bookie grants.
+        frames: shared by the connections of one client.
+    """
+
+    def __init__(self, stream: MessageStream, credit_bytes: int, tasks: Tasks, frames: FrameCache) -> None:
+        self._stream = stream
+        self._credit_bytes = credit_bytes
+        self._frames = frames
+        self._queue: deque[_Add] = deque()
+        self._unanswered: dict[int, _Add] = {}
+        self._unanswered_bytes = 0
+        self._sent = 0
+        self._attached: OrderedDict[int, bytes] = OrderedDict()
+        self._ended = False
+        self.pending_bytes = 0
+        """Cost of every batch not yet answered, sent or not."""
+        self._outbox = Outbox(stream, self._compose, tasks, f"adds to {stream.peer}")
+
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+        """Queue one batch; ``on_answer`` is called once, never from within this call."""
+        ids = peek_ids(batch)
+        if self._ended:
+            asyncio.get_running_loop().call_soon(on_answer, _lost(ids))
+            return
+        frame = self._frames.frame(batch)
+        cost = add_cost_bytes(len(batch))
+        self._queue.append(_Add(ids, key, frame, cost, on_answer))
+        self.pending_bytes += cost
+        self._outbox.kick()
+
+    async def receive(self) -> None:
+        """Take acks until the bookie ends the stream.
+
+        Raises:
+            TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
+        """
+        while (message := await self._stream.receive()) is not None:
+            for ack in decode_acks(message):
+                self._acked(ack)
+            if self._queue:
+                self._outbox.kick()
+
+    def end(self) -> None:
+        """Drop the stream, and give every unanswered batch the code of BookieUnavailable, in the order of sending."""
+        self._ended = True
+        self._stream.abort()
+        lost = [*self._unanswered.values(), *self._queue]
+        self._unanswered.clear()
+        self._queue.clear()
+        self.pending_bytes = 0
+        loop = asyncio.get_running_loop()
+        for add in lost:
+            loop.call_soon(add.on_answer, _lost(add.ids))
+
+    async def close(self) -> None:
+        """Release the stream, after ``end``."""
+        await self._outbox.stop(0.0)
+        await self._stream.close()
+
+    def _acked(self, ack: Ack) -> None:
+        add = self._unanswered.pop(ack.number, None)
+        if add is None or add.ids != ack.answer[:3]:
+            raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
+        self._unanswered_bytes -= add.cost_bytes
+        self.pending_bytes -= add.cost_bytes
+        add.on_answer(ack.answer)
+
+    def _compose(self) -> bytes | None:
+        """The next message: an attachment if the first batch needs one, and as many batches as fit."""
+        parts: list[bytes] = []
+        size = 0
+        while self._queue:
+            add = self._queue[0]
+            size += len(add.frame)
+            if self._unanswered_bytes + add.cost_bytes > self._credit_bytes or (parts and size > _JOINED_BYTES):
+                break
+            if self._attached.get(add.ids[0]) != add.key:
+                if parts:
+                    # An attachment takes effect before all batches of its message.
+                    break
+                parts.append(self._attach(add))
+            parts.append(add.frame)
+            self._sent += 1
+            self._unanswered[self._sent] = self._queue.popleft()
+            self._unanswered_bytes += add.cost_bytes
+        if len(parts) <= 1:
+            return parts[0] if parts else None
+        return b"".join(parts)
+
+    def _attach(self, add: _Add) -> bytes:
+        # The bookie forgets by the same rule, so this side knows what it still remembers.
+        self._attached.pop(add.ids[0], None)
+        self._attached[add.ids[0]] = add.key
+        if len(self._attached) > MAX_ATTACHED_LEDGERS:
+            self._attached.popitem(last=False)
+        return encode_attach(Attach(add.ids[0], add.key))
+
+
+def _lost(ids: tuple[int, int, int]) -> AddAnswer:
+    return AddAnswer(*ids, BookieUnavailable.wire_code)

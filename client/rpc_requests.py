@@ -1,0 +1,117 @@
+"""A Read or Control stream of a connection, at the client: requests out, replies in, in any order.
+
+Each request has an id; its reply names it. How many may be unanswered, and how many bytes of
+recovery adds, is for the bookie to grant; a call beyond that waits its turn, within its own
+deadline. A call that is given up keeps its place until the bookie has answered it, because
+the bookie still counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from tallybook.core.errors import ProtocolViolation, RequestTimeout, TallybookError
+from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.grpc_messages import Answer, Ask, RecoveryAdd, WaitLac, Welcome, decode_reply, encode_request
+from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import MessageStream
+from tallybook.runtime.wire import add_cost_bytes
+
+
+class _Call(NamedTuple):
+    """An unanswered request, and what it occupies."""
+
+    answered: asyncio.Future[Answer]
+    places: Allowance
+    recovery_bytes: int
+
+
+class RequestStream:
+    """Makes calls over one stream."""
+
+    def __init__(self, stream: MessageStream, welcome: Welcome, tasks: Tasks) -> None:
+        self._stream = stream
+        self._requests = Allowance(welcome.max_requests)
+        self._waits = Allowance(welcome.max_waits)
+        self._recovery = Allowance(welcome.credit_bytes)
+        self._calls: dict[int, _Call] = {}
+        self._last_id = 0
+        self._queue: deque[bytes] = deque()
+        self._outbox = Outbox(stream, self._compose, tasks, f"requests to {stream.peer}")
+
+    async def call(self, ask: Ask, timeout_seconds: float) -> Answer:
+        """Ask, and wait for the answer.
+
+        Raises:
+            RequestTimeout: there was none in time.
+            BookieUnavailable: the connection was lost first.
+            TallybookError: the bookie answered with this error.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await (await self._send(ask)).answered
+        except TimeoutError:
+            raise RequestTimeout(
+                f"{self._stream.peer} did not answer {type(ask).__name__} within {timeout_seconds} s"
+            ) from None
+
+    async def receive(self) -> None:
+        """Take replies until the bookie ends the stream.
+
+        Raises:
+            TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
+        """
+        while (message := await self._stream.receive()) is not None:
+            request_id, outcome = decode_reply(message)
+            call = self._calls.pop(request_id, None)
+            if call is None:
+                if request_id == 0 and isinstance(outcome, TallybookError):
+                    raise outcome
+                raise ProtocolViolation(f"{self._stream.peer} answered request {request_id}, which was not asked")
+            call.places.give(1)
+            self._recovery.give(call.recovery_bytes)
+            if call.answered.done():
+                continue  # given up by its caller
+            if isinstance(outcome, TallybookError):
+                call.answered.set_exception(outcome)
+            else:
+                call.answered.set_result(outcome)
+
+    def end(self, error: TallybookError) -> None:
+        """Drop the stream, and raise ``error`` at everyone who waits for an answer, or for a place."""
+        self._stream.abort()
+        for places in (self._requests, self._waits, self._recovery):
+            places.fail(error)
+        calls, self._calls = self._calls, {}
+        self._queue.clear()
+        for call in calls.values():
+            if not call.answered.done():
+                call.answered.set_exception(error)
+
+    async def close(self) -> None:
+        """Release the stream, after ``end``."""
+        await self._outbox.stop(0.0)
+        await self._stream.close()
+
+    async def _send(self, ask: Ask) -> _Call:
+        places = self._waits if isinstance(ask, WaitLac) else self._requests
+        recovery_bytes = add_cost_bytes(len(ask.batch)) if isinstance(ask, RecoveryAdd) else 0
+        request_id = self._last_id = self._last_id + 1
+        message = encode_request(request_id, ask)
+        await self._recovery.take(recovery_bytes)
+        try:
+            await places.take(1)
+        except BaseException:
+            self._recovery.give(recovery_bytes)
+            raise
+        call = _Call(asyncio.get_running_loop().create_future(), places, recovery_bytes)
+        self._calls[request_id] = call
+        self._queue.append(message)
+        self._outbox.kick()
+        return call
+
+    def _compose(self) -> bytes | None:
+        return self._queue.popleft() if self._queue else None

@@ -1,0 +1,191 @@
+"""A real bookie on a simulated disk, through its lives.
+
+    node = DiskBookie(disk, clock, metadata)
+    bookie = await node.boot()
+    ...
+    await node.lose_power()                 # what was not durable meets its fate
+    bookie = await node.boot()
+
+The bookie is the one that runs in production; the disk, the clock and what it knows of the
+metadata are simulated, and its index keeps its rows in memory over a log on the same disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.boot import World, boot
+from tallybook.bookie.storage.index import Index
+from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
+from tallybook.core.errors import InvariantViolation, MetadataConflict, check
+from tallybook.core.limits import KIB
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.deterministic.disk import SimDisk
+from tallybook.runtime.rng import Rng, SeededRng
+from tallybook.runtime.tasks import InlineWorkers, Tasks
+
+ROOT: Final = "/data/bookie"
+
+
+def tiny_settings(
+    *,
+    write_cache_bytes: int = 64 * KIB,
+    segment_bytes: int = 64 * KIB,
+    flush_interval_ms: int = 10_000,
+    admission: AdmissionSettings | None = None,
+) -> BookieSettings:
+    """A bookie whose every limit is near."""
+    return BookieSettings(
+        bookie_id="b1",
+        data_directory=ROOT,
+        metadata="memory:",
+        journal=JournalSettings(segment_bytes=segment_bytes, segment_count=4, max_commit_bytes=16 * KIB),
+        storage=StorageSettings(
+            write_cache_bytes=write_cache_bytes,
+            entry_log_bytes=64 * KIB,
+            min_free_bytes=0,
+            flush_interval_ms=flush_interval_ms,
+        ),
+        admission=admission or AdmissionSettings(),
+    )
+
+
+def batch_of(
+    first: int, count: int = 1, *, ledger_id: int = 1, lac: int | None = None, payload: bytes = b"entry"
+) -> bytes:
+    """A batch whose bytes follow from the arguments."""
+    payloads = [payload + b" %d" % entry_id for entry_id in range(first, first + count)]
+    known = first - 1 if lac is None else lac
+    return encode_batch(ledger_id, first, payloads, lac=known, ledger_length=10**12, written_at_us=17)
+
+
+@dataclass
+class KnownMetadata:
+    """What a bookie asks of the metadata, as plain values."""
+
+    verifiers: dict[int, bytes] = field(default_factory=dict)
+    """Key verifiers of the ledgers there are; empty for no password."""
+    open_to_all: bool = True
+    """A ledger that is not in ``verifiers`` exists, without a password."""
+    id_counter: int = 1_000
+    cookies: dict[str, bytes] = field(default_factory=dict)
+    lookups: int = 0
+
+    async def cluster_id(self) -> str:
+        """The same for everybody."""
+        return "cluster-a"
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        """The recorded identity."""
+        return self.cookies.get(bookie_id)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        """Record an identity."""
+        if not replace and self.cookies.get(bookie_id, cookie) != cookie:
+            raise MetadataConflict(f"bookie {bookie_id} has another cookie")
+        self.cookies[bookie_id] = cookie
+
+    async def verifier_of(self, ledger_id: int) -> bytes | None:
+        """The key verifier of a ledger."""
+        self.lookups += 1
+        return self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
+
+    async def read_id_counter(self) -> int:
+        """All ids lie below."""
+        return self.id_counter
+
+
+class DiskBookie:
+    """One bookie, life after life.
+
+    Args:
+        disk: where its data is.
+        metadata: what it knows of the metadata.
+        settings: ``tiny_settings()`` unless given.
+    """
+
+    def __init__(
+        self,
+        disk: SimDisk,
+        clock: Clock,
+        metadata: KnownMetadata | None = None,
+        settings: BookieSettings | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        self.disk = disk
+        self.metadata = metadata or KnownMetadata()
+        self.settings = settings or tiny_settings()
+        self.failures: list[str] = []
+        """Why the node was ended, in its present life."""
+        self._clock = clock
+        self._rng = rng or SeededRng("disk bookie")
+        self._crashes = 0
+        self._tasks: Tasks | None = None
+        self._bookie: Bookie | None = None
+
+    @property
+    def bookie(self) -> Bookie:
+        """The running bookie."""
+        if self._bookie is None:
+            raise InvariantViolation("the bookie is not running")
+        return self._bookie
+
+    async def boot(self) -> Bookie:
+        """Begin a life."""
+        check(self._tasks is None, "the bookie runs already")
+        self.failures = []
+        self._tasks = Tasks("b1", lambda name, error: self.failures.append(f"task {name} died: {error!r}"))
+        world = World(
+            disk=self.disk,
+            clock=self._clock,
+            rng=self._rng,
+            tasks=self._tasks,
+            workers=InlineWorkers(),
+            open_index=self._open_index,
+            verifier_of=self.metadata.verifier_of,
+            id_counter=self.metadata.read_id_counter,
+            registry=self.metadata,
+            fail_safe=self.failures.append,
+        )
+        try:
+            self._bookie = await boot(self.settings, world)
+        except BaseException:
+            await self._end()
+            raise
+        return self._bookie
+
+    def add(self, batch: bytes, key: bytes = b"", *, recovery: bool = False) -> asyncio.Future[AddAnswer]:
+        """Send one batch to the running bookie. A second answer to it is an error of the loop."""
+        answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
+        self.bookie.add(batch, key, answered.set_result, recovery=recovery)
+        return answered
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """End a life in order."""
+        await self.bookie.close(clean=clean)
+        await self._end()
+
+    async def kill(self) -> None:
+        """End the process, as ``kill -9`` does: what was written stays, what was in memory is gone."""
+        await self._end()
+        self.disk = self.disk.fork()
+
+    async def lose_power(self, rng: Rng | None = None) -> None:
+        """End the process and the machine: what was not durable meets a random fate."""
+        await self._end()
+        self._crashes += 1
+        self.disk = self.disk.lose_power(rng or self._rng.fork(f"crash {self._crashes}"))
+
+    async def _end(self) -> None:
+        tasks, self._tasks, self._bookie = self._tasks, None, None
+        if tasks is not None:
+            await tasks.close()
+
+    async def _open_index(self, directory: str, create: bool) -> Index:
+        return await MemoryIndex.open(self.disk, directory, create=create)
