@@ -1,0 +1,120 @@
+"""The HTTP face of a process: is it alive, is it ready, what are its numbers.
+
+    /healthz   200 while the process runs
+    /readyz    200 once it serves, else 503 with the reason
+    /metrics   numbers in the Prometheus text format
+
+Nothing can be changed through it, and it listens on loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from tallybook.core.errors import InvalidConfig
+
+from .metrics import Metrics
+from .tasks import Tasks
+
+CLOSE_SECONDS: Final = 2.0
+_METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
+_KEEP_ALIVE_SECONDS: Final = 5
+_MAX_CONNECTIONS: Final = 64
+
+
+class HttpServer:
+    """Serves health, readiness and metrics on a port of its own.
+
+    Args:
+        metrics: what /metrics shows.
+        why_not_ready: ``None`` when the process serves, else one sentence for /readyz.
+    """
+
+    def __init__(self, metrics: Metrics, why_not_ready: Callable[[], str | None]) -> None:
+        self._metrics = metrics
+        self._why_not_ready = why_not_ready
+        self._server: uvicorn.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.address = ""
+        """Host and port, once started."""
+
+    async def start(self, listen: str, tasks: Tasks) -> None:
+        """Begin to serve ``listen``, host and port; port 0 takes any free one.
+
+        Raises:
+            InvalidConfig: the address cannot be bound; the message names it.
+        """
+        bound = _bind(listen)
+        host, port = bound.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        config = uvicorn.Config(
+            self._application(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            limit_concurrency=_MAX_CONNECTIONS,
+        )
+        self._server = uvicorn.Server(config)
+        self._task = tasks.spawn(self._serve(self._server, bound), name="http")
+
+    async def close(self) -> None:
+        """Stop serving."""
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        _, late = await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+        for task in late:
+            task.cancel()
+
+    @staticmethod
+    async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:
+        # Not ``serve``: that one would take over the signals of the process.
+        await server._serve(sockets=[bound])  # noqa: SLF001
+
+    def _application(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._show_metrics),
+            ]
+        )
+
+    async def _healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        reason = self._why_not_ready()
+        return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", status_code=503 if reason else 200)
+
+    async def _show_metrics(self, request: Request) -> Response:
+        return Response(self._metrics.text(), media_type=_METRICS_TYPE)
+
+
+def _bind(listen: str) -> socket.socket:
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise InvalidConfig(f"{listen!r} is not a host and a port")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, int(port)))
+        bound.listen(_MAX_CONNECTIONS)
+    except OSError as error:
+        bound.close()
+        raise InvalidConfig(f"cannot listen on {listen}: {error.strerror}") from None
+    bound.set_inheritable(False)
+    return bound

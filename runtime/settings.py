@@ -1,0 +1,148 @@
+"""Finding settings: defaults, then a TOML file, then the environment, then explicit overrides.
+
+Each source overrides the one before, also with 0, ``false`` or an empty text. Variables are
+named ``TALLYBOOK_<FIELD>``, with ``__`` between the levels: ``TALLYBOOK_JOURNAL__SEGMENT_COUNT=4``.
+The models and their rules are in ``core/config``; docs/configuration.md is generated from them.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ByteSize, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tallybook.core.config import Settings
+from tallybook.core.errors import InvalidConfig
+
+S = TypeVar("S", bound=Settings)
+
+ENVIRONMENT_PREFIX: Final = "TALLYBOOK_"
+LEVEL_SEPARATOR: Final = "__"
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+def load_settings(
+    model: type[S],
+    *,
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> S:
+    """The settings of one process.
+
+    Args:
+        model: which settings.
+        file: a TOML file whose tables are the model's levels.
+        environment: variables; the process's own where ``None``.
+        overrides: what the command line says, nested like the model.
+
+    Raises:
+        InvalidConfig: the file cannot be read, a key is unknown, or a value is not allowed;
+            the message names file, key and value.
+    """
+    variables = os.environ if environment is None else environment
+    found: dict[str, Any] = {}
+    for source in (_from_file(file), _from_environment(model, variables), overrides or {}):
+        _merge(found, source)
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        raise InvalidConfig("; ".join(_complaints(error))) from None
+
+
+class Setting(NamedTuple):
+    """One line of the configuration reference."""
+
+    name: str
+    variable: str
+    default: str
+    description: str
+
+
+def describe(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """Every setting of a model, level by level, in the order of the source."""
+    for name, field in model.model_fields.items():
+        here = (*path, name)
+        inner = _level(field)
+        if inner is not None:
+            yield from describe(inner, here)
+        else:
+            variable = ENVIRONMENT_PREFIX + LEVEL_SEPARATOR.join(here).upper()
+            yield Setting(".".join(here), variable, _default(field), field.description or "")
+
+
+def _from_file(file: str | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        with Path(file).open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidConfig(f"{file} is larger than {MAX_FILE_BYTES} bytes: not a settings file")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise InvalidConfig(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InvalidConfig(f"{file} is not a TOML file: {error}") from None
+
+
+def _from_environment(model: type[BaseModel], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Variables of this model. Those whose first level it does not know belong to other commands."""
+    found: dict[str, Any] = {}
+    for name in sorted(variables):
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        path = name.removeprefix(ENVIRONMENT_PREFIX).lower().split(LEVEL_SEPARATOR)
+        if path[0] in model.model_fields:
+            value: Any = variables[name]
+            for level in reversed(path):
+                value = {level: value}
+            _merge(found, value)
+    return found
+
+
+def _merge(into: dict[str, Any], source: Mapping[str, Any]) -> None:
+    """Override level by level. A value replaces whatever was there, however empty it is."""
+    for key, value in source.items():
+        if isinstance(value, Mapping):
+            below = into.get(key)
+            into[key] = merged = dict(below) if isinstance(below, Mapping) else {}
+            _merge(merged, value)
+        else:
+            into[key] = value
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors(include_url=False):
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            yield f"{name} is not a setting"
+        elif problem["type"] == "missing":
+            yield f"{name} must be set"
+        elif problem["loc"]:
+            yield f"{name} = {problem['input']!r}: {_reason(problem['msg'])}"
+        else:
+            yield _reason(problem["msg"])
+
+
+def _reason(message: str) -> str:
+    return message.removeprefix("Value error, ")
+
+
+def _level(field: FieldInfo) -> type[BaseModel] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    if isinstance(field.default, ByteSize):
+        return field.default.human_readable(separator=" ") if field.default else "0"
+    return repr(field.default) if isinstance(field.default, str) else str(field.default).lower()

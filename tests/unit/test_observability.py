@@ -1,0 +1,101 @@
+"""Metrics and the HTTP face of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+import tallybook.bookie.adds
+import tallybook.bookie.admission
+import tallybook.bookie.bookie
+from tallybook.bookie.metrics import BOOKIE_METRICS, REFUSAL_REASONS
+from tallybook.core.errors import InvalidConfig
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.metrics import Kind, MetricInfo, Metrics
+from tallybook.runtime.tasks import Tasks
+
+
+async def get(address: str, path: str) -> tuple[int, str]:
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+    answer = (await asyncio.wait_for(reader.read(), 10)).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def died(name: str, error: BaseException) -> None:
+    raise AssertionError(f"{name}: {error!r}")
+
+
+async def test_health_readiness_and_metrics_are_served() -> None:
+    metrics = Metrics()
+    numbers = {"count": 3.0, "hits": 1.0, "misses": 2.0, "unnamed": 9.0}
+    catalogue = (
+        MetricInfo("count", "things_total", Kind.COUNTER, "Things."),
+        MetricInfo("hits", "looks_total", Kind.COUNTER, "Looks.", ("found", "yes")),
+        MetricInfo("misses", "looks_total", Kind.COUNTER, "Looks.", ("found", "no")),
+        MetricInfo("later", "later", Kind.GAUGE, "Not there yet."),
+    )
+    metrics.add(catalogue, lambda: numbers)
+    reason: str | None = "booting"
+    tasks = Tasks("test", died)
+    server = HttpServer(metrics, lambda: reason)
+    await server.start("127.0.0.1:0", tasks)
+    try:
+        assert await get(server.address, "/healthz") == (200, "ok\n")
+        assert await get(server.address, "/readyz") == (503, "booting\n")
+        reason = None
+        assert await get(server.address, "/readyz") == (200, "ok\n")
+        status, text = await get(server.address, "/metrics")
+        assert status == 200
+        assert "things_total 3.0" in text
+        assert 'looks_total{found="no"} 2.0' in text
+        assert "unnamed" not in text
+        assert "process_resident_memory_bytes" in text
+        numbers["count"] = 4.0
+        assert "things_total 4.0" in (await get(server.address, "/metrics"))[1]
+        assert (await get(server.address, "/../etc/passwd"))[0] == 404
+    finally:
+        await server.close()
+        await tasks.close()
+
+
+async def test_an_address_that_cannot_be_bound_is_named() -> None:
+    tasks = Tasks("test", died)
+    first = HttpServer(Metrics(), lambda: None)
+    await first.start("127.0.0.1:0", tasks)
+    try:
+        for listen in (first.address, "127.0.0.1", "127.0.0.1:99999", "nowhere"):
+            with pytest.raises(InvalidConfig, match=re.escape(listen)):
+                await HttpServer(Metrics(), lambda: None).start(listen, tasks)
+    finally:
+        await first.close()
+        await tasks.close()
+
+
+def test_every_number_of_a_bookie_has_a_metric() -> None:
+    source = Path(tallybook.bookie.bookie.__file__).read_text()
+    stats = set(re.findall(r'^            "([a-z_]+)": ', source, re.MULTILINE))
+    assert stats
+    assert stats <= {info.stat for info in BOOKIE_METRICS}
+
+
+def test_every_reason_to_refuse_has_a_metric() -> None:
+    found: set[str] = set()
+    for module in (tallybook.bookie.admission, tallybook.bookie.adds):
+        source = Path(str(module.__file__)).read_text()
+        found |= set(re.findall(r'Refusal\([^")]*"([^"]+)"', source))
+    assert found == set(REFUSAL_REASONS)
+
+
+def test_names_follow_the_conventions() -> None:
+    for info in BOOKIE_METRICS:
+        assert info.name.startswith("tallybook_")
+        assert info.name.endswith("_total") == (info.kind is Kind.COUNTER)
+        assert info.help.endswith(".")

@@ -1,0 +1,85 @@
+"""Where settings come from, which source wins, and what is said about a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tallybook.core.config import BookieSettings, ClientSettings
+from tallybook.core.errors import InvalidConfig
+from tallybook.runtime.settings import describe, load_settings
+
+REQUIRED = {"data_directory": "/data", "metadata": "memory:"}
+
+
+def test_a_later_source_overrides_an_earlier_one_even_with_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text('rack = "from file"\ndirect_io = true\n[storage]\nflush_interval_ms = 5\nread_threads = 7\n')
+    environment = {"TALLYBOOK_RACK": "", "TALLYBOOK_DIRECT_IO": "false", "TALLYBOOK_STORAGE__FLUSH_INTERVAL_MS": "0"}
+    settings = load_settings(BookieSettings, file=str(file), environment=environment, overrides=REQUIRED)
+    assert settings.rack == ""
+    assert settings.direct_io is False
+    assert settings.storage.flush_interval_ms == 0
+    assert settings.storage.read_threads == 7
+    flags = {**REQUIRED, "storage": {"flush_interval_ms": 9}}
+    settings = load_settings(BookieSettings, file=str(file), environment=environment, overrides=flags)
+    assert (settings.storage.flush_interval_ms, settings.storage.read_threads) == (9, 7)
+
+
+def test_sizes_have_units_that_mean_what_they_say() -> None:
+    for text, value in (("1MiB", 2**20), ("1MB", 10**6), ("1048576", 2**20)):
+        settings = load_settings(ClientSettings, environment={"TALLYBOOK_READ_BYTES": text})
+        assert settings.read_bytes == value
+
+
+@pytest.mark.parametrize(
+    ("environment", "overrides", "complaint"),
+    [
+        ({"TALLYBOOK_JOURNAL__SEGMENT_CONT": "4"}, {}, "journal.segment_cont is not a setting"),
+        ({}, {"colour": "red"}, "colour is not a setting"),
+        ({"TALLYBOOK_STORAGE__READ_THREADS": "-1"}, {}, "storage.read_threads = '-1'"),
+        ({"TALLYBOOK_STORAGE__READ_CACHE_BYTES": "lots"}, {}, "storage.read_cache_bytes = 'lots'"),
+        ({}, {"journal": {"segment_count": 2}}, "segment_count must be at least 3"),
+        ({}, {"storage": {"flush_interval_ms": float("nan")}}, "storage.flush_interval_ms"),
+    ],
+)
+def test_a_bad_setting_is_named(environment: dict[str, str], overrides: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint.replace(".", r"\.")):
+        load_settings(BookieSettings, environment=environment, overrides={**REQUIRED, **overrides})
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(InvalidConfig, match="data_directory must be set; metadata must be set"):
+        load_settings(BookieSettings, environment={})
+
+
+def test_variables_of_other_commands_are_left_alone() -> None:
+    load_settings(ClientSettings, environment={"TALLYBOOK_METADATA": "memory:", "PATH": "/bin"})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "cannot be read"),
+        (b"\xff\xfe", "not a TOML file"),
+        (b"a = ", "not a TOML file"),
+        (b"a = 1\na = 2", "TOML"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    file = tmp_path / "bookie.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidConfig, match=complaint) as caught:
+        load_settings(BookieSettings, file=str(file), environment={}, overrides=REQUIRED)
+    assert str(file) in str(caught.value)
+
+
+def test_the_reference_has_every_setting_and_says_what_it_is_for() -> None:
+    for model in (BookieSettings, ClientSettings):
+        settings = list(describe(model))
+        assert all(setting.description.endswith(".") for setting in settings)
+    names = [setting.name for setting in describe(BookieSettings)]
+    assert "journal.segment_bytes" in names
+    assert len(names) == len(set(names))
