@@ -1,3 +1,42 @@
-"""The only door to the outside world: clock, randomness, disk, network, tasks, threads and processes. Each is a small
-protocol with a real implementation, so that tests and the simulator can put another one in its place.
+"""The only door to the outside world: clock, randomness, disk, network, tasks, threads and processes.
+
+Each is a small protocol with a real implementation, so that tests and the simulator can put
+another one (``runtime.deterministic``) in its place. Components receive what they need in their
+constructor. What stands below is enough for most of them; gRPC, settings and logging are
+imported from their own modules by the few that need them.
 """
+
+from .clock import Clock, RealClock
+from .disk import DirectoryLock, Disk, DiskFile, PlannedWrite, Pump, Space, WriteSource
+from .disk_real import RealDisk
+from .process import Process, RealProcess
+from .rng import Rng, SeededRng, SystemRng
+from .tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
+from .transport import Acceptor, Lane, Listener, MessageStream, Transport
+
+__all__ = [
+    "Acceptor",
+    "Clock",
+    "DirectoryLock",
+    "Disk",
+    "DiskFile",
+    "InlineWorkers",
+    "Lane",
+    "Listener",
+    "MessageStream",
+    "PlannedWrite",
+    "Process",
+    "Pump",
+    "RealClock",
+    "RealDisk",
+    "RealProcess",
+    "Rng",
+    "SeededRng",
+    "Space",
+    "SystemRng",
+    "Tasks",
+    "ThreadWorkers",
+    "Transport",
+    "Workers",
+    "WriteSource",
+]

@@ -84,6 +84,10 @@ class Pump(Protocol):
     between two writes.
     """
 
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds the device has spent on this pump's writes."""
+
     def kick(self) -> None:
         """Say that the source has work. Called on the event loop; cheap when already awake."""
 

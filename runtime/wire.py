@@ -90,6 +90,11 @@ class FrameCache:
         self._frames: OrderedDict[tuple[int, int, int], tuple[bytes, bytes]] = OrderedDict()
         self._size_bytes = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the frames remembered."""
+        return self._size_bytes
+
     def frame(self, batch: bytes) -> bytes:
         """The frame of ``batch``: the very same object for the very same batch, while it is remembered."""
         ids = peek_ids(batch)

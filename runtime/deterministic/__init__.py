@@ -11,9 +11,11 @@ from .crash import CrashFound, CrashReport, Promises, enumerate_crashes
 from .disk import SimDisk
 from .fates import CrashOptions
 from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
+from .link import Link
 from .loop import Leak, SimLoop, Stuck, Unhandled
+from .net import SimNet, SimTransport
 from .state import DiskState
-from .world import SeedRun, World, run_once, run_seed
+from .world import SeedRun, World, run_once, run_seed, run_untraced
 
 __all__ = [
     "NO_LATENCY",
@@ -26,16 +28,20 @@ __all__ = [
     "Effect",
     "Latency",
     "Leak",
+    "Link",
     "Operation",
     "Promises",
     "SeedRun",
     "SimClock",
     "SimDisk",
     "SimLoop",
+    "SimNet",
+    "SimTransport",
     "Stuck",
     "Unhandled",
     "World",
     "enumerate_crashes",
     "run_once",
     "run_seed",
+    "run_untraced",
 ]

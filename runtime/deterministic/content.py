@@ -43,8 +43,11 @@ class Content:
         start = offset - first * PAGE_BYTES
         return joined[start : start + end - offset]
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Put ``data`` at ``offset``; a gap before it reads as zeros."""
+    def write(self, offset: int, data: bytes, *, remember: bool = True) -> None:
+        """Put ``data`` at ``offset``; a gap before it reads as zeros.
+
+        With ``remember``, what stood there becomes what ``stale`` returns.
+        """
         if not data:
             return
         self._own()
@@ -53,10 +56,10 @@ class Content:
             index, within = divmod(offset + at, PAGE_BYTES)
             step = min(PAGE_BYTES - within, end - at)
             if step == PAGE_BYTES:
-                self._put(index, data[at : at + step])
+                self._put(index, data[at : at + step], remember=remember)
             else:
                 old = self._pages.get(index, _ZERO_PAGE)
-                self._put(index, old[:within] + data[at : at + step] + old[within + step :])
+                self._put(index, old[:within] + data[at : at + step] + old[within + step :], remember=remember)
             at += step
         self.size = max(self.size, offset + end)
 
@@ -68,7 +71,7 @@ class Content:
             for index in [index for index in self._pages if index > kept or (index == kept and not within)]:
                 del self._pages[index]
             if kept in self._pages:
-                self._put(kept, self._pages[kept][:within] + bytes(PAGE_BYTES - within))
+                self._put(kept, self._pages[kept][:within] + bytes(PAGE_BYTES - within), remember=False)
         self.size = size
 
     def stale(self, offset: int, size: int) -> bytes:
@@ -91,9 +94,9 @@ class Content:
         if self._shared:
             self._pages, self._previous, self._shared = dict(self._pages), dict(self._previous), False
 
-    def _put(self, index: int, page: bytes) -> None:
+    def _put(self, index: int, page: bytes, *, remember: bool) -> None:
         old = self._pages.get(index)
-        if old is not None:
+        if remember and old is not None:
             self._previous[index] = old
         if page == _ZERO_PAGE:
             self._pages.pop(index, None)

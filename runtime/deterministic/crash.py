@@ -37,7 +37,7 @@ from .disk import SimDisk
 from .fates import CrashOptions, Fates, crash_fates
 from .faults import Operation
 from .loop import DAY_SECONDS
-from .world import World, run_once
+from .world import World, run_untraced
 
 CHANGING: Final = frozenset(
     {"create", "mkdir", "rename", "sync", "sync-directory", "truncate", "unlink", "write", "write-durable"}
@@ -170,6 +170,7 @@ def enumerate_crashes(
     recorder = _Recorder(disk or SimDisk(SeededRng(seed)))
     with _rare_collection():
         run.record(recorder, workload)
+        gc.freeze()  # the crash points stay to the end: no need to look at them at every collection
         if only is not None:
             run.replay(recorder.points, only)
         else:
@@ -201,7 +202,7 @@ class _Enumeration:
         async def scenario(_world: World) -> None:
             await workload(recorder.disk, recorder.promises)
 
-        run_once(self._seed, scenario, deadline_seconds=self._deadline_seconds)
+        run_untraced(self._seed, scenario, deadline_seconds=self._deadline_seconds)
         recorder.take("end")
         self.report.points = len(recorder.points)
 
@@ -278,7 +279,7 @@ class _Enumeration:
         async def scenario(_world: World) -> None:
             await self._check(disk, promises)
 
-        run_once(self._seed, scenario, deadline_seconds=self._deadline_seconds)
+        run_untraced(self._seed, scenario, deadline_seconds=self._deadline_seconds)
 
     def _enough(self) -> bool:
         return len(self.report.failures) >= self._max_failures
@@ -296,6 +297,7 @@ def _rare_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()
         gc.collect()

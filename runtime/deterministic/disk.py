@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from crc32c import crc32c
+
 from tallybook.core.errors import DamagedFile, DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, check
 from tallybook.core.limits import GIB
 from tallybook.runtime.disk import Space, WriteSource
@@ -80,7 +82,7 @@ class SimDisk:
     ) -> None:
         self._rng = rng or SeededRng(0)
         self._latency = latency
-        self._latency_rng = self._rng.fork("latency")
+        self._latency_rng = self._rng.fork("latency") if latency.mean_seconds else None
         self._names_with_sync = names_with_sync
         self._locks: dict[str, SimLock] = {}
         self._replacing: dict[str, None] = {}
@@ -245,8 +247,9 @@ class SimDisk:
     ) -> Iterator[tuple[str, SimDisk]]:
         """Every tolerated outcome of a power loss now, described, each as an independent disk."""
         chosen = options or CrashOptions(subsets=subsets)
-        for description, fates in crash_fates(self.state.pending(), rng, chosen):
-            yield description, self.image(fates)
+        now = self.fork()  # the caller may let this disk go on between two of them
+        fates_now = crash_fates(now.state.pending(), rng, chosen)
+        return ((description, now.image(fates)) for description, fates in fates_now)
 
     def crash(self, rng: Rng) -> None:
         """Lose power, in place: pending changes meet random fates; locks, pumps and open files are gone."""
@@ -264,21 +267,23 @@ class SimDisk:
 
     # -- one operation --------------------------------------------------------------------
 
-    def begin(self, name: str, path: str, offset: int = 0, size: int = 0) -> Step:
-        """Count and trace an operation, and find out what is planned for it."""
+    def begin(self, name: str, path: str, offset: int = 0, size: int = 0, *, data: bytes = b"") -> Step:
+        """Count and trace an operation, and find out what is planned for it; ``data`` is what it writes."""
         self.check_life(self.life, path)
         self.operations += 1
         operation = Operation(self.operations, name, path, offset, size)
         self.trace.append(operation)
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimLoop):
-            loop.note(f"{self.name} {operation}")
-        seconds = self._latency.draw(self._latency_rng, name)
-        struck: DiskFault | None = None
-        for fault in self.faults:
-            if fault.strikes(operation) and struck is None:
-                struck = fault
+            loop.note(self.name, operation, crc32c(data))
+        seconds = self._latency.draw(self._latency_rng, name) if self._latency_rng is not None else 0.0
+        struck = self._struck(operation) if self.faults else None
         return Step(self, operation, struck, seconds + (struck.delay_seconds if struck else 0.0))
+
+    def _struck(self, operation: Operation) -> DiskFault | None:
+        """The first planned fault that strikes; every one counts the operation."""
+        striking = [fault for fault in self.faults if fault.strikes(operation)]
+        return striking[0] if striking else None
 
     def check_life(self, life: int, path: str) -> None:
         """Refuse what began before the last power loss."""
@@ -304,10 +309,12 @@ class SimDisk:
     async def _make_level(self, path: str) -> None:
         if self.state.inode(path) is not None:
             raise DiskFailed(f"mkdir {path}: it is a file")
-        if path in self.state.directories:
+        known = self.state.directories.get(path)
+        if known is not None and known.made is None:
             return
+        # Where somebody else is just making it, or failed to, it is not durable yet.
         step = self.begin("mkdir", path)
-        if step.acts:
+        if step.acts and known is None:
             self.state.make_directory(path)
         await step.in_flight()
         self.state.directories[path].made = None

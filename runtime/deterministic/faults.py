@@ -37,8 +37,6 @@ class Latency:
 
     def draw(self, rng: Rng, operation: str) -> float:
         """Seconds that this operation takes."""
-        if not self.mean_seconds:
-            return 0.0
         seconds = self.mean_seconds * _WEIGHTS.get(operation, _OTHER_WEIGHT) * (0.5 + rng.random())
         return seconds * self.tail_factor if rng.random() < self.tail_probability else seconds
 

@@ -48,7 +48,8 @@ class SimFile:
         data = b"".join(buffers)
         if self._durable and (offset % BLOCK_BYTES or len(data) % BLOCK_BYTES):
             raise InvalidArgument(f"{self._path}: a durable write of {offset}+{len(data)} is not aligned")
-        step = self._begin("write-durable" if self._durable else "write", offset, len(data), changes=True)
+        name = "write-durable" if self._durable else "write"
+        step = self._begin(name, offset, len(data), changes=True, data=data)
         if step.effect is Effect.PART:
             data = data[: len(data) // 2 // SECTOR_BYTES * SECTOR_BYTES]
         fitting = self._fitting(offset, data)
@@ -102,13 +103,13 @@ class SimFile:
     def _content(self) -> Content:
         return self._disk.state.files[self._inode].current
 
-    def _begin(self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False) -> Step:
+    def _begin(self, name: str, offset: int = 0, size: int = 0, *, changes: bool = False, data: bytes = b"") -> Step:
         self._disk.check_life(self._life, self._path)
         if self._closed:
             raise DiskFailed(f"{name} {self._path}: the file is closed")
         if changes and not self._writable:
             raise DiskFailed(f"{name} {self._path}: it was opened for reading only")
-        return self._disk.begin(name, self._path, offset, size)
+        return self._disk.begin(name, self._path, offset, size, data=data)
 
     def _fitting(self, offset: int, data: bytes) -> bytes:
         """What the disk has room for: as on a real one, a write may get half way."""

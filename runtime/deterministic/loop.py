@@ -29,6 +29,7 @@ KEPT_TRACE_LINES: Final = 200
 _CLOCK_RESOLUTION_SECONDS: Final = 1e-9
 _MAX_TURNS_AT_ONE_INSTANT: Final = 1_000_000
 _MIN_PRUNE: Final = 64
+_NOTED_BEFORE_HASHING: Final = 4096
 
 
 class Stuck(RuntimeError):
@@ -51,6 +52,11 @@ class _VirtualTime:
         self._deadline_seconds = deadline_seconds
         self._turns = 0
         self.now = 0.0
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline to ``seconds`` from now."""
+        self._deadline_seconds = self.now + seconds
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[object]:
         """Advance to the next timer; ``timeout`` is the loop's wish in seconds, ``None`` for ever."""
@@ -90,7 +96,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._tasks: list[asyncio.Task[Any]] = []
         self._prune_at = _MIN_PRUNE
         self._tasks_made = 0
-        self.trace_tail: deque[str] = deque(maxlen=KEPT_TRACE_LINES)
+        self._noted: list[tuple[float, tuple[object, ...]]] = []
+        self._tail: deque[str] = deque(maxlen=KEPT_TRACE_LINES)
         self.unhandled: list[Unhandled] = []
         self.set_exception_handler(SimLoop._remember_unhandled)
 
@@ -98,16 +105,32 @@ class SimLoop(asyncio.BaseEventLoop):
         """Simulated seconds since the loop was made."""
         return self._virtual.now
 
-    def note(self, event: str) -> None:
-        """Add one line to the trace. Two runs are the same if their traces are."""
-        line = f"{self._virtual.now:.9f} {event}"
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
-        self.trace_tail.append(line)
+    def note(self, *event: object) -> None:
+        """Add one line to the trace: the parts of ``event``, none of which may change later.
+
+        Two runs are the same if their traces are.
+        """
+        self._noted.append((self._virtual.now, event))
+        if len(self._noted) >= _NOTED_BEFORE_HASHING:
+            self._hash_noted()
 
     def trace_digest(self) -> str:
         """SHA-256 of the trace so far, in hex."""
+        self._hash_noted()
         return self._hash.hexdigest()
+
+    def trace_tail(self, lines: int = KEPT_TRACE_LINES) -> list[str]:
+        """The last lines of the trace, at most ``KEPT_TRACE_LINES``."""
+        self._hash_noted()
+        return list(self._tail)[-lines:]
+
+    def _hash_noted(self) -> None:
+        # Put off until many are there, or somebody asks: most short runs are never asked.
+        for seconds, event in self._noted:
+            line = f"{seconds:.9f} {' '.join(map(str, event))}"
+            self._hash.update(f"{line}\n".encode())
+            self._tail.append(line)
+        self._noted.clear()
 
     def create_task(  # type: ignore[override]
         self,
@@ -121,13 +144,27 @@ class SimLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[T] = super().create_task(coro, name=name or f"task-{self._tasks_made}", context=context)
         self._tasks.append(task)
         if len(self._tasks) >= self._prune_at:
-            self._tasks = self.living_tasks()
-            self._prune_at = max(_MIN_PRUNE, 2 * len(self._tasks))
+            self.forget_ended_tasks()
         return task
 
     def living_tasks(self) -> list[asyncio.Task[Any]]:
         """Tasks that have not ended, in order of creation."""
         return [task for task in self._tasks if not task.done()]
+
+    def forget_ended_tasks(self) -> None:
+        """Drop references to tasks that have ended: those whose error nobody looked at say so then."""
+        self._tasks = self.living_tasks()
+        self._prune_at = max(_MIN_PRUNE, 2 * len(self._tasks))
+
+    def raise_unhandled(self) -> None:
+        """Raise the first error that reached nobody."""
+        if self.unhandled:
+            raise self.unhandled[0]
+
+    def wind_down(self, seconds: float) -> None:
+        """Allow ``seconds`` more of simulated time, whatever ended the run, for tasks to end in."""
+        self._leak = None
+        self._virtual.extend(seconds)
 
     def before_turn(self) -> None:
         """Called once a turn, before what is ready runs."""

@@ -15,11 +15,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.transport import Acceptor, Lane
 
 from .link import Link
-from .stream import Connection
+from .stream import Connection, SimStream
 
 DEFAULT_DELAY_SECONDS: Final = (0.0001, 0.0005)
 _FIRST_FREE_PORT: Final = 20_000
@@ -112,18 +114,13 @@ class SimNet:
         if transport is None:
             return
         transport.dead = True
-        for listener in [listener for listener in self._listeners.values() if listener.node == name]:
-            listener.drop()
         if silent:
             self._silent[name] = None
+        for listener in [listener for listener in self._listeners.values() if listener.node == name]:
+            listener.drop()
         for connection in [connection for connection in self._connections if name in connection.names]:
-            own, peer = connection.ends_of(name)
-            own.fail("this node was killed")
-            if silent:
-                asyncio.get_running_loop().call_later(self._keepalive_seconds, connection.broken, "no sign of life")
-            else:
-                connection.broken(f"{name} died")
-            del peer
+            connection.end_of(name).fail("this node was killed")
+            connection.broken(f"{name} died", unnoticed_seconds=self._keepalive_seconds if silent else 0.0)
 
     @property
     def stream_count(self) -> int:
@@ -138,3 +135,163 @@ class SimNet:
         if key not in self._links:
             self._links[key] = Link(self._rng.fork(f"{source}>{target}"), self._delay_seconds)
         return self._links[key]
+
+    async def connect(self, source: str, address: str, lane: Lane) -> SimStream:
+        """Open a stream from node ``source``; returns once the other side has accepted it."""
+        target = address.partition(":")[0]
+        answer: asyncio.Future[SimStream] = asyncio.get_running_loop().create_future()
+        self.link(source, target).carry(lambda: self._knock(source, address, lane, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                answer.result().abort()
+            raise
+
+    def bind(self, node: str, address: str, acceptor: Acceptor) -> SimListener:
+        """Make ``acceptor`` answer at ``address``."""
+        host, colon, port = address.partition(":")
+        if not host or (colon and not port.isdecimal()):
+            raise InvalidConfig(f"{address!r} is not an address: name or name:port is wanted")
+        if colon and int(port) == 0:
+            self._ports += 1
+            port = str(self._ports)
+        bound = f"{node}:{port}" if colon else node
+        if bound in self._listeners:
+            raise InvalidConfig(f"cannot listen on {address}: {bound} is in use")
+        listener = self._listeners[bound] = SimListener(self, node, bound, acceptor)
+        return listener
+
+    def unbind(self, address: str) -> None:
+        """Answer at ``address`` no more."""
+        self._listeners.pop(address, None)
+
+    def _knock(self, source: str, address: str, lane: Lane, answer: asyncio.Future[SimStream]) -> None:
+        """A request to connect has arrived."""
+        target = address.partition(":")[0]
+        if target in self._silent:
+            return
+        there, back = self.link(source, target), self.link(target, source)
+        listener = self._listeners.get(address)
+        if listener is None:
+            back.carry(lambda: _refuse(answer, address))
+            return
+        self._connected += 1
+        rng = self._rng.fork(f"stream {self._connected}")
+        connection = Connection((source, target), address, lane, (there, back), rng, self._window_bytes)
+        self._connections[connection] = None
+        connection.over.add_done_callback(lambda _: self._connections.pop(connection, None))
+        listener.accept(lane, connection.acceptor)
+        back.carry(lambda: _welcome(answer, connection.connector))
+
+    def _between(self, one: str, other: str) -> list[Connection]:
+        return [connection for connection in self._connections if set(connection.names) == {one, other}]
+
+    def _notice(self, source: str, target: str, blocks: int) -> None:
+        """The keepalive time has passed since this block began."""
+        link = self.link(source, target)
+        if link.blocked and link.blocks == blocks:
+            for connection in self._between(source, target):
+                connection.broken("no sign of life")
+
+    def _unclog(self, source: str, target: str, blocks: int) -> None:
+        if self.link(source, target).blocks == blocks:
+            self.heal(source, target)
+
+
+class SimTransport:
+    """The ``Transport`` of one node, until the node is killed."""
+
+    def __init__(self, net: SimNet, name: str) -> None:
+        self._net = net
+        self._name = name
+        self.dead = False
+
+    async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> SimStream:
+        """Open a stream; see the port."""
+        self._check_alive()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                stream = await self._net.connect(self._name, address, lane)
+        except TimeoutError:
+            raise BookieUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
+        self._check_alive()
+        return stream
+
+    async def listen(self, address: str, acceptor: Acceptor) -> SimListener:
+        """Serve an address; see the port."""
+        self._check_alive()
+        return self._net.bind(self._name, address, acceptor)
+
+    def _check_alive(self) -> None:
+        if self.dead:
+            raise BookieUnavailable(f"{self._name} was killed")
+
+
+class SimListener:
+    """A served address and the streams accepted there."""
+
+    def __init__(self, net: SimNet, node: str, address: str, acceptor: Acceptor) -> None:
+        self._net = net
+        self._address = address
+        self._acceptor = acceptor
+        self._serving: dict[asyncio.Task[None], SimStream] = {}
+        self.node = node
+
+    @property
+    def address(self) -> str:
+        """What clients connect to."""
+        return self._address
+
+    async def close(self, grace_seconds: float) -> None:
+        """Accept nothing more, give streams ``grace_seconds`` to end, then drop them."""
+        self._net.unbind(self._address)
+        serving = dict(self._serving)
+        if serving:
+            await asyncio.wait(list(serving), timeout=grace_seconds)
+        for task, stream in serving.items():
+            if not task.done():
+                stream.abort()
+                task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    def accept(self, lane: Lane, stream: SimStream) -> None:
+        """Serve one stream in a task of its own."""
+        task = asyncio.get_running_loop().create_task(
+            self._serve(lane, stream), name=f"{self._address} {lane.value} from {stream.peer}"
+        )
+        self._serving[task] = stream
+        task.add_done_callback(self._served)
+
+    def drop(self) -> None:
+        """The node is dead, and its handlers with it."""
+        self._net.unbind(self._address)
+        for task in self._serving:
+            task.cancel()
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        del self._serving[task]
+
+    async def _serve(self, lane: Lane, stream: SimStream) -> None:
+        try:
+            await self._acceptor(lane, stream)
+        except TallybookError:
+            # The end of a stream in our own words (it broke, the peer broke the rules): it concerns this stream only.
+            stream.abort()
+        except BaseException:
+            stream.abort()
+            raise
+        else:
+            await stream.close()
+
+
+def _welcome(answer: asyncio.Future[SimStream], stream: SimStream) -> None:
+    if answer.done():
+        stream.abort()  # whoever asked has given up
+    else:
+        answer.set_result(stream)
+
+
+def _refuse(answer: asyncio.Future[SimStream], address: str) -> None:
+    if not answer.done():
+        answer.set_exception(BookieUnavailable(f"{address} refuses connections"))

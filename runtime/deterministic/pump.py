@@ -28,6 +28,7 @@ class SimPump:
         self._work = asyncio.Event()
         self._completed: deque[PlannedWrite] = deque()
         self._closing = False
+        self.busy_seconds = 0.0
         self._killed = False
         self._task = self._loop.create_task(self._run(), name=f"pump {name}")
 
@@ -64,8 +65,10 @@ class SimPump:
             if write is None:
                 await self._work.wait()
                 continue
+            began = self._loop.time()
             try:
                 await write.file.write(write.offset, [bytes(self._buffer[: write.size])])
+                self.busy_seconds += self._loop.time() - began
             except StorageError as error:
                 self._deliver()
                 if not self._killed:

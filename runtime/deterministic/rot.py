@@ -21,12 +21,12 @@ class Rot:
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """Invert one bit of the byte at ``offset``."""
         for content in self._both(path):
-            content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]))
+            content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]), remember=False)
 
     def overwrite(self, path: str, offset: int, data: bytes) -> None:
         """Put other bytes at ``offset``."""
         for content in self._both(path):
-            content.write(offset, data)
+            content.write(offset, data, remember=False)
 
     def zero_sector(self, path: str, sector: int) -> None:
         """Clear one sector."""
@@ -73,7 +73,7 @@ class Rot:
     def _put(self, content: Content, sector: int, data: bytes) -> None:
         """Replace a sector without making the file longer."""
         start = sector * SECTOR_BYTES
-        content.write(start, data[: max(0, content.size - start)])
+        content.write(start, data[: max(0, content.size - start)], remember=False)
 
     def _both(self, path: str) -> tuple[Content, Content]:
         file = self._file(path)

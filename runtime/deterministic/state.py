@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -376,6 +377,7 @@ def _runs(change: Written, fate: str) -> Iterator[tuple[str, int, int]]:
         yield letter, start, end
 
 
+@lru_cache(maxsize=64)
 def garbage(number: int, size: int) -> bytes:
     """Bytes that mean nothing; the same for the same change."""
     return hashlib.shake_128(number.to_bytes(8, "big")).digest(size)

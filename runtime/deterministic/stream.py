@@ -11,6 +11,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from crc32c import crc32c
+
 from tallybook.core.errors import BookieUnavailable, check
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.transport import Lane
@@ -130,7 +132,7 @@ class SimStream:
         while not self._outgoing.has_room(len(message)):
             await self._outgoing.room()
             self._check_sendable()
-        self._connection.note(self, f"sends {len(message)} bytes")
+        self._connection.note(self, "sends", len(message), crc32c(message))
         self._outgoing.put(bytes(message))
         if self._connection.rng.random() < _YIELD_PROBABILITY:
             await asyncio.sleep(0)
@@ -205,13 +207,17 @@ class Connection:
         self.connector = SimStream(self, address, there, back, accepted=False)
         self.acceptor = SimStream(self, names[0], back, there, accepted=True)
 
-    def broken(self, reason: str) -> None:
+    def end_of(self, name: str) -> SimStream:
+        """The end that node ``name`` holds."""
+        return self.connector if self.names[0] == name else self.acceptor
+
+    def broken(self, reason: str, *, unnoticed_seconds: float = 0.0) -> None:
         """Break it: what is under way is lost in part, and each end learns of it after a while of its own."""
         loop = asyncio.get_running_loop()
         for pipe in self._pipes:
             pipe.lose(self.rng)
         for end, link in ((self.connector, self._links[1]), (self.acceptor, self._links[0])):
-            loop.call_later(link.delay_seconds[1] * 2 * self.rng.random(), end.fail, reason)
+            loop.call_later(unnoticed_seconds + link.delay_seconds[1] * 2 * self.rng.random(), end.fail, reason)
 
     def dropped_by(self, end: SimStream) -> None:
         """One end is gone: the other learns of it over the network."""
@@ -225,9 +231,9 @@ class Connection:
         if self.connector.over and self.acceptor.over and not self.over.done():
             self.over.set_result(None)
 
-    def note(self, end: SimStream, event: str) -> None:
+    def note(self, end: SimStream, *event: object) -> None:
         """Put an event into the loop's trace."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimLoop):
             source, target = self.names if end is self.connector else self.names[::-1]
-            loop.note(f"net {source}>{target} {self._lane.value} {event}")
+            loop.note("net", source, target, self._lane.value, *event)

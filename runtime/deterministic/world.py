@@ -34,9 +34,9 @@ class World:
     rng: Rng
     clock: SimClock
 
-    def note(self, event: str) -> None:
+    def note(self, *event: object) -> None:
         """Add one line to the trace."""
-        self.loop.note(event)
+        self.loop.note(*event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +71,44 @@ def run_seed(
     gc.disable()
     threads = set(threading.enumerate())
     try:
-        run = run_once(seed, scenario, deadline_seconds=deadline_seconds, shuffle=shuffle)
+        loop, value = run_untraced(seed, scenario, deadline_seconds=deadline_seconds, shuffle=shuffle)
     finally:
         if collecting:
             gc.enable()
         gc.collect()
+    loop.raise_unhandled()  # a task in a reference cycle tells of its error only when it is collected
     left = [thread.name for thread in threading.enumerate() if thread not in threads]
     if left:
         raise Leak(f"threads left behind: {sorted(left)}")
-    return run
+    return SeedRun(seed, value, loop.trace_digest(), loop.time())
 
 
 def run_once(
     seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
 ) -> SeedRun[T]:
     """``run_seed`` for callers that run thousands and look after garbage collection themselves."""
+    loop, value = run_untraced(seed, scenario, deadline_seconds=deadline_seconds, shuffle=shuffle)
+    return SeedRun(seed, value, loop.trace_digest(), loop.time())
+
+
+def run_untraced(
+    seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
+) -> tuple[SimLoop, T]:
+    """``run_once`` for callers who do not need the digest: returns the closed loop, and the value."""
     rng = SeededRng(seed)
     loop = SimLoop(deadline_seconds=deadline_seconds, shuffle=rng.fork("shuffle") if shuffle else None)
     world = World(seed, loop, rng.fork("world"), SimClock())
     try:
         value = loop.run_until_complete(_main(scenario, world))
-        if loop.unhandled:
-            raise loop.unhandled[0]
-        return SeedRun(seed, value, loop.trace_digest(), loop.time())
+        loop.forget_ended_tasks()
+        loop.raise_unhandled()
     except BaseException as error:
         error.add_note(f"seed {seed}, at {loop.time():.6f} simulated seconds; the trace ends with")
-        error.add_note("\n".join(list(loop.trace_tail)[-SHOWN_TRACE_LINES:]))
+        error.add_note("\n".join(loop.trace_tail(SHOWN_TRACE_LINES)))
         raise
     finally:
         _clean_up(loop)
+    return loop, value
 
 
 async def _main(scenario: Scenario[T], world: World) -> T:
@@ -108,15 +117,19 @@ async def _main(scenario: Scenario[T], world: World) -> T:
 
 def _clean_up(loop: SimLoop) -> None:
     """Cancel what the scenario left running, so that nothing outlives the loop."""
-    living: list[asyncio.Task[Any]] = loop.living_tasks()
+    loop.wind_down(_CLEAN_UP_SECONDS)
+    living = loop.living_tasks()
     for task in living:
         task.cancel()
     try:
-        if living:
-            loop.run_until_complete(asyncio.wait(living, timeout=_CLEAN_UP_SECONDS))
+        loop.run_until_complete(_ended(living))
         loop.run_until_complete(loop.shutdown_asyncgens())
-    except (Stuck, Leak):
-        # The run's own error is on its way, or the deadline passed while tasks were ending.
-        loop.note("clean-up cut short")
+    except (Stuck, Leak) as error:
+        # A task refuses to end. That is not what this run was about: its own outcome counts.
+        loop.note("clean-up cut short", error)
     finally:
         loop.close()
+
+
+async def _ended(tasks: list[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

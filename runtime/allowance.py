@@ -1,0 +1,68 @@
+"""A number of things (bytes, requests) that may be in use at once.
+
+Who asks for more than is free waits, in the order of coming.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from tallybook.core.errors import TallybookError, check
+
+
+class Allowance:
+    """``total`` units to share. Every ``take`` is matched by a ``give``."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._free = total
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._error: TallybookError | None = None
+
+    @property
+    def in_use(self) -> int:
+        """Units taken and not given back."""
+        return self._total - self._free
+
+    async def take(self, units: int) -> None:
+        """Wait until ``units`` are free, and take them; none at all never waits. The caller sees to a deadline.
+
+        Raises:
+            TallybookError: what ``fail`` was called with.
+        """
+        check(units <= self._total, f"{units} units wanted of {self._total}")
+        if self._error is not None:
+            raise self._error
+        if not units or (units <= self._free and not self._waiting):
+            self._free -= units
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((units, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                # Granted in the same turn in which the caller was cancelled.
+                self.give(units)
+            raise
+
+    def give(self, units: int) -> None:
+        """Give ``units`` back, and let the next ones in."""
+        self._free += units
+        while self._waiting:
+            wanted, turn = self._waiting[0]
+            if not turn.done():
+                if wanted > self._free:
+                    return
+                self._free -= wanted
+                turn.set_result(None)
+            self._waiting.popleft()
+
+    def fail(self, error: TallybookError) -> None:
+        """Raise ``error`` at everyone who waits, and at everyone who comes later."""
+        self._error = error
+        waiting, self._waiting = self._waiting, deque()
+        for _, turn in waiting:
+            if not turn.done():
+                turn.set_exception(error)

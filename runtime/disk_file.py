@@ -1,0 +1,217 @@
+"""An open file of the real disk.
+
+Operations run on disk threads. Two things need care there. A file may be closed while an
+abandoned operation still runs, and its descriptor must not be reused under it: so the last
+user closes. And after a failed sync nobody knows what the device holds: the file is
+*poisoned*, and everything tried on it afterwards, through this handle or a new one, fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
+from tallybook.core.limits import BLOCK_BYTES
+
+from . import disk_os
+
+T = TypeVar("T")
+
+FileId = tuple[int, int]
+"""Device and inode number."""
+
+
+@dataclass(slots=True)
+class DiskThreads:
+    """What the files of one disk share: threads, and which files are poisoned by a failed sync."""
+
+    readers: Executor
+    writers: Executor
+    poisoned: dict[FileId, str] = field(default_factory=dict)
+
+    async def read(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on a reader thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, function)
+
+    async def write(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on a writer thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.writers, function)
+
+    async def acquire(self, function: Callable[[], T], release: Callable[[T], None]) -> T:
+        """Like ``write``, for a result that must be released if its caller was cancelled meanwhile."""
+        running = self.writers.submit(function)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(lambda done: _discard(done, release))
+            raise
+
+
+def _discard(done: Future[T], release: Callable[[T], None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        release(done.result())
+
+
+class RealFile:
+    """A ``DiskFile`` over a descriptor.
+
+    Args:
+        fd: owned by this object from now on.
+        durable: every write is durable when it returns.
+        direct: the descriptor bypasses the page cache and syncs by itself.
+    """
+
+    def __init__(self, threads: DiskThreads, path: str, fd: int, *, durable: bool, direct: bool) -> None:
+        status = os.fstat(fd)
+        self._threads = threads
+        self._path = path
+        self._fd = fd
+        self._durable = durable
+        self._direct = direct
+        self._id: FileId = (status.st_dev, status.st_ino)
+        self._lock = threading.Lock()
+        self._users = 0
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The name it was opened under."""
+        return self._path
+
+    @property
+    def direct(self) -> bool:
+        """Whether it bypasses the page cache."""
+        return self._direct
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+        read = disk_os.read_bounced if self._direct else disk_os.read_all
+        return await self._threads.read(lambda: self._run("read", lambda: read(self._fd, size, offset)))
+
+    async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write ``buffers`` back to back; durable on return where the file was opened so."""
+        if self._durable:
+            size = sum(map(len, buffers))
+            if offset % BLOCK_BYTES or size % BLOCK_BYTES:
+                raise InvalidArgument(f"{self._path}: a durable write of {offset}+{size} is not aligned")
+            await self._threads.write(lambda: self._write_durably(buffers, offset))
+        else:
+            await self._threads.write(lambda: self._run("write", lambda: disk_os.write_all(self._fd, buffers, offset)))
+
+    async def sync(self) -> None:
+        """Make every completed write, and the file's size, durable."""
+        await self._threads.write(self._sync)
+
+    async def size(self) -> int:
+        """Length in bytes."""
+        # Not by fstat: of a block device that is zero.
+        return await self._threads.read(lambda: self._run("size", lambda: os.lseek(self._fd, 0, os.SEEK_END)))
+
+    async def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        await self._threads.write(lambda: self._run("truncate", lambda: os.ftruncate(self._fd, size)))
+
+    async def close(self) -> None:
+        """Release the file; a second close does nothing."""
+        self.release()
+
+    def release(self) -> None:
+        """``close`` for any thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            last = not self._users
+        if last:
+            os.close(self._fd)
+
+    def write_aligned(self, view: memoryview, offset: int) -> None:
+        """Write memory that suits a direct descriptor, on the calling thread; durable when it returns.
+
+        A pump spends its life here: one system call, and little else.
+
+        Raises:
+            DiskFull: part of it may have been written.
+            DiskFailed: the device refused; the file is poisoned.
+        """
+        self._enter("write")
+        try:
+            written = os.pwrite(self._fd, view, offset)
+            if written < len(view):
+                disk_os.write_all(self._fd, [view[written:]], offset + written)
+            if not self._direct:
+                self._flush()
+        except OSError as error:
+            raise self._refused(error, "write", poison=self._direct) from error
+        finally:
+            self._leave()
+
+    def _write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
+        with self._used("write"):
+            try:
+                if self._direct:
+                    disk_os.write_bounced(self._fd, buffers, offset)
+                else:
+                    disk_os.write_all(self._fd, buffers, offset)
+            except OSError as error:
+                raise self._refused(error, "write", poison=self._direct) from error
+            if not self._direct:
+                self._flush()
+
+    def _sync(self) -> None:
+        with self._used("sync"):
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            disk_os.flush(self._fd)
+        except OSError as error:
+            # Even for want of space: what could not be placed is lost, and the kernel has forgotten it.
+            self._threads.poisoned[self._id] = str(error)
+            raise DiskFailed(f"cannot sync {self._path}: {error.strerror or error}") from error
+
+    def _refused(self, error: OSError, doing: str, *, poison: bool) -> Exception:
+        refusal = disk_os.translate(error, doing, self._path)
+        if poison and not isinstance(refusal, DiskFull):
+            self._threads.poisoned[self._id] = str(error)
+        return refusal
+
+    def _run(self, doing: str, function: Callable[[], T]) -> T:
+        with self._used(doing):
+            try:
+                return function()
+            except OSError as error:
+                raise self._refused(error, doing, poison=False) from error
+
+    @contextmanager
+    def _used(self, doing: str) -> Iterator[None]:
+        """Keep the descriptor open while in use."""
+        self._enter(doing)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self, doing: str) -> None:
+        with self._lock:
+            if self._closed:
+                raise DiskFailed(f"cannot {doing} {self._path}: the file is closed")
+            if self._id in self._threads.poisoned:
+                reason = self._threads.poisoned[self._id]
+                raise DiskFailed(f"cannot {doing} {self._path}: an earlier sync failed ({reason})")
+            self._users += 1
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._closed and not self._users
+        if last:
+            os.close(self._fd)

@@ -1,0 +1,179 @@
+"""System calls of the real disk: whole writes, syncs that reach the device, and errors in our own words.
+
+Everything here blocks and runs on a disk thread, never on the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import DiskFailed, DiskFull
+from tallybook.core.limits import BLOCK_BYTES, MIB
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+BOUNCE_BYTES: Final = MIB
+"""Size of the aligned buffer through which direct reads and writes go; one for each disk thread."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
+# Without O_NONBLOCK, opening a FIFO that stands where a file is expected would never return.
+_OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
+_DIRECT_FLAGS: Final = getattr(os, "O_DIRECT", 0) | getattr(os, "O_DSYNC", 0)
+
+_per_thread = threading.local()
+
+
+def translate(error: OSError, doing: str, path: str) -> Exception:
+    """What the disk port says instead of ``error``."""
+    if error.errno == errno.ENOENT:
+        return FileNotFoundError(errno.ENOENT, f"cannot {doing}: no such file or directory", path)
+    kind = DiskFull if error.errno in _FULL else DiskFailed
+    return kind(f"cannot {doing} {path}: {error.strerror or error}")
+
+
+@contextmanager
+def translated(doing: str, path: str) -> Iterator[None]:
+    """Raise the port's errors in place of the system's."""
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, doing, path) from error
+
+
+def open_file(path: str, flags: int) -> int:
+    """Open a regular file or a block device and return its descriptor."""
+    fd = os.open(path, flags | _OPEN_FLAGS, FILE_MODE)
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "neither a regular file nor a block device")
+    return fd
+
+
+def open_direct(path: str, flags: int) -> int | None:
+    """Like ``open_file``, past the page cache and durable write by write; ``None`` where that is refused."""
+    if not hasattr(os, "O_DIRECT"):
+        return None
+    try:
+        return open_file(path, flags | _DIRECT_FLAGS)
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOTSUP}:
+            return None
+        raise
+
+
+def flush(fd: int) -> None:
+    """Make data and size durable, on the device and not only in its cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write all of ``buffers`` at ``offset``, however many calls it takes."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+    first = 0
+    while first < len(views):
+        written = os.pwritev(fd, views[first : first + _IOV_MAX], offset)
+        offset += written
+        while first < len(views) and written >= len(views[first]):
+            written -= len(views[first])
+            first += 1
+        if written:
+            views[first] = views[first][written:]
+
+
+def read_all(fd: int, size: int, offset: int) -> bytes:
+    """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+    data = os.pread(fd, size, offset)
+    while 0 < len(data) < size:
+        more = os.pread(fd, size - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def write_bounced(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """``write_all`` for a direct descriptor: through memory that is aligned."""
+    data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers)).cast("B")
+    bounce = _bounce_buffer()
+    for start in range(0, len(data), BOUNCE_BYTES):
+        part = data[start : start + BOUNCE_BYTES]
+        bounce[: len(part)] = part
+        write_all(fd, [bounce[: len(part)]], offset + start)
+
+
+def read_bounced(fd: int, size: int, offset: int) -> bytes:
+    """``read_all`` for a direct descriptor: whole blocks, cut to what was asked for."""
+    at = offset // BLOCK_BYTES * BLOCK_BYTES
+    skip, end = offset - at, -(-(offset + size) // BLOCK_BYTES) * BLOCK_BYTES
+    bounce = _bounce_buffer()
+    parts: list[bytes] = []
+    while at < end:
+        wanted = min(end - at, BOUNCE_BYTES)
+        got = os.preadv(fd, [bounce[:wanted]], at)
+        parts.append(bytes(bounce[:got]))
+        at += got
+        if got < wanted:  # the end of the file: only there is a direct read short
+            break
+    return b"".join(parts)[skip : skip + size]
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directories(path: str) -> None:
+    """Create ``path`` and what is missing above it, each level durable before the next."""
+    parent = os.path.dirname(path.rstrip("/")) or "/"
+    if not os.path.isdir(parent):
+        make_directories(parent)
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    # Also when it was there: an earlier process may have died between creating it and this.
+    sync_directory(parent)
+
+
+def replace(path: str, temporary: str, data: bytes) -> None:
+    """Put ``data`` under ``path`` by way of ``temporary``; all of it durable, or nothing changed."""
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fd, [data], 0)
+        flush(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    sync_directory(os.path.dirname(path) or "/")
+
+
+def aligned_buffer(size: int) -> memoryview:
+    """Zeroed memory whose address suits direct writes."""
+    return memoryview(mmap.mmap(-1, size))
+
+
+def _bounce_buffer() -> memoryview:
+    buffer: memoryview | None = getattr(_per_thread, "buffer", None)
+    if buffer is None:
+        buffer = _per_thread.buffer = aligned_buffer(BOUNCE_BYTES)
+    return buffer

@@ -1,0 +1,138 @@
+"""The pump of the real disk: a thread that writes what its source gives it, one durable write at a time.
+
+This is the hottest loop of a bookie. The thread takes the next write itself as soon as the
+device is free, so no turn of the event loop lies between two writes; the event loop hears of
+finished writes in bunches, by at most one scheduled call at a time; and a kick costs a flag
+test while the thread is awake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from tallybook.core.errors import InvalidArgument, InvariantViolation, RequestTimeout
+from tallybook.core.limits import BLOCK_BYTES
+
+from .disk import PlannedWrite, WriteSource
+from .disk_file import RealFile
+from .disk_os import aligned_buffer
+
+CLOSE_SECONDS: Final = 60.0
+_JOIN_SECONDS: Final = 1.0
+
+
+class ThreadPump:
+    """A ``Pump`` with a thread of its own. Made, kicked and closed on one event loop.
+
+    Raises:
+        InvalidArgument: ``buffer_bytes`` is not a positive multiple of ``BLOCK_BYTES``.
+    """
+
+    def __init__(self, source: WriteSource, *, name: str, buffer_bytes: int) -> None:
+        if buffer_bytes <= 0 or buffer_bytes % BLOCK_BYTES:
+            raise InvalidArgument(f"a pump's buffer of {buffer_bytes} bytes is not a multiple of {BLOCK_BYTES}")
+        self._source = source
+        self._name = name
+        self._buffer = aligned_buffer(buffer_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._completed: deque[PlannedWrite] = deque()
+        self._failure: tuple[PlannedWrite, Exception] | None = None
+        self._defect: BaseException | None = None
+        self._drain_scheduled = False
+        self._closing = False
+        self.busy_seconds = 0.0
+        """Seconds the device has spent on writes; written by the thread alone."""
+        # The thread sleeps by acquiring the gate. Only ``kick`` opens it, and only for a sleeper.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._asleep = False
+        self._thread = threading.Thread(target=self._run, name=f"pump-{name}", daemon=True)
+        self._thread.start()
+
+    def kick(self) -> None:
+        """Say that the source has work."""
+        if self._asleep:
+            self._asleep = False
+            self._gate.release()
+
+    async def close(self) -> None:
+        """Finish the write in progress, deliver what is done, and stop.
+
+        Raises:
+            RequestTimeout: the write in progress did not end within ``CLOSE_SECONDS``.
+        """
+        self._closing = True
+        self.kick()
+        done, _ = await asyncio.wait([self._ended], timeout=CLOSE_SECONDS)
+        if not done:
+            raise RequestTimeout(f"pump {self._name}: a write did not end within {CLOSE_SECONDS} s")
+        self._thread.join(_JOIN_SECONDS)  # its last act was to set the future: this does not wait
+
+    # -- on the pump's thread -------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._pump()
+        except BaseException as error:  # noqa: BLE001 - told on the event loop, where it can end the node
+            self._defect = error
+        self._tell(self._end)
+
+    def _pump(self) -> None:
+        buffer, take = self._buffer, self._source.take
+        while not self._closing:
+            write = take(buffer) or self._sleep()
+            if write is None:
+                continue
+            try:
+                file = write.file
+                if not isinstance(file, RealFile):
+                    raise InvariantViolation(f"pump {self._name}: {file.path} is a file of another disk")
+                began = time.monotonic()
+                file.write_aligned(buffer[: write.size], write.offset)
+                self.busy_seconds += time.monotonic() - began
+            except Exception as error:  # noqa: BLE001 - whatever it is, the source must hear of it
+                self._failure = (write, error)
+                return
+            self._completed.append(write)
+            if not self._drain_scheduled:
+                self._drain_scheduled = True
+                self._tell(self._drain)
+
+    def _sleep(self) -> PlannedWrite | None:
+        """Wait for a kick, unless work came before anybody could know that a kick was needed."""
+        self._gate.acquire(blocking=False)  # drop the kick of an earlier sleep that came too late for it
+        self._asleep = True
+        write = self._source.take(self._buffer)
+        if write is None and not self._closing:
+            self._gate.acquire()
+        self._asleep = False
+        return write
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            # The loop is closed: nobody is left to be told, and nothing more may be promised.
+            self._closing = True
+
+    # -- on the event loop ----------------------------------------------------------------
+
+    def _drain(self) -> None:
+        self._drain_scheduled = False  # before looking: what completes from now on schedules again
+        completed, done = self._completed, self._source.done
+        while completed:
+            done(completed.popleft())
+
+    def _end(self) -> None:
+        self._drain()
+        if self._failure is not None:
+            self._source.failed(*self._failure)
+        self._ended.set_result(None)
+        if self._defect is not None:
+            raise InvariantViolation(f"pump {self._name}: its source raised") from self._defect

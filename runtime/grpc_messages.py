@@ -1,0 +1,388 @@
+"""The messages of ``bookie.proto`` as plain values, and back.
+
+The only place where client and bookie meet the generated code. What a lane sends and
+receives are the values below and those of ``core.answers``; batches inside a decoded message
+are views into the bytes it came in (``wire``).
+
+Decoders raise ProtocolViolation for whatever is not a message of the kind expected. They do
+not judge the values in it: ids and sizes are for the bookie to check, who answers the one
+request they came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.errors import (
+    Busy,
+    InvalidArgument,
+    InvariantViolation,
+    ProtocolViolation,
+    TallybookError,
+    error_from_wire,
+)
+from tallybook.proto import bookie_pb2 as pb
+
+from .wire import PROTOCOL_VERSION, frame_batches, split_batches
+
+M = TypeVar("M", bound=Message)
+
+MAX_MESSAGE_CHARACTERS: Final = 1000
+"""Longest sentence of an error that is sent to a peer."""
+
+
+class Hello(NamedTuple):
+    """What a client says first on a stream. ``expected`` is the bookie's life it means, ``None`` on first contact."""
+
+    cluster_id: str
+    client_id: str
+    expected: Incarnation | None
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Welcome(NamedTuple):
+    """What a bookie answers: who it is, and what it grants on this stream."""
+
+    bookie_id: str
+    incarnation: Incarnation
+    credit_bytes: int
+    max_requests: int
+    max_waits: int
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Attach(NamedTuple):
+    """The key of a ledger, for the adds that follow."""
+
+    ledger_id: int
+    key: bytes
+
+
+class Adds(NamedTuple):
+    """A message of the Add stream: the attachment takes effect before the batches."""
+
+    attach: Attach | None
+    batches: Sequence[Buffer]
+
+
+class Ack(NamedTuple):
+    """The fate of the ``number``-th batch of a stream."""
+
+    number: int
+    answer: AddAnswer
+
+
+class ReadBatches(NamedTuple):
+    """Ask for whole batches."""
+
+    ledger_id: int
+    first: int
+    last: int
+    max_bytes: int
+
+
+class ReadEntry(NamedTuple):
+    """Ask for one entry."""
+
+    ledger_id: int
+    entry_id: int
+
+
+class ReadLac(NamedTuple):
+    """Ask for the LAC."""
+
+    ledger_id: int
+
+
+class WaitLac(NamedTuple):
+    """Ask for the LAC once it is above ``above``: a long poll."""
+
+    ledger_id: int
+    above: int
+    timeout_ms: int
+
+
+class Fence(NamedTuple):
+    """Ask for a fence."""
+
+    ledger_id: int
+    key: bytes
+
+
+class RecoveryRead(NamedTuple):
+    """Ask for a fence and one batch."""
+
+    ledger_id: int
+    entry_id: int
+    key: bytes
+
+
+class RecoveryAdd(NamedTuple):
+    """Ask to hold a batch that recovery or repair copies."""
+
+    key: bytes
+    batch: Buffer
+
+
+class WriteLac(NamedTuple):
+    """Ask to remember a LAC."""
+
+    ledger_id: int
+    lac: int
+    key: bytes
+
+
+Ask: TypeAlias = ReadBatches | ReadEntry | ReadLac | WaitLac | Fence | RecoveryRead | RecoveryAdd | WriteLac
+Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | FenceAnswer | None
+"""``None``: done, and durable."""
+
+
+class Request(NamedTuple):
+    """One request; ``ask`` is ``None`` if it is of a kind this version does not know."""
+
+    request_id: int
+    ask: Ask | None
+
+
+class Reply(NamedTuple):
+    """The outcome of one request; of the whole stream if ``request_id`` is 0."""
+
+    request_id: int
+    outcome: Answer | TallybookError
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """A Hello, as the first message of any stream."""
+    message = pb.Hello(protocol_version=hello.protocol_version, cluster_id=hello.cluster_id, client_id=hello.client_id)
+    if hello.expected is not None:
+        message.expected.CopyFrom(_incarnation(hello.expected))
+    # Hello, Welcome and Failure have the same numbers on every stream: one encoding serves all.
+    return pb.Request(hello=message).SerializeToString()
+
+
+def decode_hello(message: bytes) -> Hello:
+    """The Hello that must come first."""
+    request = _parse(pb.Request, message)
+    if not request.HasField("hello"):
+        raise ProtocolViolation("the first message of a stream is not a hello")
+    hello = request.hello
+    expected = _incarnation_of(hello.expected) if hello.HasField("expected") else None
+    return Hello(hello.cluster_id, hello.client_id, expected, hello.protocol_version)
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    """A Welcome, as the first message back."""
+    message = pb.Welcome(
+        protocol_version=welcome.protocol_version,
+        bookie_id=welcome.bookie_id,
+        incarnation=_incarnation(welcome.incarnation),
+        credit_bytes=welcome.credit_bytes,
+        max_requests=welcome.max_requests,
+        max_waits=welcome.max_waits,
+    )
+    return pb.Reply(welcome=message).SerializeToString()
+
+
+def decode_welcome(message: bytes) -> Welcome:
+    """The Welcome that must come first.
+
+    Raises:
+        TallybookError: the bookie refused the stream, with this.
+    """
+    reply = _parse(pb.Reply, message)
+    if reply.HasField("failure"):
+        raise _error_of(reply.failure)
+    if not reply.HasField("welcome"):
+        raise ProtocolViolation("the first message of a bookie is not a welcome")
+    welcome = reply.welcome
+    return Welcome(
+        welcome.bookie_id,
+        _incarnation_of(welcome.incarnation),
+        welcome.credit_bytes,
+        welcome.max_requests,
+        welcome.max_waits,
+        welcome.protocol_version,
+    )
+
+
+def encode_refusal(error: TallybookError) -> bytes:
+    """The reason for which a stream of any kind ends."""
+    return encode_reply(0, error)
+
+
+def encode_attach(attach: Attach) -> bytes:
+    """An attachment; frames of batches may follow in the same message."""
+    return pb.AddRequest(attach=pb.Attach(ledger_id=attach.ledger_id, key=attach.key)).SerializeToString()
+
+
+def decode_adds(message: bytes) -> Adds:
+    """A message of the Add stream after the hello."""
+    rest, batches = split_batches(message)
+    if not rest:
+        return Adds(None, batches)
+    request = _parse(pb.AddRequest, rest)
+    if request.HasField("hello"):
+        raise ProtocolViolation("a second hello")
+    attach = Attach(request.attach.ledger_id, request.attach.key) if request.HasField("attach") else None
+    return Adds(attach, batches)
+
+
+def encode_acks(acks: Iterable[Ack]) -> bytes:
+    """Acks, gathered."""
+    reply = pb.AddReply()
+    append = reply.acks.add
+    for number, (ledger_id, first_entry_id, entry_count, code, retry_after_ms) in acks:
+        append(
+            number=number,
+            ledger_id=ledger_id,
+            first_entry_id=first_entry_id,
+            entry_count=entry_count,
+            code=code,
+            retry_after_ms=retry_after_ms,
+        )
+    return reply.SerializeToString()
+
+
+def decode_acks(message: bytes) -> list[Ack]:
+    """Acks of an Add stream.
+
+    Raises:
+        TallybookError: the bookie ends the stream, with this.
+    """
+    reply = _parse(pb.AddReply, message)
+    if reply.HasField("failure"):
+        raise _error_of(reply.failure)
+    return [
+        Ack(
+            ack.number,
+            AddAnswer(ack.ledger_id, ack.first_entry_id, ack.entry_count, ack.code, ack.retry_after_ms),
+        )
+        for ack in reply.acks
+    ]
+
+
+def encode_request(request_id: int, ask: Ask) -> bytes:
+    """A request of the Read or Control stream.
+
+    Raises:
+        InvalidArgument: a value that its field cannot hold.
+    """
+    name, kind, fields = _ASKS[type(ask)]
+    try:
+        part = kind(**{field: getattr(ask, field) for field in fields})
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+    front = pb.Request(request_id=request_id, **{name: part}).SerializeToString()
+    return frame_batches(front, (ask.batch,)) if isinstance(ask, RecoveryAdd) else front
+
+
+def decode_request(message: bytes) -> Request:
+    """A request of the Read or Control stream."""
+    rest, batches = split_batches(message)
+    request = _parse(pb.Request, rest)
+    if not request.request_id:
+        raise ProtocolViolation("a request without an id")
+    name = request.WhichOneof("ask")
+    if len(batches) != (name == "recovery_add"):
+        raise ProtocolViolation(f"{len(batches)} batches in a request of kind {name}")
+    if name is None:
+        return Request(request.request_id, None)
+    part = getattr(request, name)
+    if name == "recovery_add":
+        return Request(request.request_id, RecoveryAdd(part.key, batches[0]))
+    make, fields = _ASKS_BY_NAME[name]
+    return Request(request.request_id, make(*[getattr(part, field) for field in fields]))
+
+
+def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
+    """The outcome of a request."""
+    reply = pb.Reply(request_id=request_id)
+    batches: tuple[Buffer, ...] = ()
+    if isinstance(outcome, TallybookError):
+        reply.failure.CopyFrom(_failure(outcome))
+    elif isinstance(outcome, ReadAnswer):
+        reply.batches_answer.lac = outcome.lac
+        batches = outcome.batches
+    elif isinstance(outcome, EntrySlice):
+        reply.entry_answer.CopyFrom(pb.EntryAnswer(**{name: getattr(outcome, name) for name in _ENTRY_FIELDS}))
+    elif isinstance(outcome, LacAnswer):
+        reply.lac_answer.CopyFrom(pb.LacAnswer(lac=outcome.lac, fenced=outcome.fenced))
+    elif isinstance(outcome, FenceAnswer):
+        reply.fence_answer.CopyFrom(pb.FenceAnswer(lac=outcome.lac, last_held=outcome.last_held))
+    else:
+        reply.done_answer.SetInParent()
+    front = reply.SerializeToString()
+    return frame_batches(front, batches) if batches else front
+
+
+def decode_reply(message: bytes) -> Reply:
+    """The outcome of a request."""
+    rest, batches = split_batches(message)
+    reply = _parse(pb.Reply, rest)
+    name = reply.WhichOneof("answer")
+    decode = _ANSWERS.get(name or "")
+    if decode is None:
+        raise ProtocolViolation("a reply without an answer")
+    if batches and name != "batches_answer":
+        raise ProtocolViolation(f"batches in a reply of kind {name}")
+    return Reply(reply.request_id, decode(reply, batches))
+
+
+_ENTRY_FIELDS = ("ledger_id", "entry_id", "payload", "payload_crc", "written_at_us", "lac")
+
+_ASKS: dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
+    ReadBatches: ("read_batches", pb.ReadBatches, ReadBatches._fields),
+    ReadEntry: ("read_entry", pb.ReadEntry, ReadEntry._fields),
+    ReadLac: ("read_lac", pb.ReadLac, ReadLac._fields),
+    WaitLac: ("wait_lac", pb.WaitLac, WaitLac._fields),
+    Fence: ("fence", pb.Fence, Fence._fields),
+    RecoveryRead: ("recovery_read", pb.RecoveryRead, RecoveryRead._fields),
+    RecoveryAdd: ("recovery_add", pb.RecoveryAdd, ("key",)),
+    WriteLac: ("write_lac", pb.WriteLac, WriteLac._fields),
+}
+_ASKS_BY_NAME: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    name: (make, fields) for make, (name, _, fields) in _ASKS.items()
+}
+
+_ANSWERS: dict[str, Callable[[pb.Reply, list[memoryview]], Answer | TallybookError]] = {
+    "failure": lambda reply, _: _error_of(reply.failure),
+    "batches_answer": lambda reply, batches: ReadAnswer(tuple(batches), reply.batches_answer.lac),
+    "entry_answer": lambda reply, _: EntrySlice(*[getattr(reply.entry_answer, name) for name in _ENTRY_FIELDS]),
+    "lac_answer": lambda reply, _: LacAnswer(reply.lac_answer.lac, reply.lac_answer.fenced),
+    "fence_answer": lambda reply, _: FenceAnswer(reply.fence_answer.lac, reply.fence_answer.last_held),
+    "done_answer": lambda _, __: None,
+}
+
+
+def _parse(kind: type[M], message: bytes) -> M:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise ProtocolViolation(f"bytes that are no {kind.__name__}: {error}") from None
+
+
+def _incarnation(value: Incarnation) -> pb.Incarnation:
+    return pb.Incarnation(directory_uuid=value.directory_uuid, boot=value.boot)
+
+
+def _incarnation_of(message: pb.Incarnation) -> Incarnation:
+    return Incarnation(message.directory_uuid, message.boot)
+
+
+def _failure(error: TallybookError) -> pb.Failure:
+    """An error for the peer. A defect on this side must not look like a defect on that side."""
+    internal = isinstance(error, InvariantViolation)
+    return pb.Failure(
+        code=TallybookError.wire_code if internal else error.wire_code,
+        message=error.message[:MAX_MESSAGE_CHARACTERS],
+        retry_after_ms=error.retry_after_ms if isinstance(error, Busy) else 0,
+    )
+
+
+def _error_of(failure: pb.Failure) -> TallybookError:
+    return error_from_wire(failure.code, failure.message, failure.retry_after_ms)

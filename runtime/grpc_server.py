@@ -1,0 +1,176 @@
+"""Streams over gRPC, seen from the server: one port with the bookie's lanes, health and reflection.
+
+The server knows nothing of what flows. It turns each call into a ``MessageStream`` and gives
+it to the acceptor; when that returns, the call ends. Frames that are not gRPC, messages above
+the limit, unknown methods and floods of streams are refused by gRPC itself, connection by
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tallybook.core.errors import BookieUnavailable, InvalidConfig
+from tallybook.proto import bookie_pb2
+
+from .grpc_options import SERVER_OPTIONS, SERVICE
+from .transport import Acceptor, Lane
+
+Serving: TypeAlias = "dict[asyncio.Task[None], None]"
+"""Acceptors at work. A dict, because it keeps its order and a set of tasks does not."""
+
+_ACCEPTOR_GRACE_SECONDS: Final = 2.0
+
+
+class GrpcListener:
+    """A served address. Made by ``listen``."""
+
+    def __init__(self, server: grpc.aio.Server, health_servicer: Any, address: str, serving: Serving) -> None:
+        self._server = server
+        self._health = health_servicer
+        self._address = address
+        self._serving = serving
+
+    @property
+    def address(self) -> str:
+        """Host and port that clients connect to."""
+        return self._address
+
+    async def close(self, grace_seconds: float) -> None:
+        """Accept nothing more, give streams ``grace_seconds`` to end, then drop them."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+        # The calls are over; their acceptors have yet to hear of it.
+        serving = list(self._serving)
+        if serving:
+            await asyncio.wait(serving, timeout=_ACCEPTOR_GRACE_SECONDS)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def listen(address: str, acceptor: Acceptor, *, max_streams: int) -> GrpcListener:
+    """Serve ``address`` with the lanes, the standard health service and reflection.
+
+    Raises:
+        InvalidConfig: the address cannot be bound.
+    """
+    # Above the service's own count, whose refusal is typed; this one is the last line.
+    server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=max_streams + max_streams // 8 + 8)
+    serving: Serving = {}
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, serving), None, None)
+        for lane in Lane
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    served = (bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name, health.SERVICE_NAME)
+    reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), server)
+    port = _bind(server, address)
+    await server.start()
+    for name in ("", *served):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    host = address.rpartition(":")[0]
+    return GrpcListener(server, health_servicer, f"{host}:{port}", serving)
+
+
+def _bind(server: grpc.aio.Server, address: str) -> int:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidConfig(f"{address!r} is not an address: host:port is wanted")
+    try:
+        bound: int = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise InvalidConfig(f"cannot listen on {address}: in use, or not an address of this machine")
+    return bound
+
+
+def _handler(lane: Lane, acceptor: Acceptor, serving: Serving) -> Callable[[Any, Any], Awaitable[None]]:
+    async def serve(_requests: object, context: Any) -> None:
+        stream = _ServerStream(context)
+        # The acceptor runs in a task of its own: a connection that is lost reaches it as a broken stream, not as a
+        # cancellation in the middle of whatever it awaits.
+        task = asyncio.get_running_loop().create_task(_accepted(acceptor, lane, stream), name=f"{lane.value} stream")
+        serving[task] = None
+        task.add_done_callback(serving.pop)
+        try:
+            await asyncio.wait((task, stream.ended), return_when=asyncio.FIRST_COMPLETED)
+            if stream.ended.done() and not stream.ended.result():
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "dropped by the server")
+            if task.done():
+                task.result()
+        except asyncio.CancelledError:
+            stream.abort()
+            raise
+
+    return serve
+
+
+async def _accepted(acceptor: Acceptor, lane: Lane, stream: _ServerStream) -> None:
+    await acceptor(lane, stream)
+
+
+class _ServerStream:
+    """The server's end of a stream.
+
+    A client that drops the stream may look here like one that ended it: gRPC tells a reader no difference.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+        self._peer = str(context.peer())
+        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Set once this side ended the stream: true in good order, false by dropping it."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as gRPC tells it."""
+        return self._peer
+
+    async def send(self, message: bytes) -> None:
+        """Hand over one message; see the port."""
+        self._check_open()
+        try:
+            await self._context.write(message)
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise self._broken(error) from None
+
+    async def receive(self) -> bytes | None:
+        """The next message; see the port."""
+        self._check_open()
+        try:
+            message = await self._context.read()
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise self._broken(error) from None
+        if message is grpc.aio.EOF:
+            self._check_open()
+            return None
+        return bytes(message)
+
+    async def close(self) -> None:
+        """End the stream: the client receives what was sent, then the end."""
+        if not self.ended.done():
+            self.ended.set_result(True)
+
+    def abort(self) -> None:
+        """Drop the stream at once."""
+        if not self.ended.done():
+            self.ended.set_result(False)
+
+    def _check_open(self) -> None:
+        if self.ended.done():
+            raise BookieUnavailable(f"the stream from {self.peer} has ended")
+
+    def _broken(self, error: Exception) -> BookieUnavailable:
+        return BookieUnavailable(f"the stream from {self.peer} broke: {type(error).__name__}")

@@ -1,0 +1,128 @@
+"""Streams over gRPC, seen from the client. ``grpc_server`` is the other end.
+
+Every stream has a channel, hence a TCP connection, of its own. Messages are handed to gRPC
+as the bytes they are: no serialiser stands between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from tallybook.core.errors import BookieUnavailable
+
+from .grpc_options import CHANNEL_OPTIONS, SERVICE
+from .grpc_server import listen
+from .transport import Acceptor, Lane, Listener, MessageStream
+
+_CLOSE_GRACE_SECONDS: Final = 1.0
+
+
+class GrpcTransport:
+    """The transport between processes.
+
+    Args:
+        max_streams: how many streams a listener serves at once.
+    """
+
+    def __init__(self, *, max_streams: int = 4096) -> None:
+        self._max_streams = max_streams
+
+    async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
+        """Open a stream; see the port."""
+        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await _until_ready(channel, address)
+        except TimeoutError:
+            await channel.close()
+            raise BookieUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
+        except BaseException:
+            await channel.close()
+            raise
+        # No serialisers: messages are bytes already.
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
+        return _ClientStream(channel, call, address)
+
+    async def listen(self, address: str, acceptor: Acceptor) -> Listener:
+        """Serve an address; see the port."""
+        return await listen(address, acceptor, max_streams=self._max_streams)
+
+
+class _ClientStream:
+    """The client's end of a stream."""
+
+    def __init__(self, channel: grpc.aio.Channel, call: Any, address: str) -> None:
+        self._channel = channel
+        self._call = call
+        self._peer = address
+        self._given_up = False
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The address it was opened to."""
+        return self._peer
+
+    async def send(self, message: bytes) -> None:
+        """Hand over one message; see the port."""
+        try:
+            await self._call.write(message)
+        except asyncio.CancelledError:
+            self._raise_if_ours()
+            raise
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise self._broken(error) from None
+
+    async def receive(self) -> bytes | None:
+        """The next message; see the port."""
+        try:
+            message = await self._call.read()
+        except asyncio.CancelledError:
+            self._raise_if_ours()
+            raise
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise self._broken(error) from None
+        return None if message is grpc.aio.EOF else message
+
+    async def close(self) -> None:
+        """End the stream: say that nothing follows, give the peer a moment to end its side, then let go."""
+        try:
+            async with asyncio.timeout(_CLOSE_GRACE_SECONDS):
+                await self._call.done_writing()
+                await self._call.code()
+        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            self._given_up = True
+        self.abort()
+        if self._closing is not None:
+            await self._closing
+
+    def abort(self) -> None:
+        """Drop the stream at once."""
+        self._given_up = True
+        self._call.cancel()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._channel.close(None), name="close channel")
+
+    def _raise_if_ours(self) -> None:
+        """gRPC reports a call that we dropped as a cancelled task; only a task that is really cancelled may look so."""
+        task = asyncio.current_task()
+        if self._given_up and not (task and task.cancelling()):
+            raise BookieUnavailable(f"the stream to {self._peer} was dropped")
+
+    def _broken(self, error: Exception) -> BookieUnavailable:
+        reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+        return BookieUnavailable(f"the stream to {self._peer} broke: {reason}")
+
+
+async def _until_ready(channel: grpc.aio.Channel, address: str) -> None:
+    """Wait for the connection. The first refusal counts: whether to try again is for the caller to say."""
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            raise BookieUnavailable(f"{address} refuses connections")
+        await channel.wait_for_state_change(state)
+        state = channel.get_state()

@@ -1,0 +1,138 @@
+"""Structured logging: one line per event on standard error, as key=value pairs or as JSON.
+
+Code logs an *event* (a short lower-case sentence that never varies) and *fields* (what
+varies), through ``logger``::
+
+    log = logger("bookie.service")
+    log.warning("stream cut", peer=stream.peer, reason=error)
+
+Lines of libraries that use the standard ``logging`` come out in the same form. A field that
+is named like a secret is never written: its value is replaced before it reaches a formatter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import IO, Any, Final, Literal, TypeAlias
+
+Format: TypeAlias = Literal["text", "json"]
+
+REDACTED: Final = "[redacted]"
+_SECRET_WORDS: Final = ("key", "password", "secret", "token", "credential", "authorization")
+_FIELDS: Final = "tallybook_fields"
+_MAX_VALUE_CHARACTERS: Final = 2000
+_ROOT: Final = "tallybook"
+
+
+class Logger:
+    """Logs events of one part of the system. Get one from ``logger``."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(f"{_ROOT}.{name}")
+
+    def debug(self, event: str, **fields: object) -> None:
+        """For people who look for a defect."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something an operator may want to know."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something went wrong, and was dealt with."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something went wrong that an operator has to look at."""
+        self._log(logging.ERROR, event, fields)
+
+    def defect(self, event: str, error: BaseException, **fields: object) -> None:
+        """An unexpected exception: logged as an error, with its traceback."""
+        traceback = (type(error), error, error.__traceback__)
+        self._log(logging.ERROR, event, {**fields, "error": repr(error)}, traceback)
+
+    def _log(self, level: int, event: str, fields: dict[str, object], exc_info: Any = None) -> None:
+        if self._logger.isEnabledFor(level):
+            shown = {name: REDACTED if is_secret(name) else value for name, value in fields.items()}
+            self._logger.log(level, "%s", event, extra={_FIELDS: shown}, exc_info=exc_info)
+
+
+def logger(name: str) -> Logger:
+    """The logger of a part; ``name`` is its module without ``tallybook.``."""
+    return Logger(name)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a field of this name must never be shown."""
+    lowered = name.lower()
+    return any(lowered == word or lowered.endswith("_" + word) for word in _SECRET_WORDS)
+
+
+def set_up_logging(level: str = "INFO", style: Format = "text", stream: IO[str] | None = None) -> None:
+    """Send every log line of this process to ``stream`` (standard error by default) in ``style``.
+
+    Replaces what an earlier call set up.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_JsonLines() if style == "json" else _KeyValues())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+def _record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, object]:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    fields: dict[str, object] = {
+        "time": f"{moment}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "part": record.name.removeprefix(f"{_ROOT}."),
+        "event": record.getMessage(),
+    }
+    fields.update(getattr(record, _FIELDS, {}))
+    if record.exc_info and record.exc_info[0] is not None:
+        fields["traceback"] = formatter.formatException(record.exc_info)
+    return fields
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(
+            {name: _plain(value) for name, value in _record_fields(record, self).items()}, ensure_ascii=False
+        )
+
+
+class _KeyValues(logging.Formatter):
+    """``time level part: event key=value ...``; values with blanks or quotes are quoted."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _record_fields(record, self)
+        moment, level, part, event = (fields.pop(name) for name in ("time", "level", "part", "event"))
+        traceback = fields.pop("traceback", None)
+        pairs = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
+        line = f"{moment} {str(level).upper():<7} {part}: {_one_line(str(event))}{pairs}"
+        return f"{line}\n{traceback}" if traceback else line
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)[:_MAX_VALUE_CHARACTERS]
+
+
+def _quoted(value: object) -> str:
+    text = str(_plain(value))
+    return text if text and text.isprintable() and not any(c in text for c in ' "=') else json.dumps(text)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)

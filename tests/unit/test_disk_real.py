@@ -1,0 +1,469 @@
+"""What only the real disk can get wrong: errors of the system, short calls, descriptors, threads, a pump's kicks."""
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, InvariantViolation
+from tallybook.core.limits import BLOCK_BYTES, MIB
+from tallybook.runtime import disk_os
+from tallybook.runtime.deterministic import SimDisk
+from tallybook.runtime.disk import PlannedWrite
+from tallybook.runtime.disk_real import RealDisk
+
+DEADLINE_SECONDS = 20
+BLOCK = b"x" * BLOCK_BYTES
+
+
+@pytest.fixture
+def disk() -> Iterator[RealDisk]:
+    real = RealDisk()
+    yield real
+    asyncio.run(real.close())
+
+
+@pytest.fixture
+def buffered() -> Iterator[RealDisk]:
+    real = RealDisk(direct=False)
+    yield real
+    asyncio.run(real.close())
+
+
+def failing(code: int) -> Callable[..., None]:
+    def fail(*_args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens on another thread
+            await asyncio.sleep(0.001)
+
+
+# -- errors of the system -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskFailed), (errno.EROFS, DiskFailed)],
+)
+async def test_a_refused_write_says_why_and_where(
+    buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception]
+) -> None:
+    file = await buffered.open(f"{tmp_path}/f", create=True)
+    monkeypatch.setattr(os, "pwritev", failing(code))
+    with pytest.raises(expected, match=f"write {tmp_path}/f") as caught:
+        await file.write(0, [b"abc"])
+    assert type(caught.value) is expected
+    monkeypatch.undo()
+    await file.write(0, [b"abc"])  # a refused write poisons nothing
+    await file.close()
+
+
+async def test_a_device_without_space_is_full(disk: RealDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = await disk.open(f"{tmp_path}/f", create=True)
+    os.close(file._fd)
+    monkeypatch.setattr(file, "_fd", os.open("/dev/full", os.O_WRONLY))
+    with pytest.raises(DiskFull):
+        await file.write(0, [b"abc"])
+    await file.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+async def test_a_failed_sync_poisons_the_file_for_every_handle(
+    buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    file = await buffered.open(f"{tmp_path}/f", create=True)
+    earlier = await buffered.open(f"{tmp_path}/f")
+    other = await buffered.open(f"{tmp_path}/other", create=True)
+    await file.write(0, [b"abc"])
+    monkeypatch.setattr(disk_os, "flush", failing(code))
+    with pytest.raises(DiskFailed, match="cannot sync"):
+        await file.sync()
+    monkeypatch.undo()
+    later = await buffered.open(f"{tmp_path}/f")
+    for handle in (file, earlier, later):
+        for attempt in (handle.sync(), handle.read(0, 1), handle.write(0, [b"x"]), handle.size(), handle.truncate(0)):
+            with pytest.raises(DiskFailed, match="an earlier sync failed"):
+                await attempt
+        await handle.close()
+    await other.write(0, [b"fine"])
+    await other.sync()
+    await other.close()
+
+
+async def test_a_failed_durable_write_poisons_the_file(
+    disk: RealDisk, buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct = await disk.open(f"{tmp_path}/direct", create=True, durable=True)
+    plain = await buffered.open(f"{tmp_path}/plain", create=True, durable=True)
+    # Past the page cache the write itself is the sync; otherwise the sync that follows it is.
+    monkeypatch.setattr(*((os, "pwritev") if direct.direct else (disk_os, "flush")), failing(errno.EIO))
+    with pytest.raises(DiskFailed):
+        await direct.write(0, [BLOCK])
+    monkeypatch.undo()
+    monkeypatch.setattr(disk_os, "flush", failing(errno.EIO))
+    with pytest.raises(DiskFailed):
+        await plain.write(0, [BLOCK])
+    monkeypatch.undo()
+    for file in (direct, plain):
+        with pytest.raises(DiskFailed, match="an earlier sync failed"):
+            await file.write(0, [BLOCK])
+        await file.close()
+
+
+async def test_a_failed_replacement_leaves_the_old_file_and_no_other(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await disk.replace_file(f"{tmp_path}/f", b"old")
+    for module, name in ((disk_os, "flush"), (os, "pwritev"), (os, "rename")):
+        monkeypatch.setattr(module, name, failing(errno.ENOSPC))
+        with pytest.raises(DiskFull, match="cannot replace"):
+            await disk.replace_file(f"{tmp_path}/f", b"new")
+        monkeypatch.undo()
+    assert await disk.read_file(f"{tmp_path}/f", 10) == b"old"
+    assert await disk.list(str(tmp_path)) == ["f"]
+
+
+# -- system calls that do less than asked ---------------------------------------------------
+
+
+async def test_short_writes_are_continued(buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def short(fd: int, views: list[memoryview], offset: int) -> int:
+        return real(fd, [memoryview(b"".join(views))[:7]], offset)
+
+    file = await buffered.open(f"{tmp_path}/f", create=True)
+    monkeypatch.setattr(os, "pwritev", short)
+    buffers = [b"abc", b"defghijklmnopq", b"r", b"stuvwxyz"]
+    await file.write(3, buffers)
+    monkeypatch.undo()
+    assert await file.read(0, 100) == bytes(3) + b"".join(buffers)
+    await file.close()
+
+
+async def test_short_reads_are_continued(buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pread
+    file = await buffered.open(f"{tmp_path}/f", create=True)
+    await file.write(0, [b"0123456789" * 10])
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: real(fd, min(size, 7), offset))
+    assert await file.read(5, 1000) == (b"0123456789" * 10)[5:]
+    await file.close()
+
+
+# -- what stands in place of a file ---------------------------------------------------------
+
+
+async def test_a_fifo_in_place_of_a_file_is_refused_and_does_not_hang(disk: RealDisk, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f")
+    for writable in (True, False):
+        with pytest.raises(DiskFailed):
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await disk.open(f"{tmp_path}/f", writable=writable)
+
+
+async def test_where_direct_access_is_refused_a_durable_file_is_synced_instead(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open, flushed = os.open, []
+
+    def refusing(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(disk_os, "flush", flushed.append)
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    assert not file.direct
+    await file.write(0, [BLOCK])
+    assert len(flushed) == 1
+    await file.close()
+
+
+async def test_direct_access_is_used_where_the_file_system_has_it(disk: RealDisk, tmp_path: Path) -> None:
+    probe = tmp_path / "probe"
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
+        expected = True
+    except OSError:
+        expected = False
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    assert file.direct is expected
+    await file.close()
+    plain = await disk.open(f"{tmp_path}/f")
+    assert not plain.direct
+    await plain.close()
+
+
+async def test_files_belong_to_their_owner_alone(disk: RealDisk, tmp_path: Path) -> None:
+    await disk.make_directory(f"{tmp_path}/data/journal")
+    await (await disk.open(f"{tmp_path}/data/f", create=True)).close()
+    await disk.replace_file(f"{tmp_path}/data/g", b"secret")
+    for name, mode in (("data", 0o700), ("data/journal", 0o700), ("data/f", 0o600), ("data/g", 0o600)):
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
+
+
+# -- descriptors, locks and threads ---------------------------------------------------------
+
+
+async def test_a_close_during_an_operation_waits_for_its_end(
+    buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    real = os.pwritev
+
+    def slow(fd: int, views: list[memoryview], offset: int) -> int:
+        started.set()
+        go_on.wait(DEADLINE_SECONDS)
+        return real(fd, views, offset)
+
+    file = await buffered.open(f"{tmp_path}/f", create=True)
+    before = descriptors()
+    monkeypatch.setattr(os, "pwritev", slow)
+    writing = asyncio.ensure_future(file.write(0, [b"late"]))
+    await until(started.is_set)
+    await file.close()
+    assert descriptors() == before  # still open: the write below must not reach another file
+    go_on.set()
+    await writing
+    assert descriptors() == before - 1
+    assert (tmp_path / "f").read_bytes() == b"late"
+
+
+async def test_a_cancelled_open_or_lock_leaks_no_descriptor(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    real = disk_os.open_file
+
+    def slow(path: str, flags: int) -> int:
+        started.set()
+        go_on.wait(DEADLINE_SECONDS)
+        return real(path, flags)
+
+    before = descriptors()
+    monkeypatch.setattr(disk_os, "open_file", slow)
+    for make in (lambda: disk.open(f"{tmp_path}/f", create=True), lambda: disk.lock(str(tmp_path))):
+        started.clear()
+        go_on.clear()
+        task = asyncio.ensure_future(make())
+        await until(started.is_set)
+        task.cancel()
+        await asyncio.wait([task])
+        go_on.set()
+        assert task.cancelled()
+    await until(lambda: descriptors() == before)
+    monkeypatch.undo()
+    await (await disk.lock(str(tmp_path))).release()
+
+
+async def test_a_lock_dies_with_its_process(disk: RealDisk, tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from tallybook.runtime.disk_real import RealDisk\n"
+        "async def main():\n"
+        "    await RealDisk().lock(sys.argv[1])\n"
+        "    print('locked', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(  # noqa: ASYNC220 - it is started once, and killed
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(DirectoryInUse):
+            await disk.lock(str(tmp_path))
+        holder.kill()
+        holder.wait(DEADLINE_SECONDS)
+    await (await disk.lock(str(tmp_path))).release()
+
+
+async def test_a_slow_sync_holds_up_no_read(
+    buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(disk_os, "flush", lambda _fd: go_on.wait(DEADLINE_SECONDS))
+    file = await buffered.open(f"{tmp_path}/f", create=True)
+    await file.write(0, [b"abc"])
+    syncs = [asyncio.ensure_future(file.sync()) for _ in range(5)]
+    assert await file.read(0, 3) == b"abc"
+    go_on.set()
+    await asyncio.gather(*syncs)
+    await file.close()
+
+
+async def test_closing_the_disk_ends_its_threads_after_what_they_do(tmp_path: Path) -> None:
+    disk = RealDisk(direct=False)
+    file = await disk.open(f"{tmp_path}/f", create=True)
+    writing = asyncio.ensure_future(file.write(0, [bytes(MIB)] * 20))
+    await asyncio.sleep(0)
+    await disk.close()
+    await writing
+    await file.close()
+    assert (tmp_path / "f").stat().st_size == 20 * MIB
+    await asyncio.to_thread(lambda: None)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("disk-")]
+
+
+# -- the pump -------------------------------------------------------------------------------
+
+
+class Source:
+    """A source whose ``take`` the test can hold up, once it knows its answer."""
+
+    def __init__(self) -> None:
+        self.writes: list[PlannedWrite] = []
+        self.finished: list[object] = []
+        self.errors: list[Exception] = []
+        self.takes = 0
+        self.after_take: Callable[[], None] = lambda: None
+
+    def take(self, buffer: memoryview) -> PlannedWrite | None:
+        self.takes += 1
+        write = self.writes.pop(0) if self.writes else None
+        self.after_take()
+        return write
+
+    def done(self, write: PlannedWrite) -> None:
+        self.finished.append(write.token)
+
+    def failed(self, write: PlannedWrite, error: Exception) -> None:
+        self.errors.append(error)
+
+
+@pytest.mark.parametrize("look", [1, 2])
+async def test_a_kick_after_the_pump_has_looked_and_before_it_sleeps_is_not_lost(
+    disk: RealDisk, tmp_path: Path, look: int
+) -> None:
+    """It looks twice before it sleeps. Work that arrives right after either look must be written all the same."""
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    loop, source, kicked = asyncio.get_running_loop(), Source(), threading.Event()
+
+    def add_and_kick() -> None:
+        source.writes.append(PlannedWrite(file, 0, BLOCK_BYTES, "late"))
+        pump.kick()
+        kicked.set()
+
+    def after_take() -> None:
+        if source.takes == look:
+            loop.call_soon_threadsafe(add_and_kick)
+            kicked.wait(DEADLINE_SECONDS)
+
+    source.after_take = after_take
+    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    await until(lambda: source.finished == ["late"])
+    await pump.close()
+    await file.close()
+
+
+async def test_a_pump_that_is_busy_is_not_slowed_by_kicks_nor_woken_for_nothing(disk: RealDisk, tmp_path: Path) -> None:
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    source = Source()
+    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(20)]
+    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    while len(source.finished) < 20:
+        pump.kick()
+        await asyncio.sleep(0)
+    await until(lambda: pump._asleep)
+    assert source.takes <= 20 + 2 + 4  # two looks before it sleeps, and again after at most a late kick or two
+    await pump.close()
+    await file.close()
+
+
+async def test_finished_writes_are_told_in_bunches(disk: RealDisk, tmp_path: Path) -> None:
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    source = Source()
+    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    await until(lambda: pump._asleep)
+    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(50)]
+    scheduled: list[object] = []
+    real = pump._tell
+    pump._tell = lambda callback: (scheduled.append(callback), real(callback))  # type: ignore[assignment,func-returns-value]
+    pump.kick()
+    waited = threading.Event()
+    while len(pump._completed) < 50:  # the loop is held up here: nothing can be told meanwhile
+        waited.wait(0.001)
+    assert len(scheduled) == 1
+    assert source.finished == []
+    await until(lambda: len(source.finished) == 50)
+    await pump.close()
+    await file.close()
+
+
+@pytest.mark.parametrize("size", [0, 100, BLOCK_BYTES + 1])
+async def test_a_pumps_buffer_is_a_whole_number_of_blocks(disk: RealDisk, size: int) -> None:
+    with pytest.raises(InvalidArgument):
+        disk.pump(Source(), name="test", buffer_bytes=size)
+
+
+async def test_a_file_of_another_disk_is_a_failure_of_the_pump(disk: RealDisk) -> None:
+    other = await SimDisk().open("/f", create=True, durable=True)
+    source = Source()
+    source.writes = [PlannedWrite(other, 0, BLOCK_BYTES, "foreign")]
+    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    await until(lambda: bool(source.errors))
+    assert isinstance(source.errors[0], InvariantViolation)
+    await pump.close()
+
+
+def test_a_source_that_raises_is_reported_to_the_loop_and_ends_the_pump(tmp_path: Path) -> None:
+    reported: list[BaseException | None] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context.get("exception")))
+        source = Source()
+        source.after_take = lambda: 1 / 0
+        pump = RealDisk().pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+        await until(lambda: bool(reported))
+        await pump.close()
+
+    asyncio.run(main())
+    assert isinstance(reported[0], InvariantViolation)
+    assert isinstance(reported[0].__cause__, ZeroDivisionError)
+
+
+async def test_a_pump_without_direct_access_syncs_every_write(
+    buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(disk_os, "flush", flushed.append)
+    file = await buffered.open(f"{tmp_path}/f", create=True, durable=True)
+    source = Source()
+    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(5)]
+    pump = buffered.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    await until(lambda: len(source.finished) == 5)
+    assert len(flushed) == 5
+    await pump.close()
+    await file.close()
+
+
+async def test_a_pump_whose_sync_fails_stops_and_tells_it(
+    buffered: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_os, "flush", failing(errno.EIO))
+    file = await buffered.open(f"{tmp_path}/f", create=True, durable=True)
+    source = Source()
+    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(5)]
+    pump = buffered.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    await until(lambda: bool(source.errors))
+    await pump.close()
+    assert len(source.writes) == 4
+    assert source.finished == []
+    assert isinstance(source.errors[0], DiskFailed)
+    await file.close()

@@ -1,0 +1,161 @@
+"""Background tasks: an essential one does not die unnoticed, none outlives its owner. Workers: threads or inline."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tallybook.core.errors import InvariantViolation
+from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
+
+
+class Fatal:
+    """Remembers what was reported as fatal."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, BaseException]] = []
+
+    def __call__(self, name: str, error: BaseException) -> None:
+        self.reports.append((name, error))
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def failing() -> None:
+    raise ValueError("no luck")
+
+
+async def test_a_task_runs_under_the_name_of_its_owner() -> None:
+    tasks = Tasks("bookie", Fatal())
+
+    async def work() -> int:
+        return 17
+
+    task = tasks.spawn(work(), name="count")
+    assert task.get_name() == "bookie/count"
+    assert await task == 17
+    await tasks.close()
+
+
+async def test_an_essential_task_that_raises_is_fatal_once() -> None:
+    fatal = Fatal()
+    tasks = Tasks("bookie", fatal)
+    task = tasks.spawn(failing(), name="checkpoint", essential=True)
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    [(name, error)] = fatal.reports
+    assert name == "bookie/checkpoint"
+    assert str(error) == "no luck"
+    await tasks.close()
+    assert len(fatal.reports) == 1
+
+
+async def test_an_essential_task_that_returns_early_is_fatal() -> None:
+    fatal = Fatal()
+    tasks = Tasks("bookie", fatal)
+    task = tasks.spawn(asyncio.sleep(0), name="checkpoint", essential=True)
+    await task
+    await asyncio.sleep(0)
+    [(_, error)] = fatal.reports
+    assert "bookie/checkpoint ended early" in str(error)
+    await tasks.close()
+
+
+async def test_another_tasks_error_is_kept_for_whoever_holds_it() -> None:
+    fatal = Fatal()
+    tasks = Tasks("bookie", fatal)
+    task = tasks.spawn(failing(), name="request")
+    with pytest.raises(ValueError, match="no luck"):
+        await task
+    await tasks.close()
+    assert fatal.reports == []
+
+
+async def test_closing_cancels_everything_and_is_fatal_for_none() -> None:
+    fatal = Fatal()
+    tasks = Tasks("bookie", fatal)
+    running = [tasks.spawn(forever(), name=str(index), essential=index % 2 == 0) for index in range(6)]
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert all(task.cancelled() for task in running)
+    assert fatal.reports == []
+
+
+async def test_closing_waits_until_the_last_task_has_cleaned_up() -> None:
+    cleaned = []
+
+    async def tidy() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append("done")
+
+    tasks = Tasks("bookie", Fatal())
+    tasks.spawn(tidy(), name="tidy")
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert cleaned == ["done"]
+
+
+async def test_an_error_while_closing_is_not_fatal() -> None:
+    async def stubborn() -> None:
+        try:
+            await forever()
+        finally:
+            raise ValueError("while closing")
+
+    fatal = Fatal()
+    tasks = Tasks("bookie", fatal)
+    tasks.spawn(stubborn(), name="stubborn", essential=True)
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert fatal.reports == []
+
+
+async def test_a_task_that_somebody_cancelled_is_not_fatal() -> None:
+    fatal = Fatal()
+    tasks = Tasks("bookie", fatal)
+    task = tasks.spawn(forever(), name="wait", essential=True)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert fatal.reports == []
+    await tasks.close()
+
+
+async def test_nothing_starts_after_the_close() -> None:
+    tasks = Tasks("bookie", Fatal())
+    await tasks.close()
+    work = forever()
+    with pytest.raises(InvariantViolation, match="late"):
+        tasks.spawn(work, name="late")
+    work.close()
+
+
+@pytest.mark.parametrize("make", [InlineWorkers, lambda: ThreadWorkers(2, "test-worker")])
+async def test_workers_return_results_and_raise_errors(make) -> None:
+    workers: Workers = make()
+    assert await workers.run(divmod, 17, 5) == (3, 2)
+    assert await workers.run(int, "ff", base=16) == 255
+    with pytest.raises(ZeroDivisionError):
+        await workers.run(divmod, 1, 0)
+    await workers.close()
+
+
+async def test_thread_workers_leave_the_event_loop_free() -> None:
+    workers = ThreadWorkers(2, "test-worker")
+    meet = threading.Barrier(3)
+    calls = [asyncio.ensure_future(workers.run(meet.wait, 10)) for _ in range(2)]
+    await asyncio.sleep(0)
+    meet.wait(10)  # all three are here only if both calls run beside the loop
+    await asyncio.gather(*calls)
+    assert await workers.run(lambda: threading.current_thread().name.startswith("test-worker"))
+    await workers.close()
+
+
+async def test_inline_workers_use_no_thread() -> None:
+    assert await InlineWorkers().run(threading.get_ident) == threading.get_ident()
