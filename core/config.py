@@ -10,13 +10,23 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
 from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
 
-Size = Annotated[ByteSize, Field(ge=0)]
-Milliseconds = Annotated[int, Field(ge=0, le=86_400_000)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+def _no_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")  # noqa: TRY004 (pydantic reports ValueError)
+    return value
+
+
+_number = BeforeValidator(_no_flag)
+Size = Annotated[ByteSize, Field(ge=0, le=2**60), _number]
+Room = Annotated[ByteSize, Field(ge=BLOCK_BYTES, le=2**60), _number]
+"""A size below which nothing would ever get through."""
+Milliseconds = Annotated[int, Field(ge=0, le=86_400_000), _number]
+Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
 
 
 def _size(value: int) -> ByteSize:
@@ -36,7 +46,7 @@ class JournalSettings(Settings):
     segment_count: Count = Field(8, description="Segments in the ring; their total must exceed the write cache.")
     max_commit_bytes: Size = Field(_size(MAX_COMMIT_BYTES), description="Largest group commit; at most 1 MiB.")
     seal_after_ms: Milliseconds = Field(50, description="Silence after which the last block is vouched for.")
-    max_queued_bytes: Size = Field(_size(16 * MIB), description="Bytes that may wait for the device.")
+    max_queued_bytes: Room = Field(_size(16 * MIB), description="Bytes that may wait for the device.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -54,10 +64,10 @@ class JournalSettings(Settings):
 class StorageSettings(Settings):
     """Caches, entry logs and index of a bookie."""
 
-    write_cache_bytes: Size = Field(_size(128 * MIB), description="Both write-cache buffers together.")
+    write_cache_bytes: Room = Field(_size(128 * MIB), description="Both write-cache buffers together.")
     read_cache_bytes: Size = Field(_size(64 * MIB), description="Batches kept after they were read from disk.")
     index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
-    entry_log_bytes: Size = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
+    entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(2, description="Threads that read entry logs.")
@@ -67,12 +77,12 @@ class StorageSettings(Settings):
 class AdmissionSettings(Settings):
     """When a bookie says BUSY."""
 
-    max_inflight_bytes: Size = Field(_size(64 * MIB), description="Adds taken and not yet answered.")
+    max_inflight_bytes: Room = Field(_size(64 * MIB), description="Adds taken and not yet answered.")
     max_queue_age_ms: Milliseconds = Field(
         1_000, description="Age of the oldest unanswered add above which new ones are refused."
     )
     max_cache_wait_ms: Milliseconds = Field(1_000, description="How long an add waits for a full write cache.")
-    stream_credit_bytes: Size = Field(_size(4 * MIB), description="Unanswered bytes granted to one client stream.")
+    stream_credit_bytes: Room = Field(_size(4 * MIB), description="Unanswered bytes granted to one client stream.")
     max_streams: Count = Field(4_096, description="Client streams served at once.")
 
 
@@ -114,7 +124,7 @@ class ClientSettings(Settings):
     reconnect_ms: Milliseconds = Field(500, description="Pause between attempts to reach a lost bookie.")
     metadata_timeout_ms: Milliseconds = Field(10_000, description="Deadline of one metadata operation.")
     explicit_lac_ms: Milliseconds = Field(100, description="Silence after which the LAC is sent on its own.")
-    read_bytes: Size = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
+    read_bytes: Room = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
     tail_wait_ms: Milliseconds = Field(5_000, description="Longest long poll for new entries.")
 
     @model_validator(mode="after")

@@ -1,0 +1,171 @@
+"""The settings models: what they accept, what they refuse, and that no value can switch off what keeps data safe."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tallybook.core.config import (
+    AdmissionSettings,
+    BookieSettings,
+    ClientSettings,
+    JournalSettings,
+    Settings,
+    StorageSettings,
+)
+from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
+
+MODELS = [JournalSettings, StorageSettings, AdmissionSettings, BookieSettings, ClientSettings]
+REQUIRED = {BookieSettings: {"data_directory": "/data", "metadata": "sqlite:///x"}}
+each_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+
+
+def make(model, **values):
+    return model(**REQUIRED.get(model, {}) | values)
+
+
+def refusal(model, **values):
+    with pytest.raises(ValidationError) as refused:
+        make(model, **values)
+    return str(refused.value)
+
+
+@each_model
+def test_the_defaults_are_valid_and_every_setting_is_described(model):
+    settings = make(model)
+    for name, field in model.model_fields.items():
+        nested = isinstance(getattr(settings, name), Settings)
+        assert nested or (field.description and field.description.endswith(".")), name
+
+
+@each_model
+def test_an_unknown_name_is_refused(model):
+    assert "no_such_setting" in refusal(model, no_such_setting=1)
+
+
+@each_model
+def test_settings_cannot_be_changed_afterwards(model):
+    settings = make(model)
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(settings, next(iter(model.model_fields)), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64MiB", 64 * MIB),
+        ("64 MiB", 64 * MIB),
+        ("1GB", 10**9),
+        ("1GiB", 2**30),
+        ("1.5MiB", 3 * MIB // 2),
+        (4096, 4096),
+    ],
+)
+def test_sizes_are_plain_bytes_or_have_a_unit_and_decimal_units_are_not_binary_ones(text, size):
+    assert StorageSettings(read_cache_bytes=text).read_cache_bytes == size
+
+
+@pytest.mark.parametrize(
+    "value", [-1, "-2", "-1MiB", "nan", float("inf"), "", None, "1 parsec", "1e3", True, False, 2**61]
+)
+def test_a_size_that_is_no_size_is_refused(value):
+    refusal(StorageSettings, read_cache_bytes=value)
+
+
+@pytest.mark.parametrize("value", [-1, 86_400_001, 5.5, "soon", None, True, float("nan")])
+def test_a_duration_that_is_no_duration_is_refused(value):
+    refusal(StorageSettings, flush_interval_ms=value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1_000_001, True, "many"])
+def test_a_count_that_is_no_count_is_refused(value):
+    refusal(StorageSettings, read_threads=value)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (StorageSettings, "write_cache_bytes"),
+        (StorageSettings, "entry_log_bytes"),
+        (JournalSettings, "max_queued_bytes"),
+        (AdmissionSettings, "max_inflight_bytes"),
+        (AdmissionSettings, "stream_credit_bytes"),
+        (ClientSettings, "read_bytes"),
+    ],
+)
+def test_a_budget_through_which_nothing_would_pass_is_refused(model, name):
+    assert name in refusal(model, **{name: 0})
+    assert getattr(make(model, **{name: BLOCK_BYTES}), name) == BLOCK_BYTES
+
+
+def test_zero_is_kept_where_it_means_something():
+    settings = StorageSettings(read_cache_bytes=0, flush_bytes_per_second=0, min_free_bytes="0")
+    assert (settings.read_cache_bytes, settings.flush_bytes_per_second, settings.min_free_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"segment_bytes": 64 * MIB + 512}, "multiples of 4 KiB"),
+        ({"max_commit_bytes": 5000}, "multiples of 4 KiB"),
+        ({"max_commit_bytes": BLOCK_BYTES}, "8 KiB .. 1 MiB"),
+        ({"max_commit_bytes": MAX_COMMIT_BYTES + BLOCK_BYTES}, "8 KiB .. 1 MiB"),
+        ({"segment_bytes": 2 * MAX_COMMIT_BYTES - BLOCK_BYTES}, "two of the largest group commits"),
+        ({"segment_count": 2}, "at least 3"),
+    ],
+)
+def test_a_journal_that_could_not_work_is_refused(values, reason):
+    assert reason in refusal(JournalSettings, **values)
+
+
+def test_the_smallest_journal_is_accepted():
+    JournalSettings(segment_bytes=4 * BLOCK_BYTES, max_commit_bytes=2 * BLOCK_BYTES, segment_count=3)
+
+
+def test_the_journal_must_hold_the_write_cache_with_one_segment_to_spare():
+    journal = JournalSettings(segment_bytes="16MiB", segment_count=3)
+    make(BookieSettings, journal=journal, storage={"write_cache_bytes": 32 * MIB})
+    assert "write-cache" in refusal(BookieSettings, journal=journal, storage={"write_cache_bytes": 32 * MIB + 1})
+
+
+@pytest.mark.parametrize("name", ["data_directory", "metadata"])
+def test_a_bookie_must_be_told_where_its_data_and_its_metadata_are(name):
+    values = REQUIRED[BookieSettings]
+    with pytest.raises(ValidationError, match=name):
+        BookieSettings(**{key: value for key, value in values.items() if key != name})
+    assert name in refusal(BookieSettings, **{name: ""})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_batch_bytes": 255},
+        {"max_batch_bytes": MAX_BATCH_BYTES + 1},
+        {"max_entry_bytes": MAX_ENTRY_BYTES + 1},
+        {"max_pending_bytes": 256 * 1024 - 1},
+    ],
+)
+def test_a_client_that_could_not_send_is_refused(values):
+    refusal(ClientSettings, **values)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "write_cache_bytes": st.integers(-10, 2**62),
+            "entry_log_bytes": st.integers(-10, 2**62),
+            "flush_interval_ms": st.integers(-10, 10**9),
+            "read_threads": st.integers(-10, 10**7),
+        },
+    )
+)
+def test_whatever_is_accepted_lets_a_checkpoint_happen(values):
+    try:
+        settings = StorageSettings(**values)
+    except ValidationError:
+        return
+    assert settings.write_cache_bytes >= BLOCK_BYTES
+    assert settings.entry_log_bytes >= BLOCK_BYTES
+    assert 0 <= settings.flush_interval_ms <= 86_400_000
+    assert settings.read_threads >= 1

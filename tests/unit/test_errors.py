@@ -1,0 +1,157 @@
+"""The tree of errors: complete, documented, and its numbers frozen."""
+
+import re
+
+import pytest
+
+from tallybook.core import errors
+from tallybook.core.errors import (
+    OK_CODE,
+    Busy,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    Fault,
+    InvariantViolation,
+    Outcome,
+    RequestTimeout,
+    TallybookError,
+    check,
+    error_class,
+    error_from_wire,
+)
+
+# A number between processes is never changed and never used again: this list only ever grows.
+WIRE_CODES = {
+    "TallybookError": 1,
+    "CallerError": 100,
+    "InvalidArgument": 101,
+    "EntryTooLarge": 102,
+    "InvalidBatch": 103,
+    "InvalidConfig": 104,
+    "NoSuchLedger": 105,
+    "LedgerExists": 106,
+    "LedgerClosed": 107,
+    "LedgerFenced": 108,
+    "LedgerHasWriter": 109,
+    "Unauthorized": 110,
+    "ReadBeyondLac": 111,
+    "Conflict": 112,
+    "ForeignDirectory": 113,
+    "DirectoryInUse": 114,
+    "PeerError": 200,
+    "Busy": 201,
+    "BookieUnavailable": 202,
+    "RequestTimeout": 203,
+    "ProtocolViolation": 204,
+    "StaleIncarnation": 205,
+    "BookieReadOnly": 206,
+    "NotEnoughBookies": 207,
+    "RecoveryFailed": 208,
+    "MetadataUnavailable": 209,
+    "MetadataConflict": 210,
+    "MetadataOutcomeUnknown": 211,
+    "StorageError": 300,
+    "EntryAbsent": 301,
+    "EntryCorrupt": 302,
+    "EntryUnknown": 303,
+    "DataMissing": 304,
+    "DamagedFile": 305,
+    "DiskFailed": 306,
+    "DiskFull": 307,
+    "InvariantViolation": 900,
+}
+
+
+def tree(root=TallybookError):
+    """Every class of ``core.errors`` below ``root``, each one before its children."""
+    children = [child for child in root.__subclasses__() if child.__module__ == errors.__name__]
+    return [root, *(found for child in children for found in tree(child))]
+
+
+CLASSES = tree()
+each_class = pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+
+
+def test_the_wire_codes_are_unique_and_are_those_that_were_frozen():
+    assert {error.__name__: error.wire_code for error in CLASSES} == WIRE_CODES
+    assert len(set(WIRE_CODES.values())) == len(WIRE_CODES)
+    assert OK_CODE not in WIRE_CODES.values()
+
+
+@each_class
+def test_every_class_says_whose_fault_whether_to_retry_and_what_became_of_the_effect(error):
+    assert isinstance(error.fault, Fault)
+    assert type(error.retriable) is bool
+    assert isinstance(error.outcome, Outcome)
+    assert type(error.__dict__.get("wire_code")) is int, "a class must have a code of its own"
+    assert error.__doc__
+
+
+def test_the_drawn_tree_is_the_tree_of_the_classes():
+    drawn = []
+    depths = []
+    for line in errors.__doc__.splitlines():
+        if found := re.fullmatch(r"((?:[ |`-]{4})*)([A-Z]\w+)(?: {2,}\S.*)?", line):
+            drawn.append(found[2])
+            depths.append(len(found[1]) // 4 - 1)
+    expected = [(error.__name__, len(error.__mro__) - len(TallybookError.__mro__)) for error in CLASSES]
+    assert list(zip(drawn, depths, strict=True)) == expected
+
+
+def test_faults_follow_the_three_branches():
+    faults = {"CallerError": Fault.CALLER, "PeerError": Fault.PEER, "StorageError": Fault.STORAGE}
+    for name, fault in faults.items():
+        assert {error.fault for error in tree(getattr(errors, name))} == {fault}
+    assert InvariantViolation.fault is Fault.INTERNAL
+
+
+def test_an_effect_may_be_unknown_only_where_the_answer_can_get_lost():
+    unknown = {error.__name__ for error in CLASSES if error.outcome is Outcome.UNKNOWN}
+    assert unknown == {
+        "BookieUnavailable",
+        "RequestTimeout",
+        "ProtocolViolation",
+        "MetadataOutcomeUnknown",
+        "DiskFailed",
+        "InvariantViolation",
+    }
+
+
+def test_absent_corrupt_and_unknown_are_not_kinds_of_one_another():
+    answers = (EntryAbsent, EntryCorrupt, EntryUnknown)
+    assert all(not issubclass(one, other) for one in answers for other in answers if one is not other)
+
+
+@each_class
+def test_an_error_survives_the_wire(error):
+    rebuilt = error_from_wire(error.wire_code, "ledger 7 is there")
+    assert type(rebuilt) is error
+    assert rebuilt.message.endswith("ledger 7 is there")
+
+
+def test_busy_brings_its_hint_along():
+    rebuilt = error_from_wire(Busy.wire_code, "too much", 250)
+    assert isinstance(rebuilt, Busy)
+    assert (rebuilt.message, rebuilt.retry_after_ms) == ("too much", 250)
+    assert Busy().retry_after_ms == 0
+
+
+@pytest.mark.parametrize("code", [0, 2, 99, 999, -1, 2**31])
+def test_a_code_of_a_newer_peer_is_an_error_of_unknown_outcome(code):
+    assert error_class(code) is TallybookError
+    rebuilt = error_from_wire(code, "from the future")
+    assert rebuilt.outcome is Outcome.UNKNOWN
+    assert str(code) in rebuilt.message
+
+
+def test_an_outcome_may_be_told_at_the_raise_and_the_class_keeps_its_own():
+    assert RequestTimeout("late", outcome=Outcome.NOT_DONE).outcome is Outcome.NOT_DONE
+    assert RequestTimeout("late").outcome is Outcome.UNKNOWN
+    assert TallybookError().message == ""
+
+
+def test_a_false_condition_raises_and_a_true_one_does_not():
+    check(True, "fine")
+    with pytest.raises(InvariantViolation, match="mark went back"):
+        check(False, "mark went back")
