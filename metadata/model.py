@@ -90,7 +90,7 @@ class LedgerMetadata:
     def __post_init__(self) -> None:
         check_ledger_id(self.ledger_id)
         _check_fragments(self)
-        size = sum(len(key.encode()) + len(value) for key, value in self.custom.items())
+        size = sum(len(key.encode(errors="surrogatepass")) + len(value) for key, value in self.custom.items())
         if size > MAX_CUSTOM_METADATA_BYTES:
             raise InvalidArgument(f"custom metadata of {size} bytes exceeds {MAX_CUSTOM_METADATA_BYTES}")
 

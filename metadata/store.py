@@ -3,7 +3,8 @@
 Every write has one of three results: ``Ok``, ``BadVersion`` (somebody else was first) or
 ``Unknown`` (the connection was lost before the answer: it may have landed, or may still
 land). Callers must treat the three apart; a driver never guesses. Reads raise
-``MetadataUnavailable`` when the store does not answer in time.
+``MetadataUnavailable`` when the store does not answer in time, and so do writes that were
+certainly not made.
 """
 
 from __future__ import annotations

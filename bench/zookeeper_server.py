@@ -1,0 +1,176 @@
+"""A real ZooKeeper server on this machine, for tests and benchmarks.
+
+PySpark bundles the jars of a whole ZooKeeper, so nothing has to be downloaded: what is
+needed is Java and the ``testdata`` requirements. The server listens on loopback, on a free
+port, keeps its data in a directory of the caller's, and dies with ``stop`` or ``kill``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+START_ATTEMPTS: Final = 3
+"""Another process may take the free port before Java has it."""
+START_POLLS: Final = 600
+POLL_SECONDS: Final = 0.1
+STOP_SECONDS: Final = 10.0
+
+_JVM_OPTIONS: Final = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    # The client compiler alone: the server is up twice as fast, and tests do not live long enough to miss the other.
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.admin.enableServer=false",
+    "-Dzookeeper.preAllocSize=1024",
+)
+
+
+class ZooKeeperNotStarted(Exception):
+    """The server could not be started; the message says what is missing or what it printed."""
+
+
+class ZooKeeperServer:
+    """One stand-alone server. Blocking; a context manager that starts and stops it.
+
+    Args:
+        directory: for its data, configuration and log; kept when it stops, so that it can start again.
+        tick_ms: ZooKeeper's unit of time. Sessions may be as short as two of them.
+        durable: wait for the disk at each write, as a server in earnest does.
+    """
+
+    def __init__(self, directory: Path, *, tick_ms: int = 200, durable: bool = False) -> None:
+        self._directory = directory
+        self._tick_ms = tick_ms
+        self._durable = durable
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients; the same after a restart."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start, and return once it serves. After ``stop`` or ``kill`` it has its old data and port.
+
+        Raises:
+            ZooKeeperNotStarted: Java or the jars are missing, or the server does not come up.
+        """
+        java, jars = _requirements()
+        restarted = self._port != 0
+        for attempt in range(START_ATTEMPTS):
+            if not restarted:
+                self._port = _free_port()
+            self._launch(java, jars)
+            if self._wait_until_it_serves():
+                return
+            self.kill()
+            if restarted or attempt == START_ATTEMPTS - 1:
+                break
+        log = (self._directory / "log").read_text(errors="replace")
+        raise ZooKeeperNotStarted(f"ZooKeeper does not come up on {self.address}; it printed: ...{log[-2000:]}")
+
+    def _launch(self, java: str, jars: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "zoo.cfg"
+        settings = {
+            "dataDir": self._directory / "data",
+            "clientPort": self._port,
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": self._tick_ms,
+            "maxClientCnxns": 0,
+            "4lw.commands.whitelist": "srvr",
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        force = f"-Dzookeeper.forceSync={'yes' if self._durable else 'no'}"
+        command = [java, *_JVM_OPTIONS, force, "-cp", jars, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen([*command, str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _wait_until_it_serves(self) -> bool:
+        for _ in range(START_POLLS):
+            if self._serves():
+                return True
+            # Waiting for the process serves as the pause between two looks, and notices its end at once.
+            with suppress(subprocess.TimeoutExpired):
+                self._running().wait(POLL_SECONDS)
+                return False
+        return False
+
+    def _serves(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+                connection.sendall(b"srvr")
+                return connection.recv(64).startswith(b"Zookeeper version")
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """End the server in good order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, even while it is paused. No error if it does not run."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Freeze the server: connections stay, answers stop."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(STOP_SECONDS)
+        self._process = None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ZooKeeperNotStarted("the ZooKeeper server does not run")
+        return self._process
+
+
+def _requirements() -> tuple[str, str]:
+    """The Java to run, and the class path of PySpark's jars."""
+    java = shutil.which("java")
+    if java is None:
+        raise ZooKeeperNotStarted("ZooKeeper needs Java 17, and there is no `java` on the PATH: run `make java`.")
+    spec = importlib.util.find_spec("pyspark")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        jars = Path(folder) / "jars"
+        if any(jars.glob("zookeeper-3*.jar")):
+            return java, f"{jars}/*"
+    raise ZooKeeperNotStarted("ZooKeeper's jars come with PySpark, which is not installed here: run `make setup`.")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

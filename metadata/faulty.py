@@ -1,0 +1,255 @@
+"""A metadata store that misbehaves on purpose, in every way the port allows.
+
+``FaultyStore`` wraps one client's store. Before each operation it asks its fault source what
+is to go wrong: a ``Script`` for a test that needs one exact sequence, ``RandomFaults`` for a
+simulation. Both are deterministic, and so is the wrapper: it draws nothing and waits only
+on the clock it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol, TypeVar
+
+from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .model import LedgerMetadata
+from .store import LedgerPage, LedgerWatch, MetadataStore, Unknown, Versioned, WriteResult
+
+T = TypeVar("T")
+
+MAX_REMEMBERED: Final = 1_000
+"""Ledgers whose last value is kept for stale reads."""
+
+
+class Fault(Enum):
+    """What goes wrong with one operation. Each applies to the operations that can suffer it."""
+
+    UNAVAILABLE = "unavailable"
+    """Refused, and not done."""
+    UNKNOWN_APPLIED = "unknown, applied"
+    """A write takes effect, its answer is lost."""
+    UNKNOWN_LOST = "unknown, lost"
+    """A write is lost on the way there."""
+    UNKNOWN_LATE = "unknown, late"
+    """A write's answer is lost, and it takes effect just before the next operation but one."""
+    STALE = "stale"
+    """A read that need not be linearizable gives what this client saw last."""
+    PARTIAL = "partial"
+    """A listing breaks off half way, and says so."""
+    DELAYED = "delayed"
+    """A watch tells its next change ``watch_delay_seconds`` late."""
+
+
+READS: Final = ("cluster_id", "next_ledger_id", "id_counter", "read_ledger", "list_ledgers", "read_cookie")
+WRITES: Final = ("create_ledger", "update_ledger", "delete_ledger", "write_cookie", "delete_cookie")
+WATCHES: Final = ("changed",)
+
+
+class FaultSource(Protocol):
+    """Decides what goes wrong."""
+
+    def next(self, operation: str) -> Fault | None:
+        """The fault of the operation that is about to begin: a method of the store, or ``changed`` of a watch."""
+
+
+class Script:
+    """Exactly the faults given, in their order; each waits for the next operation of its name."""
+
+    def __init__(self, steps: Iterable[tuple[str, Fault]]) -> None:
+        self._steps = list(steps)
+
+    def next(self, operation: str) -> Fault | None:
+        """The first step's fault if it is for ``operation``."""
+        if self._steps and self._steps[0][0] == operation:
+            return self._steps.pop(0)[1]
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every fault has happened."""
+        return not self._steps
+
+
+@dataclass
+class RandomFaults:
+    """Each fault with its own probability, drawn afresh for each operation it fits."""
+
+    rng: Rng
+    rates: Mapping[Fault, float] = field(default_factory=dict)
+
+    def next(self, operation: str) -> Fault | None:
+        """The first fault that fits the operation and is drawn."""
+        for fault in _POSSIBLE.get(operation, ()):
+            if self.rng.random() < self.rates.get(fault, 0.0):
+                return fault
+        return None
+
+
+_LOST: Final = (Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE)
+_POSSIBLE: Final[Mapping[str, tuple[Fault, ...]]] = {
+    **dict.fromkeys(READS, (Fault.UNAVAILABLE,)),
+    **dict.fromkeys(WRITES, (Fault.UNAVAILABLE, *_LOST)),
+    **dict.fromkeys(WATCHES, (Fault.DELAYED,)),
+    "read_ledger": (Fault.UNAVAILABLE, Fault.STALE),
+    "list_ledgers": (Fault.UNAVAILABLE, Fault.PARTIAL),
+}
+
+
+class FaultyStore:
+    """``store``, as an unlucky client sees it."""
+
+    def __init__(
+        self, store: MetadataStore, faults: FaultSource, clock: Clock, *, watch_delay_seconds: float = 1.0
+    ) -> None:
+        self._store = store
+        self._faults = faults
+        self._clock = clock
+        self._watch_delay_seconds = watch_delay_seconds
+        self._seen: dict[int, Versioned] = {}
+        self._late: list[tuple[int, Callable[[], Awaitable[object]]]] = []
+
+    async def _begin(self, operation: str) -> Fault | None:
+        """What goes wrong with ``operation``; late writes whose time has come take effect first."""
+        due = [write for countdown, write in self._late if countdown == 0]
+        self._late = [(countdown - 1, write) for countdown, write in self._late if countdown]
+        for write in due:
+            await _land(write)
+        fault = self._faults.next(operation)
+        if fault is Fault.UNAVAILABLE:
+            raise MetadataUnavailable(f"{operation}: refused on purpose")
+        return fault
+
+    async def land_late_writes(self) -> None:
+        """Let every late write take effect now."""
+        due, self._late = self._late, []
+        for _, write in due:
+            await _land(write)
+
+    async def _write(self, operation: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Do ``write``, or lose its answer.
+
+        Raises:
+            MetadataOutcomeUnknown: the answer was lost.
+        """
+        fault = await self._begin(operation)
+        if fault not in _LOST:
+            return await write()
+        if fault is Fault.UNKNOWN_APPLIED:
+            await _land(write)
+        elif fault is Fault.UNKNOWN_LATE:
+            self._late.append((1, write))
+        raise MetadataOutcomeUnknown(f"{operation}: {fault.value}")
+
+    async def cluster_id(self) -> str:
+        """See ``MetadataStore``."""
+        await self._begin("cluster_id")
+        return await self._store.cluster_id()
+
+    async def next_ledger_id(self) -> int:
+        """See ``MetadataStore``."""
+        await self._begin("next_ledger_id")
+        return await self._store.next_ledger_id()
+
+    async def id_counter(self) -> int:
+        """See ``MetadataStore``."""
+        await self._begin("id_counter")
+        return await self._store.id_counter()
+
+    async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
+        """See ``MetadataStore``."""
+        return await self._write("create_ledger", lambda: self._store.create_ledger(metadata))
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
+        """See ``MetadataStore``."""
+        fault = await self._begin("read_ledger")
+        if fault is Fault.STALE and not linearizable and ledger_id in self._seen:
+            return self._seen[ledger_id]
+        found = await self._store.read_ledger(ledger_id, linearizable=linearizable)
+        self._seen.pop(ledger_id, None)
+        self._seen[ledger_id] = found
+        if len(self._seen) > MAX_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return found
+
+    async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+        """See ``MetadataStore``."""
+        # Whoever wrote cannot read what was there before, even where the write was refused.
+        self._seen.pop(metadata.ledger_id, None)
+        try:
+            return await self._write("update_ledger", lambda: self._store.update_ledger(metadata, expected_version))
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+
+    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+        """See ``MetadataStore``."""
+        self._seen.pop(ledger_id, None)
+        try:
+            return await self._write("delete_ledger", lambda: self._store.delete_ledger(ledger_id, expected_version))
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+
+    async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
+        """See ``MetadataStore``."""
+        fault = await self._begin("list_ledgers")
+        page = await self._store.list_ledgers(after, limit)
+        if fault is Fault.PARTIAL:
+            return LedgerPage(page.ledger_ids[: len(page.ledger_ids) // 2], complete=False)
+        return page
+
+    def watch_ledger(self, ledger_id: int) -> LedgerWatch:
+        """See ``MetadataStore``."""
+        return _DelayedWatch(self._store.watch_ledger(ledger_id), self._faults, self._clock, self._watch_delay_seconds)
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        """See ``MetadataStore``."""
+        await self._begin("read_cookie")
+        return await self._store.read_cookie(bookie_id)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        """See ``MetadataStore``."""
+        await self._write("write_cookie", lambda: self._store.write_cookie(bookie_id, cookie, replace=replace))
+
+    async def delete_cookie(self, bookie_id: str) -> None:
+        """See ``MetadataStore``."""
+        await self._write("delete_cookie", lambda: self._store.delete_cookie(bookie_id))
+
+    async def close(self) -> None:
+        """See ``MetadataStore``. Late writes never land."""
+        self._late.clear()
+        await self._store.close()
+
+
+class _DelayedWatch:
+    def __init__(self, watch: LedgerWatch, faults: FaultSource, clock: Clock, delay_seconds: float) -> None:
+        self._watch = watch
+        self._faults = faults
+        self._clock = clock
+        self._delay_seconds = delay_seconds
+        self._owed = False
+
+    async def changed(self) -> None:
+        if not self._owed:
+            fault = self._faults.next("changed")
+            await self._watch.changed()
+            # A caller who is cancelled during the delay has not been told: the next call tells it.
+            self._owed = True
+            if fault is Fault.DELAYED:
+                await self._clock.sleep(self._delay_seconds)
+        self._owed = False
+
+    async def close(self) -> None:
+        await self._watch.close()
+
+
+async def _land(write: Callable[[], Awaitable[object]]) -> None:
+    """Let a write take effect whose answer nobody gets, be it a success or a refusal."""
+    try:
+        await write()
+    except TallybookError:
+        # The refusal is the lost answer.
+        return

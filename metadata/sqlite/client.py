@@ -1,0 +1,56 @@
+"""Opening the SQLite file: puts connection, watches, heartbeats and the two ports together."""
+
+from __future__ import annotations
+
+from tallybook.runtime.boot_clock import BootClock
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Tasks
+
+from ..client import MetadataClient
+from .database import Database
+from .membership import SqliteMembership
+from .poller import Poller
+from .store import SqliteStore
+from .timing import Timing
+
+
+async def open_sqlite(
+    path: str,
+    *,
+    clock: Clock,
+    rng: Rng,
+    boot_clock: BootClock,
+    timeout_seconds: float = 10.0,
+    timing: Timing | None = None,
+) -> MetadataClient:
+    """Open the metadata in the file ``path``; the file and its directory are created if missing.
+
+    ``timeout_seconds`` is the deadline of this call and of every operation.
+
+    Raises:
+        InvalidConfig: the file is another application's, of a newer format, or cannot be written.
+        DamagedFile: it is not a SQLite file, or a damaged one.
+        DiskFailed: its directory cannot be created.
+        MetadataUnavailable: it stays locked, or does not answer.
+    """
+    timing = timing or Timing()
+    database = Database(path, clock=clock, rng=rng, timeout_seconds=timeout_seconds)
+    await database.open()
+
+    def stop_serving(_task: str, _error: BaseException) -> None:
+        # Without the task that died, watches and registrations would silently stay as they are.
+        poller.end()
+        membership.abandon()
+
+    tasks = Tasks("sqlite-metadata", stop_serving)
+    poller = Poller(database, boot_clock, tasks, timing)
+    membership = SqliteMembership(database, poller, boot_clock, tasks, timing)
+
+    async def close() -> None:
+        await membership.leave()
+        poller.end()
+        await tasks.close()
+        await database.close()
+
+    return MetadataClient(SqliteStore(database, poller, close), membership)

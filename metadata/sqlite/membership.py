@@ -1,0 +1,167 @@
+"""Who is alive, by heartbeats in the SQLite file.
+
+One task per client beats for all its registrations. A registration whose beat comes too late
+(the process was stopped, or the file locked) is lost for good, even if nobody has taken its
+place: others have already seen it gone, and whoever holds it must learn that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Mapping
+
+from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
+from tallybook.runtime.boot_clock import BootClock
+from tallybook.runtime.tasks import Tasks
+
+from ..codec import Registered
+from ..rules import check_bookie_id, check_same_bookie, takes_over
+from ..store import BookieInfo, MembershipWatch
+from . import bookie_rows
+from .database import Database
+from .poller import Poller
+from .timing import Timing
+
+
+class SqliteMembership:
+    """Implements ``Membership``. Made by ``client.open_sqlite``."""
+
+    def __init__(self, database: Database, poller: Poller, boot_clock: BootClock, tasks: Tasks, timing: Timing) -> None:
+        self.database = database
+        self.poller = poller
+        self._boot_clock = boot_clock
+        self._tasks = tasks
+        self._timing = timing
+        self._registrations: dict[str, SqliteRegistration] = {}
+        self._beating = False
+
+    async def register(self, info: BookieInfo) -> SqliteRegistration:
+        """Appear among the living.
+
+        Raises:
+            MetadataConflict: another live process is registered under this bookie id.
+            MetadataOutcomeUnknown: it may have been registered; its entry would expire by itself.
+        """
+        check_bookie_id(info.bookie_id)
+        registered = Registered(info, self.database.rng.uuid())
+
+        def job(connection: sqlite3.Connection) -> None:
+            at = self.moment()
+            for row in bookie_rows.live(connection, at):
+                if row.bookie_id == info.bookie_id and not takes_over(info, row.registered(self.database.name).info):
+                    raise MetadataConflict(f"another live process is registered as bookie {info.bookie_id}")
+            bookie_rows.insert(connection, registered, at)
+
+        await self.database.write(job)
+        earlier = self._registrations.get(info.bookie_id)
+        if earlier is not None:
+            earlier.end()
+        registration = SqliteRegistration(self, registered, self.moment().now_ms)
+        self._registrations[info.bookie_id] = registration
+        self.poller.wrote_bookies()
+        if not self._beating:
+            self._beating = True
+            self._tasks.spawn(self._beat(), name="heartbeat", essential=True)
+        return registration
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Live bookies by id, in order of id."""
+        rows = await self.database.read(lambda connection: bookie_rows.live(connection, self.moment()))
+        return {row.bookie_id: row.registered(self.database.name).info for row in rows}
+
+    def watch(self) -> MembershipWatch:
+        """Start watching the set of live bookies."""
+        return self.poller.watch_bookies()
+
+    def moment(self) -> bookie_rows.Moment:
+        """Now, for judging heartbeats."""
+        return bookie_rows.moment(self._boot_clock, self._timing.expiry_ms)
+
+    def forget(self, registration: SqliteRegistration) -> None:
+        """Stop beating for a registration."""
+        bookie_id = registration.registered.info.bookie_id
+        if self._registrations.get(bookie_id) is registration:
+            del self._registrations[bookie_id]
+
+    async def leave(self) -> None:
+        """Close every registration."""
+        for registration in list(self._registrations.values()):
+            await registration.close()
+
+    def abandon(self) -> None:
+        """Take every registration for lost: nothing keeps it alive any more."""
+        for registration in list(self._registrations.values()):
+            registration.end()
+
+    async def _beat(self) -> None:
+        while True:
+            await self.database.clock.sleep(self._timing.heartbeat_seconds)
+            for registration in list(self._registrations.values()):
+                await registration.beat()
+
+
+class SqliteRegistration:
+    """Implements ``Registration``."""
+
+    def __init__(self, membership: SqliteMembership, registered: Registered, beat_ms: int) -> None:
+        self.registered = registered
+        self._membership = membership
+        self._database = membership.database
+        self._last_beat_ms = beat_ms
+        self._lost = asyncio.Event()
+
+    async def lost(self) -> None:
+        """Return once the store no longer lists this registration, or it can no longer be kept alive."""
+        await self._lost.wait()
+
+    def end(self) -> None:
+        """This registration is over."""
+        self._membership.forget(self)
+        self._lost.set()
+
+    async def beat(self) -> None:
+        """Keep it alive, or find out that it is lost."""
+        bookie_id, session = self.registered.info.bookie_id, self.registered.session
+
+        def job(connection: sqlite3.Connection) -> int | None:
+            # The time is read under the write lock: waiting for that lock may have taken longer than expiry.
+            at = self._membership.moment()
+            return at.now_ms if bookie_rows.beat(connection, bookie_id, session, at) else None
+
+        try:
+            beat_ms = await self._database.write(job)
+        except TallybookError:
+            # No beat could be written. The next one makes up for it, unless others have missed it by now.
+            at = self._membership.moment()
+            beat_ms = self._last_beat_ms if at.now_ms <= self._last_beat_ms + at.expiry_ms else None
+        if beat_ms is None:
+            self.end()
+        else:
+            self._last_beat_ms = beat_ms
+
+    async def update(self, info: BookieInfo) -> None:
+        """Change what is registered.
+
+        Raises:
+            InvalidArgument: ``info`` is of another bookie.
+            MetadataConflict: this registration is no longer listed.
+            MetadataOutcomeUnknown: it may have been changed; the same call settles it.
+        """
+        check_same_bookie(self.registered.info.bookie_id, info)
+        changed = Registered(info, self.registered.session)
+        if not await self._database.write(lambda c: bookie_rows.change(c, changed, self._membership.moment())):
+            self.end()
+            raise MetadataConflict(f"bookie {info.bookie_id} is no longer registered by this process")
+        self.registered = changed
+        self._membership.poller.wrote_bookies()
+
+    async def close(self) -> None:
+        """Leave."""
+        info, session = self.registered.info, self.registered.session
+        # Where the file cannot be written the entry expires by itself.
+        with contextlib.suppress(MetadataUnavailable, MetadataOutcomeUnknown):
+            await self._database.write(lambda c: bookie_rows.remove(c, info.bookie_id, session))
+        self.end()
+        self._membership.poller.wrote_bookies()

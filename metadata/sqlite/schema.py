@@ -1,0 +1,140 @@
+"""The SQLite file: its tables, and opening it so that a commit that was reported is durable.
+
+``application_id`` marks the file as ours and ``user_version`` is the format of its tables
+(docs/formats/metadata.md lists them). The file is in WAL mode with ``synchronous=FULL``:
+readers never block, one writer at a time, and every commit waits for its own fsync.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataUnavailable, TallybookError
+from tallybook.runtime.directories import file_bytes, make_parent
+
+APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
+FORMAT: Final = 1
+SMALLEST_FILE_BYTES: Final = 512
+"""Size of SQLite's smallest page."""
+
+TABLES: Final = (
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE ledgers (ledger_id INTEGER PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)",
+    "CREATE TABLE deleted_ledgers (first_id INTEGER PRIMARY KEY, last_id INTEGER NOT NULL)",
+    "CREATE TABLE cookies (bookie_id TEXT PRIMARY KEY, cookie BLOB NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE bookies (
+        bookie_id TEXT PRIMARY KEY, session TEXT NOT NULL, revision INTEGER NOT NULL,
+        value BLOB NOT NULL, boot_id TEXT NOT NULL, beat_ms INTEGER NOT NULL) WITHOUT ROWID""",
+)
+
+
+def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
+    """Open ``path``, made with ``cluster_id`` if it is new. To be used by the calling thread only.
+
+    ``name`` stands for it in messages.
+
+    Raises:
+        InvalidConfig: the file is another application's, of a newer format, or cannot be written.
+        DamagedFile: it is not a SQLite file, or a damaged one.
+        DiskFailed: its directory cannot be created.
+        sqlite3.OperationalError: anything else, being locked by another process included.
+    """
+    make_parent(path)
+    if 0 < file_bytes(path) < SMALLEST_FILE_BYTES:
+        # SQLite would take it for an empty one, and write over it.
+        raise _not_a_database(name)
+    connection: sqlite3.Connection | None = None
+    try:
+        # Locks are retried by the caller, who has a deadline; transactions are begun and ended by hand.
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        _check_identity(connection, name)
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise InvalidConfig(f"{name}: the file system cannot hold a shared SQLite file (journal mode {mode})")
+        connection.execute("PRAGMA synchronous = FULL")
+        _create_tables(connection, name, cluster_id)
+    except sqlite3.Error as error:
+        _close(connection)
+        if is_busy(error):
+            raise
+        raise _opening_error(error, name) from error
+    except TallybookError:
+        _close(connection)
+        raise
+    return connection
+
+
+def _check_identity(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether the file already is ours; false for an empty one."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and objects == 0:
+        return False
+    if application != APPLICATION_ID:
+        raise InvalidConfig(f"{name} is a SQLite file of another application")
+    if version > FORMAT:
+        raise InvalidConfig(
+            f"{name} was made by a newer Tallybook: its tables are of format {version}, this one knows {FORMAT}"
+        )
+    return True
+
+
+def _create_tables(connection: sqlite3.Connection, name: str, cluster_id: str) -> None:
+    # Taking the write lock also shows, now and not at the first write, that the file can be written.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _check_identity(connection, name):
+            for statement in TABLES:
+                connection.execute(statement)
+            facts = (("cluster_id", cluster_id), ("next_ledger_id", "0"))
+            connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    finally:
+        roll_back(connection)
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End the transaction, if one is open, without effect."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds the lock that was needed."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def as_tallybook_error(error: sqlite3.Error, name: str) -> TallybookError:
+    """What ``error`` means for somebody who knows nothing of SQLite. The transaction did not take place."""
+    if _code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return DamagedFile(f"{name}: {error}")
+    return MetadataUnavailable(f"{name}: {error}")
+
+
+def _opening_error(error: sqlite3.Error, name: str) -> TallybookError:
+    code = _code(error)
+    if code == sqlite3.SQLITE_NOTADB:
+        return _not_a_database(name)
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return InvalidConfig(f"{name} cannot be written: {error}")
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return InvalidConfig(f"{name} cannot be opened as a file for reading and writing")
+    return as_tallybook_error(error, name)
+
+
+def _not_a_database(name: str) -> DamagedFile:
+    return DamagedFile(f"{name} is not a SQLite file, or the head of it is damaged")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code: the low byte of the extended one. 0 for errors of the Python module itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _close(connection: sqlite3.Connection | None) -> None:
+    if connection is not None:
+        connection.close()

@@ -1,0 +1,232 @@
+"""Ledgers, the id counter and cookies in the SQLite file.
+
+Each operation is one transaction. The versions of a ledger are 1, 2, 3 and so on. The ids of
+deleted ledgers are kept as ranges, which merge as neighbours are deleted, so that an id is
+refused for ever at next to no cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+
+from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
+from tallybook.core.ids import check_ledger_id
+from tallybook.core.limits import LEDGER_ID_BLOCK
+
+from ..codec import decode_ledger, encode_ledger
+from ..model import LedgerMetadata
+from ..rules import check_bookie_id, check_cookie, page_limit
+from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Unknown, Versioned, WriteResult
+from .database import Database
+from .poller import Poller
+
+
+class SqliteStore:
+    """Implements ``MetadataStore``. Made by ``client.open_sqlite``."""
+
+    def __init__(self, database: Database, poller: Poller, close_client: Callable[[], Awaitable[None]]) -> None:
+        self._database = database
+        self._poller = poller
+        self._close_client = close_client
+        self._ids = iter(range(0))
+        self._next_block = asyncio.Lock()
+
+    async def cluster_id(self) -> str:
+        """The identity of this cluster, made with the file."""
+        return await self._read_fact("cluster_id")
+
+    async def next_ledger_id(self) -> int:
+        """A ledger id that nobody else ever gets, from this client's block.
+
+        Raises:
+            MetadataUnavailable: no new block can be had now.
+        """
+        async with self._next_block:
+            ledger_id = next(self._ids, None)
+            if ledger_id is None:
+                first = await self._take_block()
+                self._ids = iter(range(first + 1, first + LEDGER_ID_BLOCK))
+                ledger_id = first
+            return ledger_id
+
+    async def _take_block(self) -> int:
+        def job(connection: sqlite3.Connection) -> int:
+            first = int(_fact(connection, "next_ledger_id", self._database.name))
+            after = str(first + LEDGER_ID_BLOCK)
+            connection.execute("UPDATE facts SET value = ? WHERE name = 'next_ledger_id'", (after,))
+            return first
+
+        return await self._database.write(job)
+
+    async def id_counter(self) -> int:
+        """All ids ever handed out lie below this."""
+        return int(await self._read_fact("next_ledger_id"))
+
+    async def _read_fact(self, name: str) -> str:
+        return await self._database.read(lambda connection: _fact(connection, name, self._database.name))
+
+    async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
+        """Store a new ledger.
+
+        Raises:
+            LedgerExists: the id is, or was, used by somebody else.
+            MetadataOutcomeUnknown: it may have been created; the same call settles it.
+        """
+        ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
+
+        def job(connection: sqlite3.Connection) -> Versioned:
+            if _was_deleted(connection, ledger_id):
+                raise LedgerExists(f"ledger {ledger_id} existed and was deleted; ids are never used again")
+            existing = self._read(connection, ledger_id)
+            if existing is None:
+                connection.execute("INSERT INTO ledgers VALUES (?, 1, ?)", (ledger_id, value))
+                return Versioned(metadata, 1)
+            if existing.value.creator_token != metadata.creator_token:
+                raise LedgerExists(f"ledger {ledger_id} exists")
+            return existing
+
+        created = await self._database.write(job)
+        self._poller.wrote_ledger(ledger_id)
+        return created
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
+        """The current value; every read here is linearizable.
+
+        Raises:
+            NoSuchLedger: it was never created, or it was deleted.
+        """
+        check_ledger_id(ledger_id)
+        found = await self._database.read(lambda connection: self._read(connection, ledger_id))
+        if found is None:
+            raise NoSuchLedger(f"there is no ledger {ledger_id}")
+        return found
+
+    def _read(self, connection: sqlite3.Connection, ledger_id: int) -> Versioned | None:
+        row = connection.execute("SELECT value, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)).fetchone()
+        if row is None:
+            return None
+        return Versioned(decode_ledger(row[0], ledger_id, f"{self._database.name}, ledger {ledger_id}"), row[1])
+
+    async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+        """Replace the value if it still has ``expected_version``."""
+        ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
+
+        def job(connection: sqlite3.Connection) -> WriteResult:
+            changed = connection.execute(
+                "UPDATE ledgers SET value = ?, version = version + 1 WHERE ledger_id = ? AND version = ?",
+                (value, ledger_id, expected_version),
+            ).rowcount
+            return Ok(expected_version + 1) if changed else BadVersion()
+
+        return await self._write_ledger(ledger_id, job)
+
+    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+        """Remove the ledger if it still has ``expected_version``."""
+        check_ledger_id(ledger_id)
+
+        def job(connection: sqlite3.Connection) -> WriteResult:
+            statement = "DELETE FROM ledgers WHERE ledger_id = ? AND version = ?"
+            if not connection.execute(statement, (ledger_id, expected_version)).rowcount:
+                return BadVersion()
+            _remember_deleted(connection, ledger_id)
+            return Ok(expected_version + 1)
+
+        return await self._write_ledger(ledger_id, job)
+
+    async def _write_ledger(self, ledger_id: int, job: Callable[[sqlite3.Connection], WriteResult]) -> WriteResult:
+        try:
+            result = await self._database.write(job)
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+        if isinstance(result, Ok):
+            self._poller.wrote_ledger(ledger_id)
+        return result
+
+    async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
+        """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""
+        size = page_limit(limit)
+
+        def job(connection: sqlite3.Connection) -> list[int]:
+            query = "SELECT ledger_id FROM ledgers WHERE ledger_id > ? ORDER BY ledger_id LIMIT ?"
+            return [row[0] for row in connection.execute(query, (after, size + 1))]
+
+        found = await self._database.read(job)
+        return LedgerPage(tuple(found[:size]), complete=len(found) <= size)
+
+    def watch_ledger(self, ledger_id: int) -> LedgerWatch:
+        """Start watching one ledger."""
+        return self._poller.watch_ledger(check_ledger_id(ledger_id))
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        """The identity recorded for a bookie, or ``None`` if there is none."""
+        check_bookie_id(bookie_id)
+        return await self._database.read(lambda connection: _cookie(connection, bookie_id))
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        """Record the identity of a bookie.
+
+        Raises:
+            MetadataConflict: there is another one and ``replace`` is false.
+            MetadataOutcomeUnknown: it may have been recorded; the same call settles it.
+        """
+        check_bookie_id(bookie_id)
+        check_cookie(cookie)
+
+        def job(connection: sqlite3.Connection) -> None:
+            existing = _cookie(connection, bookie_id)
+            if existing is not None and existing != cookie and not replace:
+                raise MetadataConflict(f"bookie {bookie_id} has another cookie")
+            connection.execute("REPLACE INTO cookies VALUES (?, ?)", (bookie_id, cookie))
+
+        await self._database.write(job)
+
+    async def delete_cookie(self, bookie_id: str) -> None:
+        """Forget a bookie's identity; no error if there is none.
+
+        Raises:
+            MetadataOutcomeUnknown: it may have been deleted; the same call settles it.
+        """
+        check_bookie_id(bookie_id)
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM cookies WHERE bookie_id = ?", (bookie_id,))
+
+        await self._database.write(job)
+
+    async def close(self) -> None:
+        """Close this client, its membership and registrations included."""
+        await self._close_client()
+
+
+def _fact(connection: sqlite3.Connection, name: str, place: str) -> str:
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise DamagedFile(f"{place}: the row {name} of table facts is missing")
+    return str(row[0])
+
+
+def _cookie(connection: sqlite3.Connection, bookie_id: str) -> bytes | None:
+    row = connection.execute("SELECT cookie FROM cookies WHERE bookie_id = ?", (bookie_id,)).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _was_deleted(connection: sqlite3.Connection, ledger_id: int) -> bool:
+    query = "SELECT last_id FROM deleted_ledgers WHERE first_id <= ? ORDER BY first_id DESC LIMIT 1"
+    row = connection.execute(query, (ledger_id,)).fetchone()
+    return row is not None and row[0] >= ledger_id
+
+
+def _remember_deleted(connection: sqlite3.Connection, ledger_id: int) -> None:
+    """Add an id to the ranges of deleted ones, joining it with the ranges it touches."""
+    first, last = ledger_id, ledger_id
+    query = "SELECT first_id, last_id FROM deleted_ledgers WHERE first_id < ? ORDER BY first_id DESC LIMIT 1"
+    before = connection.execute(query, (ledger_id,)).fetchone()
+    if before is not None and before[1] == ledger_id - 1:
+        first = before[0]
+    behind = connection.execute("SELECT last_id FROM deleted_ledgers WHERE first_id = ?", (ledger_id + 1,)).fetchone()
+    if behind is not None:
+        last = behind[0]
+        connection.execute("DELETE FROM deleted_ledgers WHERE first_id = ?", (ledger_id + 1,))
+    connection.execute("REPLACE INTO deleted_ledgers VALUES (?, ?)", (first, last))

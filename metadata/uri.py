@@ -1,0 +1,140 @@
+"""Metadata URIs: what they may look like, and opening what they name.
+
+sqlite:///var/lib/tallybook/metadata.db     a file of this host, /var/lib/tallybook/metadata.db
+sqlite:///./data/metadata.db                relative to the working directory; also ../
+zk://zk1:2181,zk2:2181/tallybook            the node /tallybook of a ZooKeeper ensemble
+memory:                                     in this process, gone with it
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+from tallybook.core.errors import InvalidConfig
+from tallybook.runtime.boot_clock import RealBootClock
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .client import MetadataClient
+from .memory import MemoryMetadata
+
+DEFAULT_ZOOKEEPER_PORT: Final = 2181
+
+_HELP: Final = "expected sqlite:///path/of/file, zk://host:port[,host:port]/root, or memory: (for a relative path sqlite:///./path)"
+_HOST: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteUri:
+    """A file of this host; a relative path starts with a dot."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperUri:
+    """Servers as ``host:port``, and the absolute path of a node."""
+
+    hosts: tuple[str, ...]
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUri:
+    """This process."""
+
+
+MetadataUri: TypeAlias = SqliteUri | ZooKeeperUri | MemoryUri
+
+
+def parse_uri(uri: str) -> MetadataUri:
+    """Understand a metadata URI.
+
+    Raises:
+        InvalidConfig: it is not one; the message says what is wrong and what would be right.
+    """
+    scheme, colon, rest = uri.partition(":")
+    if not colon or not uri.isprintable():
+        raise _invalid(uri, "it does not start with a scheme")
+    if "?" in rest or "#" in rest:
+        raise _invalid(uri, "options after ? or # are not understood")
+    if scheme == "memory":
+        if rest:
+            raise _invalid(uri, "nothing may follow memory:")
+        return MemoryUri()
+    if scheme not in ("sqlite", "zk"):
+        raise _invalid(uri, f"the scheme {scheme!r} is not known")
+    if not rest.startswith("//"):
+        raise _invalid(uri, f"after {scheme}: there must be two slashes")
+    authority, slash, path = rest[2:].partition("/")
+    return _sqlite(uri, authority, path) if scheme == "sqlite" else _zookeeper(uri, authority, slash + path)
+
+
+def _sqlite(uri: str, authority: str, path: str) -> SqliteUri:
+    if authority:
+        raise _invalid(uri, f"a SQLite file is on this host, so {authority!r} makes no sense: use three slashes")
+    path = unquote(path)
+    if not path or path.endswith("/") or path in (".", ".."):
+        raise _invalid(uri, "it names no file")
+    if "\0" in path:
+        raise _invalid(uri, "a path cannot hold a NUL")
+    return SqliteUri(path if path.startswith(("./", "../")) else "/" + path.lstrip("/"))
+
+
+def _zookeeper(uri: str, authority: str, path: str) -> ZooKeeperUri:
+    hosts = []
+    for server in authority.split(","):
+        match = _HOST.fullmatch(server)
+        if match is None:
+            raise _invalid(uri, f"{server!r} is not host:port")
+        port = int(match["port"] or DEFAULT_ZOOKEEPER_PORT)
+        if not 1 <= port <= 65_535:
+            raise _invalid(uri, f"port {port} of {server!r} does not exist")
+        hosts.append(f"{match['host']}:{port}")
+    root = path.removesuffix("/")
+    parts = root.split("/")[1:]
+    if not parts:
+        raise _invalid(uri, "the root node is missing, for example /tallybook")
+    if any(part in ("", ".", "..") for part in parts) or parts[0] == "zookeeper":
+        raise _invalid(uri, f"{path!r} cannot be a root node")
+    return ZooKeeperUri(tuple(hosts), root)
+
+
+def _invalid(uri: str, what: str) -> InvalidConfig:
+    return InvalidConfig(f"{uri!r} is not a metadata URI: {what}; {_HELP}")
+
+
+async def open_metadata(
+    uri: str, *, clock: Clock, rng: Rng, timeout_seconds: float = 10.0, memory: MemoryMetadata | None = None
+) -> MetadataClient:
+    """Open the metadata store that ``uri`` names.
+
+    Args:
+        uri: see the top of this module.
+        clock: for deadlines, pauses and heartbeats.
+        rng: for ids and tokens, and to spread pauses.
+        timeout_seconds: deadline of this call, and of every operation on what it returns.
+        memory: what ``memory:`` stands for; by default a new and empty store of the caller's own.
+
+    Raises:
+        InvalidConfig: the URI makes no sense, or what it names is not ours.
+        DamagedFile: a SQLite file that is none, or is damaged.
+        DiskFailed: the directory of a SQLite file cannot be created.
+        MetadataUnavailable: nobody answers in time; the message has the URI.
+    """
+    parsed = parse_uri(uri)
+    if isinstance(parsed, MemoryUri):
+        return (memory or MemoryMetadata(rng)).client()
+    # Drivers are loaded when asked for: whoever uses the one has no need of the other's library.
+    if isinstance(parsed, SqliteUri):
+        from .sqlite.client import open_sqlite  # noqa: PLC0415
+
+        return await open_sqlite(
+            parsed.path, clock=clock, rng=rng, boot_clock=RealBootClock(), timeout_seconds=timeout_seconds
+        )
+    from .zookeeper.client import open_zookeeper  # noqa: PLC0415
+
+    return await open_zookeeper(parsed.hosts, parsed.root, clock=clock, rng=rng, timeout_seconds=timeout_seconds)

@@ -1,0 +1,99 @@
+"""Opening ZooKeeper: connects, makes the nodes everything else lies under, puts the two ports together."""
+
+from __future__ import annotations
+
+from kazoo.exceptions import NoNodeError
+
+from tallybook.core.errors import InvalidConfig
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Tasks
+
+from ..client import MetadataClient
+from .hub import WatchHub
+from .layout import FORMAT, Layout
+from .membership import ZooKeeperMembership
+from .requests import children, get
+from .session import Session
+from .store import ZooKeeperStore
+from .tree import create_once, create_path
+
+
+async def open_zookeeper(
+    hosts: tuple[str, ...],
+    root: str,
+    *,
+    clock: Clock,
+    rng: Rng,
+    timeout_seconds: float = 10.0,
+    session_seconds: float = 10.0,
+) -> MetadataClient:
+    """Open the metadata below the node ``root``; it is created, with its parents, if missing.
+
+    Args:
+        hosts: ``host:port`` of each server.
+        root: an absolute path such as ``/tallybook``.
+        clock: for deadlines and pauses.
+        rng: for ids, and to spread pauses.
+        timeout_seconds: deadline of this call and of every operation.
+        session_seconds: silence after which ZooKeeper takes a bookie for dead.
+
+    Raises:
+        MetadataUnavailable: no server answers in time; the message has the URI.
+        InvalidConfig: ``root`` holds something else, or was made by a newer version.
+    """
+    name = f"zk://{','.join(hosts)}{root}"
+    session = Session(
+        hosts, name, clock=clock, rng=rng, timeout_seconds=timeout_seconds, session_seconds=session_seconds
+    )
+    layout = Layout(root)
+    await session.start()
+    try:
+        await _prepare(session, layout)
+    except BaseException:
+        await session.close()
+        raise
+
+    def stop_serving(_task: str, _error: BaseException) -> None:
+        # Without the task that died, watches and registrations would silently stay as they are.
+        hub.end()
+        membership.abandon()
+
+    tasks = Tasks("zookeeper-metadata", stop_serving)
+    hub = WatchHub(session, tasks)
+    membership = ZooKeeperMembership(session, layout, hub, tasks)
+
+    async def close() -> None:
+        await membership.leave()
+        hub.end()
+        await tasks.close()
+        await session.close()
+
+    return MetadataClient(ZooKeeperStore(session, layout, hub, close), membership)
+
+
+async def _prepare(session: Session, layout: Layout) -> None:
+    """Make sure that the root is ours, and has what every operation relies on."""
+    await create_path(session, layout.root)
+    try:
+        await _check_format(session, layout)
+    except NoNodeError:
+        # The format is the first node below a root of ours, so a root that has others but not this one is not.
+        [names] = await session.ask(children(layout.root))
+        if names and "format" not in names:
+            raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else") from None
+        await create_once(session, layout.format, str(FORMAT).encode())
+        await _check_format(session, layout)
+    for path in (layout.ledgers, layout.cookies, layout.bookies):
+        await create_once(session, path, b"")
+    await create_once(session, layout.ids, b"0")
+
+
+async def _check_format(session: Session, layout: Layout) -> None:
+    [(data, _)] = await session.ask(get(layout.format), linearizable=True)
+    if not data.isdigit():
+        raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else")
+    if int(data) != FORMAT:
+        raise InvalidConfig(
+            f"{session.name} was made by another version of Tallybook: its format is {int(data)}, this one is {FORMAT}"
+        )

@@ -1,0 +1,206 @@
+"""Who is alive, by ephemeral nodes: ZooKeeper removes them when it has not heard of a session for too long.
+
+``bookies`` is watched in two ways: its children tell who comes and goes, and its own data is
+written, always with nothing, whenever a bookie changes what it registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
+from tallybook.runtime.tasks import Tasks
+
+from ..codec import Registered, decode_bookie, encode_bookie
+from ..rules import check_bookie_id, check_same_bookie, takes_over
+from ..store import BookieInfo, MembershipWatch
+from .hub import Kind, WatchHub
+from .layout import Layout
+from .requests import children, create, delete, get, write_announced
+from .session import Session
+
+BOOKIES_AT_ONCE: Final = 100
+"""Nodes read in one pipeline."""
+PAUSE_AFTER_ERROR_SECONDS: Final = 0.5
+
+
+class ZooKeeperMembership:
+    """Implements ``Membership``. Made by ``client.open_zookeeper``."""
+
+    def __init__(self, session: Session, layout: Layout, hub: WatchHub, tasks: Tasks) -> None:
+        self.session = session
+        self.layout = layout
+        self.hub = hub
+        self._tasks = tasks
+        self._registrations: dict[str, ZooKeeperRegistration] = {}
+        session.on_expired.append(self.abandon)
+
+    async def register(self, info: BookieInfo) -> ZooKeeperRegistration:
+        """Appear among the living.
+
+        Raises:
+            MetadataConflict: another live process is registered under this bookie id.
+            MetadataUnavailable: ZooKeeper does not answer; if an entry was made, it goes with this session.
+        """
+        registered = Registered(info, self.session.rng.uuid())
+        path = self.layout.bookie(check_bookie_id(info.bookie_id))
+        await self._create(path, registered)
+        registration = ZooKeeperRegistration(self, path, registered)
+        self._registrations[registered.session] = registration
+        self._tasks.spawn(registration.watch(), name=f"registration of {info.bookie_id}")
+        return registration
+
+    async def _create(self, path: str, registered: Registered) -> None:
+        value = encode_bookie(registered)
+        deadline = self.session.deadline()
+        while True:
+            try:
+                await self.session.ask(create(path, value, ephemeral=True))
+            except NodeExistsError as error:
+                if await self._is_ours(path, registered):
+                    return
+                # An earlier life of this bookie was in the way, and is no longer.
+                await self.session.pause_before(deadline, error)
+            else:
+                return
+
+    async def _is_ours(self, path: str, registered: Registered) -> bool:
+        """Whether the node that is there was made by this very registration; removes that of an earlier life.
+
+        Raises:
+            MetadataConflict: it is another live process's.
+        """
+        try:
+            [(data, stat)] = await self.session.ask(get(path), linearizable=True)
+            existing = self.decode(path, data)
+            ours = existing.session == registered.session
+            if ours and stat.ephemeralOwner == self.session.id:
+                return True
+            # A node of our own that belongs to an expired session of ours is about to go.
+            if not ours and not takes_over(registered.info, existing.info):
+                raise MetadataConflict(f"another live process is registered as bookie {registered.info.bookie_id}")
+            await self.session.ask(delete(path, stat.version))
+        except (NoNodeError, BadVersionError):
+            # It has gone, or changed, meanwhile: look again.
+            return False
+        return False
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Live bookies by id, in order of id."""
+        [names] = await self.session.ask(children(self.layout.bookies))
+        paths = [f"{self.layout.bookies}/{name}" for name in names]
+        found = {}
+        for start in range(0, len(paths), BOOKIES_AT_ONCE):
+            some = paths[start : start + BOOKIES_AT_ONCE]
+            answers = await self.session.ask(*map(get, some), optional=True)
+            for path, answer in zip(some, answers, strict=True):
+                if answer is not None:
+                    info = self.decode(path, answer[0]).info
+                    found[info.bookie_id] = info
+        return dict(sorted(found.items()))
+
+    def decode(self, path: str, data: bytes) -> Registered:
+        """What a bookie's node says."""
+        return decode_bookie(data, f"{self.session.name}: node {path}")
+
+    def watch(self) -> MembershipWatch:
+        """Start watching the set of live bookies."""
+        path = self.layout.bookies
+        return self.hub.watch("the live bookies", (Kind.CHILDREN, path), (Kind.NODE, path))
+
+    def forget(self, registration: ZooKeeperRegistration) -> None:
+        """A registration is over."""
+        self._registrations.pop(registration.registered.session, None)
+
+    async def leave(self) -> None:
+        """Close every registration."""
+        for registration in list(self._registrations.values()):
+            await registration.close()
+
+    def abandon(self) -> None:
+        """Take every registration for lost."""
+        for registration in list(self._registrations.values()):
+            registration.end()
+
+
+class ZooKeeperRegistration:
+    """Implements ``Registration``."""
+
+    def __init__(self, membership: ZooKeeperMembership, path: str, registered: Registered) -> None:
+        self.registered = registered
+        self._membership = membership
+        self._session = membership.session
+        self._path = path
+        self._lost = asyncio.Event()
+        self._watch = membership.hub.watch(f"the registration of bookie {registered.info.bookie_id}", (Kind.NODE, path))
+
+    async def lost(self) -> None:
+        """Return once the store no longer lists this registration."""
+        await self._lost.wait()
+
+    def end(self) -> None:
+        """This registration is over."""
+        self._membership.forget(self)
+        self._watch.end()
+        self._lost.set()
+
+    async def watch(self) -> None:
+        """Notice that the node was removed, by an operator or by the bookie's next life."""
+        while not self._lost.is_set():
+            try:
+                await self._watch.changed()
+            except MetadataUnavailable:
+                # The watch is closed, and with it either this registration or the whole client.
+                self.end()
+                return
+            try:
+                version = await self._version()
+            except TallybookError:
+                self._watch.notify()
+                await self._session.clock.sleep(PAUSE_AFTER_ERROR_SECONDS)
+                continue
+            if version is None:
+                self.end()
+
+    async def _version(self) -> int | None:
+        """The version of our node; ``None`` if there is none, or it is another's."""
+        try:
+            [(data, stat)] = await self._session.ask(get(self._path), linearizable=True)
+        except NoNodeError:
+            return None
+        ours = self._membership.decode(self._path, data).session == self.registered.session
+        return int(stat.version) if ours else None
+
+    async def update(self, info: BookieInfo) -> None:
+        """Change what is registered.
+
+        Raises:
+            InvalidArgument: ``info`` is of another bookie.
+            MetadataConflict: this registration is no longer listed.
+            MetadataOutcomeUnknown: it may have been changed; the same call settles it.
+        """
+        check_same_bookie(self.registered.info.bookie_id, info)
+        changed = Registered(info, self.registered.session)
+        version = await self._version()
+        if version is not None:
+            request = write_announced(self._path, encode_bookie(changed), version, self._membership.layout.bookies)
+            written, _ = await self._session.tell(request)
+            if not isinstance(written, Exception):
+                self.registered = changed
+                return
+        self.end()
+        raise MetadataConflict(f"bookie {info.bookie_id} is no longer registered by this process")
+
+    async def close(self) -> None:
+        """Leave."""
+        # Where ZooKeeper cannot be reached, the node goes with the session.
+        with contextlib.suppress(MetadataUnavailable, MetadataOutcomeUnknown, NoNodeError, BadVersionError):
+            version = None if self._lost.is_set() else await self._version()
+            if version is not None:
+                await self._session.tell(delete(self._path, version))
+        self.end()

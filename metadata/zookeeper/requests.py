@@ -1,0 +1,86 @@
+"""What is asked of ZooKeeper, as values: functions that hand one request to kazoo and return its pending answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kazoo.client import KazooClient
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import WatchedEvent
+
+Request: TypeAlias = Callable[[KazooClient], IAsyncResult]
+Watcher: TypeAlias = Callable[[WatchedEvent], None]
+
+ANY_VERSION = -1
+
+
+def sync(kazoo: KazooClient) -> IAsyncResult:
+    """Let this session's server catch up with the leader."""
+    return kazoo.sync_async("/")
+
+
+def get(path: str) -> Request:
+    """Answers (data, status), or NoNodeError."""
+    return lambda kazoo: kazoo.get_async(path)
+
+
+def exists(path: str, watcher: Watcher) -> Request:
+    """Answers the status or ``None``; ``watcher`` is called once, when the node is created, written or deleted."""
+    return lambda kazoo: kazoo.exists_async(path, watch=watcher)
+
+
+def children(path: str, watcher: Watcher | None = None) -> Request:
+    """Answers the names below a node, or NoNodeError; ``watcher`` is called once, when there are others."""
+    return lambda kazoo: kazoo.get_children_async(path, watch=watcher)
+
+
+def create(path: str, data: bytes, *, ephemeral: bool = False) -> Request:
+    """Answers the path, NodeExistsError, or NoNodeError where the parent is missing."""
+    return lambda kazoo: kazoo.create_async(path, data, ephemeral=ephemeral)
+
+
+def write(path: str, data: bytes, version: int = ANY_VERSION) -> Request:
+    """Answers the new status, BadVersionError, or NoNodeError."""
+    return lambda kazoo: kazoo.set_async(path, data, version)
+
+
+def delete(path: str, version: int = ANY_VERSION) -> Request:
+    """Answers True, BadVersionError, or NoNodeError."""
+    return lambda kazoo: kazoo.delete_async(path, version)
+
+
+def create_checked(path: str, data: bytes, checked: str, checked_version: int) -> Request:
+    """Create a node if another one still has a version. Answers what became of the check and of the creation."""
+
+    def request(kazoo: KazooClient) -> IAsyncResult:
+        transaction = kazoo.transaction()
+        transaction.check(checked, checked_version)
+        transaction.create(path, data)
+        return transaction.commit_async()
+
+    return request
+
+
+def delete_recorded(path: str, version: int, record: str, data: bytes, record_version: int) -> Request:
+    """Delete one node and write another. Answers what became of the deletion and of the writing."""
+
+    def request(kazoo: KazooClient) -> IAsyncResult:
+        transaction = kazoo.transaction()
+        transaction.delete(path, version)
+        transaction.set_data(record, data, record_version)
+        return transaction.commit_async()
+
+    return request
+
+
+def write_announced(path: str, data: bytes, version: int, announce: str) -> Request:
+    """Write a node, and touch another one for those who watch it. Answers what became of each."""
+
+    def request(kazoo: KazooClient) -> IAsyncResult:
+        transaction = kazoo.transaction()
+        transaction.set_data(path, data, version)
+        transaction.set_data(announce, b"")
+        return transaction.commit_async()
+
+    return request

@@ -1,0 +1,254 @@
+"""One session with ZooKeeper, as coroutines with deadlines.
+
+kazoo works in threads of its own. A request is handed to it from the event loop, and its
+answer, like every change of the connection's state, comes back by ``call_soon_threadsafe``.
+
+Three things can happen to a request: ZooKeeper answers it, be it with a refusal; it was
+never sent; or the connection or the deadline cut it off, and nobody knows. ``ask`` is for
+requests that may be repeated: it does so until the deadline. ``tell`` sends once.
+
+A new session may meet a server that lags behind what the old one saw. So the first request
+after an expiry, and every linearizable read, is preceded by a ``sync``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    ZookeeperError,
+)
+from kazoo.interfaces import IAsyncResult
+
+from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import ThreadWorkers
+
+from .requests import Request, sync
+
+REFUSALS: Final = (BadVersionError, NodeExistsError, NoNodeError)
+"""Answers that callers expect: raised as they are."""
+
+_CUT_OFF: Final = (ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+_PAUSE_SECONDS: Final = 0.1
+"""Longest pause before a request that was cut off is repeated."""
+
+
+class _CutOff(Exception):
+    """There is no answer that can be believed: the request may have been carried out, or may yet be."""
+
+
+class Session:
+    """The connection of one client.
+
+    Args:
+        hosts: ``host:port`` of each server.
+        name: the URI, for messages.
+        clock: for deadlines and pauses.
+        rng: spreads the pauses.
+        timeout_seconds: longest time that one operation may take.
+        session_seconds: silence after which ZooKeeper takes this client for dead.
+    """
+
+    def __init__(
+        self,
+        hosts: tuple[str, ...],
+        name: str,
+        *,
+        clock: Clock,
+        rng: Rng,
+        timeout_seconds: float,
+        session_seconds: float,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.rng = rng
+        self.timeout_seconds = timeout_seconds
+        self._session_seconds = session_seconds
+        self._kazoo = KazooClient(
+            ",".join(hosts),
+            timeout=session_seconds,
+            connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+        )
+        self._loop = asyncio.get_running_loop()
+        self._connected = asyncio.Event()
+        self._must_sync = False
+        self._expiries = 0
+        self._closed = False
+        self.on_connected: list[Callable[[], None]] = []
+        """Called on the event loop after every (re)connection: watches that were armed before are gone."""
+        self.on_expired: list[Callable[[], None]] = []
+        """Called on the event loop when the session has expired: its ephemeral nodes are gone."""
+
+    @property
+    def id(self) -> int | None:
+        """The number of the present session, which ZooKeeper notes on ephemeral nodes."""
+        client_id = self._kazoo.client_id
+        return None if client_id is None else int(client_id[0])
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            MetadataUnavailable: no server answers before the deadline.
+        """
+        self._kazoo.add_listener(self._state_changed)
+        self._kazoo.start_async()
+        try:
+            await self._wait_connected(self.deadline())
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the session and its threads. ZooKeeper drops the ephemeral nodes at once."""
+        if self._closed:
+            return
+        self._closed = True
+        stopper = ThreadWorkers(1, "tallybook-zookeeper-stop")
+        await stopper.run(self._stop)
+        await stopper.close()
+
+    def _stop(self) -> None:
+        self._kazoo.stop()
+        self._kazoo.close()
+
+    async def ask(self, *requests: Request, linearizable: bool = False, optional: bool = False) -> list[Any]:
+        """Send requests that may be repeated, all at once and in order; return their answers.
+
+        With ``optional`` the answer about a node that does not exist is ``None``.
+
+        Raises:
+            NoNodeError, NodeExistsError, BadVersionError: the first refusal.
+            MetadataUnavailable: they were not all answered before the deadline.
+        """
+        deadline = self.deadline()
+        while True:
+            await self._wait_connected(deadline)
+            synced, expiries = linearizable or self._must_sync, self._expiries
+            try:
+                # One session's requests are answered in order, so what follows a sync in the pipe is read after it.
+                answers = await self._send((sync, *requests) if synced else requests, deadline, optional=optional)
+                if expiries == self._expiries:
+                    self._must_sync &= not synced
+                    return answers[1:] if synced else answers
+                # kazoo had a new session before this loop heard of it: the answers may be older than earlier ones.
+                continue
+            except (_CutOff, TimeoutError) as error:
+                await self.pause_before(deadline, error)
+
+    async def tell(self, request: Request) -> Any:
+        """Send a request once; return its answer.
+
+        Raises:
+            NoNodeError, NodeExistsError, BadVersionError: the refusal.
+            MetadataUnavailable: it was not sent.
+            MetadataOutcomeUnknown: it may have been received, or may still be.
+        """
+        deadline = self.deadline()
+        await self._wait_connected(deadline)
+        try:
+            return (await self._send((request,), deadline))[0]
+        except (_CutOff, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise MetadataOutcomeUnknown(f"{self.name}: the connection was cut off: {reason}") from error
+
+    async def _send(self, requests: tuple[Request, ...], deadline: float, *, optional: bool = False) -> list[Any]:
+        answers = [self._submit(request) for request in requests]
+        async with asyncio.timeout(max(0.0, deadline - self.clock.monotonic())):
+            results = await asyncio.gather(*answers, return_exceptions=True)
+        for index, result in enumerate(results):
+            if optional and isinstance(result, NoNodeError):
+                results[index] = None
+            elif isinstance(result, BaseException):
+                self._raise(result)
+        return results
+
+    def _raise(self, error: BaseException) -> None:
+        if isinstance(error, REFUSALS):
+            raise error
+        if isinstance(error, ZookeeperError) and not isinstance(error, _CUT_OFF):
+            raise self._unavailable(f"refused: {type(error).__name__} {error}") from error
+        raise _CutOff(str(error) or type(error).__name__) from error
+
+    def deadline(self) -> float:
+        """When an operation that begins now has to end, as monotonic time."""
+        return self.clock.monotonic() + self.timeout_seconds
+
+    async def pause_before(self, deadline: float, error: Exception) -> None:
+        """Wait a little before trying again what ``error`` prevented.
+
+        Raises:
+            MetadataUnavailable: the deadline has come.
+        """
+        pause = self.rng.random() * _PAUSE_SECONDS
+        if self.clock.monotonic() + pause > deadline:
+            raise self._unavailable(f"not done within {self.timeout_seconds} s: {error!r}") from error
+        await self.clock.sleep(pause)
+
+    def _submit(self, request: Request) -> asyncio.Future[Any]:
+        """Hand a request to kazoo; the future gets its answer."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(answer: IAsyncResult) -> None:
+            if future.done():
+                return
+            if answer.successful():
+                future.set_result(answer.value)
+            else:
+                future.set_exception(answer.exception)
+
+        request(self._kazoo).rawlink(lambda answer: self.hand_over(settle, answer))
+        return future
+
+    def hand_over(self, function: Callable[..., None], *args: Any) -> None:
+        """Call ``function`` on the event loop; for the threads of kazoo.
+
+        What is handed over is taken in order.
+        """
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    async def _wait_connected(self, deadline: float) -> None:
+        if self._closed:
+            raise self._unavailable("this client is closed")
+        if self._connected.is_set():
+            return
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self.clock.monotonic())):
+                await self._connected.wait()
+        except TimeoutError as error:
+            raise self._unavailable(f"no server answers within {self.timeout_seconds} s") from error
+
+    def _unavailable(self, what: str) -> MetadataUnavailable:
+        return MetadataUnavailable(f"{self.name}: {what}")
+
+    def _state_changed(self, state: str) -> None:
+        """Called by kazoo, in its connection's thread."""
+        self.hand_over(self._take_state, state)
+
+    def _take_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            for callback in list(self.on_connected):
+                callback()
+            return
+        self._connected.clear()
+        if state == KazooState.LOST:
+            self._expiries += 1
+            self._must_sync = True
+            for callback in list(self.on_expired):
+                callback()

@@ -1,0 +1,230 @@
+"""Ledgers, the id counter and cookies in ZooKeeper.
+
+A ledger is created together with a check of its group's record of deletions, and deleted
+together with a change of it (``layout`` says why); both are one ZooKeeper transaction. The
+versions of a ledger are those of its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
+from tallybook.core.ids import check_ledger_id
+from tallybook.core.limits import LEDGER_ID_BLOCK
+
+from ..codec import decode_ledger, encode_ledger
+from ..model import LedgerMetadata
+from ..rules import check_bookie_id, check_cookie, page_limit
+from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Unknown, Versioned, WriteResult
+from .hub import Kind, WatchHub
+from .layout import Layout, was_deleted, with_deleted
+from .requests import create, create_checked, delete, delete_recorded, get, write
+from .session import Session
+from .tree import LedgerTree, create_once
+
+
+class ZooKeeperStore:
+    """Implements ``MetadataStore``. Made by ``client.open_zookeeper``."""
+
+    def __init__(
+        self, session: Session, layout: Layout, hub: WatchHub, close_client: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._hub = hub
+        self._close_client = close_client
+        self._tree = LedgerTree(session, layout)
+        self._ids = iter(range(0))
+        self._next_block = asyncio.Lock()
+
+    async def cluster_id(self) -> str:
+        """The identity of this cluster, made on first use."""
+        path = self._layout.cluster
+        try:
+            [(data, _)] = await self._session.ask(get(path))
+        except NoNodeError:
+            await create_once(self._session, path, self._session.rng.uuid().encode())
+            [(data, _)] = await self._session.ask(get(path))
+        return str(data, "ascii")
+
+    async def next_ledger_id(self) -> int:
+        """A ledger id that nobody else ever gets, from this client's block.
+
+        Raises:
+            MetadataUnavailable: no new block can be had now.
+        """
+        async with self._next_block:
+            ledger_id = next(self._ids, None)
+            if ledger_id is None:
+                first = await self._take_block()
+                self._ids = iter(range(first + 1, first + LEDGER_ID_BLOCK))
+                ledger_id = first
+            return ledger_id
+
+    async def _take_block(self) -> int:
+        deadline = self._session.deadline()
+        while True:
+            first, version = await self._read_counter()
+            after = str(first + LEDGER_ID_BLOCK).encode()
+            try:
+                await self._session.tell(write(self._layout.ids, after, version))
+            except (BadVersionError, MetadataOutcomeUnknown) as error:
+                # Where the outcome is unknown the block may have become ours. It is skipped: ids are plenty.
+                await self._session.pause_before(deadline, error)
+                continue
+            return first
+
+    async def id_counter(self) -> int:
+        """All ids ever handed out lie below this. A linearizable read."""
+        return (await self._read_counter())[0]
+
+    async def _read_counter(self) -> tuple[int, int]:
+        """The counter and its node's version."""
+        path = self._layout.ids
+        [(data, stat)] = await self._session.ask(get(path), linearizable=True)
+        if not data.isdigit():
+            raise DamagedFile(f"{self._session.name}: node {path} holds {data!r} instead of a number")
+        return int(data), stat.version
+
+    async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
+        """Store a new ledger.
+
+        Raises:
+            LedgerExists: the id is, or was, used by somebody else.
+            MetadataOutcomeUnknown: it may have been created; the same call settles it.
+        """
+        ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
+        deadline = self._session.deadline()
+        group = await self._tree.group(ledger_id)
+        while not was_deleted(group.data, ledger_id):
+            request = create_checked(self._layout.ledger(ledger_id), value, group.path, group.version)
+            checked, created = await self._session.tell(request)
+            if not isinstance(created, Exception):
+                return Versioned(metadata, 0)
+            if isinstance(created, NodeExistsError):
+                return await self._created_before(metadata)
+            await self._session.pause_before(deadline, checked)
+            group = await self._tree.group(ledger_id, fresh=True)
+        raise LedgerExists(f"ledger {ledger_id} existed and was deleted; ids are never used again")
+
+    async def _created_before(self, metadata: LedgerMetadata) -> Versioned:
+        """What is stored, if the same creator stored it."""
+        exists = LedgerExists(f"ledger {metadata.ledger_id} exists")
+        try:
+            existing = await self.read_ledger(metadata.ledger_id, linearizable=True)
+        except NoSuchLedger as error:
+            raise exists from error
+        if existing.value.creator_token != metadata.creator_token:
+            raise exists
+        return existing
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
+        """The current value; without ``linearizable`` perhaps a slightly older one, but never older than the last.
+
+        Raises:
+            NoSuchLedger: it was never created, or it was deleted.
+        """
+        path = self._layout.ledger(check_ledger_id(ledger_id))
+        try:
+            [(data, stat)] = await self._session.ask(get(path), linearizable=linearizable)
+        except NoNodeError as error:
+            raise NoSuchLedger(f"there is no ledger {ledger_id}") from error
+        return Versioned(decode_ledger(data, ledger_id, f"{self._session.name}: node {path}"), stat.version)
+
+    async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+        """Replace the value if it still has ``expected_version``."""
+        path, value = self._layout.ledger(metadata.ledger_id), encode_ledger(metadata)
+        if expected_version < 0:
+            # ZooKeeper takes a negative version for "any".
+            return BadVersion()
+        try:
+            stat = await self._session.tell(write(path, value, expected_version))
+        except (BadVersionError, NoNodeError):
+            return BadVersion()
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+        return Ok(stat.version)
+
+    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+        """Remove the ledger if it still has ``expected_version``."""
+        path = self._layout.ledger(check_ledger_id(ledger_id))
+        if expected_version < 0:
+            return BadVersion()
+        deadline = self._session.deadline()
+        while True:
+            group = await self._tree.group(ledger_id, fresh=True)
+            record = with_deleted(group.data, ledger_id)
+            try:
+                deleted, recorded = await self._session.tell(
+                    delete_recorded(path, expected_version, group.path, record, group.version)
+                )
+            except MetadataOutcomeUnknown as error:
+                return Unknown(error.message)
+            if isinstance(deleted, (BadVersionError, NoNodeError)):
+                return BadVersion()
+            if not isinstance(recorded, Exception):
+                return Ok(expected_version + 1)
+            # Another ledger of the group was deleted meanwhile.
+            await self._session.pause_before(deadline, recorded)
+
+    async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
+        """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""
+        size = page_limit(limit)
+        found = await self._tree.list_above(after, size + 1)
+        return LedgerPage(tuple(found[:size]), complete=len(found) <= size)
+
+    def watch_ledger(self, ledger_id: int) -> LedgerWatch:
+        """Start watching one ledger."""
+        return self._hub.watch(f"ledger {ledger_id}", (Kind.NODE, self._layout.ledger(check_ledger_id(ledger_id))))
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        """The identity recorded for a bookie, or ``None`` if there is none. A linearizable read."""
+        path = self._layout.cookie(check_bookie_id(bookie_id))
+        try:
+            [(data, _)] = await self._session.ask(get(path), linearizable=True)
+        except NoNodeError:
+            return None
+        return bytes(data)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        """Record the identity of a bookie.
+
+        Raises:
+            MetadataConflict: there is another one and ``replace`` is false.
+            MetadataOutcomeUnknown: it may have been recorded; the same call settles it.
+        """
+        path = self._layout.cookie(check_bookie_id(bookie_id))
+        check_cookie(cookie)
+        try:
+            await self._session.tell(create(path, cookie))
+        except NodeExistsError as error:
+            if replace:
+                await self._replace_cookie(bookie_id, path, cookie)
+            elif await self.read_cookie(bookie_id) != cookie:
+                raise MetadataConflict(f"bookie {bookie_id} has another cookie") from error
+
+    async def _replace_cookie(self, bookie_id: str, path: str, cookie: bytes) -> None:
+        try:
+            await self._session.tell(write(path, cookie))
+        except NoNodeError as error:
+            raise MetadataConflict(f"the cookie of bookie {bookie_id} was deleted meanwhile") from error
+
+    async def delete_cookie(self, bookie_id: str) -> None:
+        """Forget a bookie's identity; no error if there is none.
+
+        Raises:
+            MetadataOutcomeUnknown: it may have been deleted; the same call settles it.
+        """
+        path = self._layout.cookie(check_bookie_id(bookie_id))
+        try:
+            await self._session.tell(delete(path))
+        except NoNodeError:
+            return
+
+    async def close(self) -> None:
+        """Close this client, its membership and registrations included."""
+        await self._close_client()

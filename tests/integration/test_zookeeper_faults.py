@@ -1,0 +1,563 @@
+"""The ZooKeeper driver against a real server, over a network that loses answers, and sessions that end."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from kazoo.client import KazooClient
+
+from tallybook.bench import zookeeper_server
+from tallybook.bench.zookeeper_server import ZooKeeperNotStarted, ZooKeeperServer
+from tallybook.core.answers import Incarnation
+from tallybook.core.errors import (
+    DamagedFile,
+    InvalidConfig,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
+from tallybook.core.limits import LEDGER_ID_BLOCK
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.metadata.store import BadVersion, BookieInfo, BookieMode, Ok, Unknown
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.uri import open_metadata
+from tallybook.metadata.zookeeper.client import open_zookeeper
+from tallybook.metadata.zookeeper.requests import sync
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+pytestmark = pytest.mark.zookeeper
+
+SESSION_SECONDS = 4.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def root(request) -> str:
+    """A root of its own for each test."""
+    return f"/faults/{request.node.name.replace('[', '-').replace(']', '')}"
+
+
+def ledger(ledger_id: int = 7) -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
+
+
+def bookie(boot: int = 1, **fields) -> BookieInfo:
+    return BookieInfo("b1", "host:1", Incarnation("uuid", boot), **fields)
+
+
+async def connect(address: str, root: str, **options):
+    options = {"session_seconds": SESSION_SECONDS, **options}
+    return await open_zookeeper((address,), root, clock=RealClock(), rng=SystemRng(), **options)
+
+
+async def returns(work, seconds: float = 20.0):
+    """Wait for something that must happen."""
+    return await asyncio.wait_for(work, seconds)
+
+
+async def until(condition) -> None:
+    """Wait until an asynchronous condition holds."""
+    deadline = time.monotonic() + 20
+    while not await condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.005)
+
+
+class Proxy:
+    """The network between a client and the server. It can lose what the server answers, and cut connections."""
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self._server = server
+        self._pumps: list[asyncio.Task] = []
+        self._writers: list[asyncio.StreamWriter] = []
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._accepting = True
+        self.address = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._accepting:
+            writer.close()
+            return
+        host, port = self._server.address.split(":")
+        upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
+        self._writers += [writer, upstream_writer]
+        self._pumps += [
+            asyncio.ensure_future(self._pump(reader, upstream_writer, answers=False)),
+            asyncio.ensure_future(self._pump(upstream_reader, writer, answers=True)),
+        ]
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                if answers:
+                    await self._passing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def hold_answers(self) -> None:
+        """The server hears the client; the client hears nothing."""
+        self._passing.clear()
+
+    async def cut(self, *, refuse: bool = False) -> None:
+        """Break every connection, losing what was held; with ``refuse`` new ones are broken, too."""
+        self._accepting = not refuse
+        pumps, self._pumps = self._pumps, []
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+        self._passing.set()
+
+    def heal(self) -> None:
+        """Accept connections again."""
+        self._accepting = True
+
+
+@contextlib.asynccontextmanager
+async def proxied(server: ZooKeeperServer) -> AsyncIterator[Proxy]:
+    proxy = Proxy(server)
+    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    proxy.address = f"{host}:{port}"
+    try:
+        yield proxy
+    finally:
+        await proxy.cut(refuse=True)
+        listener.close()
+        await listener.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def rig(server, root, **options):
+    """A client behind a proxy, the proxy, and a client that reaches the server directly."""
+    async with (
+        proxied(server) as proxy,
+        await connect(server.address, root) as direct,
+        await connect(proxy.address, root, **options) as client,
+    ):
+        try:
+            yield client, proxy, direct
+        finally:
+            proxy.heal()
+
+
+async def expire(server: ZooKeeperServer, client) -> None:
+    """End a client's session from a second connection, which tells ZooKeeper to close it."""
+    session = client.store._session._kazoo.client_id
+
+    def close_session() -> None:
+        thief = KazooClient(server.address, client_id=session)
+        thief.start()
+        thief.stop()
+        thief.close()
+
+    await asyncio.to_thread(close_session)
+
+
+async def landed(direct, version: int) -> None:
+    """Wait until the server has taken a write whose answer is held back."""
+
+    async def newer() -> bool:
+        return (await direct.store.read_ledger(7, linearizable=True)).version > version
+
+    await until(newer)
+
+
+async def listed(direct, ledger_ids: tuple[int, ...]) -> bool:
+    return (await direct.store.list_ledgers()).ledger_ids == ledger_ids
+
+
+async def connected(client, expected: bool) -> bool:
+    return client.store._session._connected.is_set() == expected
+
+
+# --- writes whose answer is lost --------------------------------------------------------------------------------------
+
+
+async def test_c07_an_update_that_was_applied_and_cut_off_is_unknown_and_not_a_conflict(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        created = await client.store.create_ledger(ledger())
+        proxy.hold_answers()
+        write = asyncio.ensure_future(client.store.update_ledger(begin_recovery(created.value), created.version))
+        await landed(direct, created.version)
+        await proxy.cut()
+        assert isinstance(await returns(write), Unknown)
+        back = await client.store.read_ledger(7, linearizable=True)
+        assert back == (begin_recovery(created.value), created.version + 1)
+
+
+async def test_c07_the_update_loop_recognises_its_own_edit(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        created = await client.store.create_ledger(ledger())
+        proxy.hold_answers()
+        updater = LedgerUpdater(client.store, RealClock(), SystemRng())
+        update = asyncio.ensure_future(updater.update(7, begin_recovery, known=created))
+        await landed(direct, created.version)
+        await proxy.cut()
+        assert await returns(update) == (begin_recovery(created.value), created.version + 1)
+
+
+async def test_a_write_that_hangs_ends_in_the_deadline_as_unknown_and_may_land_later(server, root):
+    async with rig(server, root, timeout_seconds=0.4, session_seconds=8) as (client, _, direct):
+        created = await client.store.create_ledger(ledger())
+        server.pause()
+        try:
+            result = await returns(client.store.update_ledger(begin_recovery(created.value), created.version))
+            assert isinstance(result, Unknown)
+        finally:
+            server.resume()
+        await landed(direct, created.version)
+        assert (await direct.store.read_ledger(7)).value == begin_recovery(created.value)
+
+
+async def test_a_creation_cut_off_is_unknown_and_the_same_call_settles_it(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        await client.store.create_ledger(ledger(8))
+        proxy.hold_answers()
+        creation = asyncio.ensure_future(client.store.create_ledger(ledger()))
+        await until(lambda: listed(direct, (7, 8)))
+        await proxy.cut()
+        with pytest.raises(MetadataOutcomeUnknown):
+            await returns(creation)
+        assert await client.store.create_ledger(ledger()) == (ledger(), 0)
+
+
+async def test_r09_a_deletion_cut_off_is_unknown_and_its_id_stays_used(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        created = await client.store.create_ledger(ledger())
+        await client.store._tree.group(7, fresh=True)
+        original, held = client.store._session.tell, []
+
+        async def tell(request):
+            held.append(proxy.hold_answers())
+            return await original(request)
+
+        client.store._session.tell = tell
+        deletion = asyncio.ensure_future(client.store.delete_ledger(7, created.version))
+        await until(lambda: listed(direct, ()))
+        client.store._session.tell = original
+        await proxy.cut()
+        assert isinstance(await returns(deletion), Unknown)
+        with pytest.raises(NoSuchLedger):
+            await client.store.read_ledger(7, linearizable=True)
+        assert await client.store.delete_ledger(7, created.version) == BadVersion()
+
+
+async def test_cookies_and_registrations_cut_off_are_settled_by_the_same_call(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        proxy.hold_answers()
+        write = asyncio.ensure_future(client.store.write_cookie("b1", b"cookie"))
+        await until(lambda: direct.store.read_cookie("b1"))
+        await proxy.cut()
+        with pytest.raises(MetadataOutcomeUnknown):
+            await returns(write)
+        await client.store.write_cookie("b1", b"cookie")
+
+        proxy.hold_answers()
+        registering = asyncio.ensure_future(client.membership.register(bookie()))
+        await until(direct.membership.bookies)
+        await proxy.cut()
+        registration = await returns(registering)
+        assert await direct.membership.bookies() == {"b1": bookie()}
+        await registration.update(bookie(mode=BookieMode.READ_ONLY))
+
+
+async def test_an_id_block_of_unknown_outcome_is_skipped_not_used_twice(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        assert await client.store.next_ledger_id() == 0
+        taken = [await client.store.next_ledger_id() for _ in range(LEDGER_ID_BLOCK - 1)]
+        original = client.store._session.tell
+
+        async def tell(request):
+            proxy.hold_answers()
+            client.store._session.tell = original
+            return await original(request)
+
+        client.store._session.tell = tell
+        drawing = asyncio.ensure_future(client.store.next_ledger_id())
+
+        async def taken_by_somebody() -> bool:
+            return await direct.store.id_counter() > LEDGER_ID_BLOCK
+
+        await until(taken_by_somebody)
+        await proxy.cut()
+        assert await returns(drawing) == 2 * LEDGER_ID_BLOCK > max(taken)
+
+
+# --- reads, and nobody there ------------------------------------------------------------------------------------------
+
+
+async def test_a_read_cut_off_is_repeated_within_its_deadline(server, root):
+    async with rig(server, root) as (client, proxy, _):
+        created = await client.store.create_ledger(ledger())
+        for linearizable in (False, True):
+            proxy.hold_answers()
+            read = asyncio.ensure_future(client.store.read_ledger(7, linearizable=linearizable))
+            await asyncio.sleep(0.05)
+            await proxy.cut()
+            assert await returns(read) == created
+
+
+async def test_without_a_connection_nothing_is_sent_and_everything_says_so_in_time(server, root):
+    async with rig(server, root, timeout_seconds=0.5) as (client, proxy, direct):
+        created = await client.store.create_ledger(ledger())
+        await proxy.cut(refuse=True)
+        await until(lambda: connected(client, False))
+        for operation in (
+            lambda: client.store.read_ledger(7),
+            lambda: client.store.update_ledger(begin_recovery(created.value), created.version),
+            lambda: client.store.delete_ledger(7, created.version),
+            lambda: client.store.create_ledger(ledger(8)),
+            client.store.next_ledger_id,
+            client.store.list_ledgers,
+            client.membership.bookies,
+            lambda: client.membership.register(bookie()),
+        ):
+            with pytest.raises(MetadataUnavailable, match=f"zk://{proxy.address}{root}: no server answers"):
+                await returns(operation(), 5)
+        proxy.heal()
+        await until(lambda: connected(client, True))
+        assert await direct.store.read_ledger(7) == await client.store.read_ledger(7) == created
+        assert await direct.store.list_ledgers() == ((7,), True)
+
+
+async def test_opening_where_nobody_answers_names_the_uri(server, root):
+    async with proxied(server) as proxy:
+        await proxy.cut(refuse=True)
+        uri = f"zk://{proxy.address}/tallybook"
+        with pytest.raises(MetadataUnavailable, match=f"{uri}: no server answers within 0.3 s"):
+            await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=0.3)
+
+
+async def test_a_uri_of_a_server_that_is_there_opens(server, root):
+    uri = f"zk://{server.address}{root}/deep/below"
+    async with await open_metadata(uri, clock=RealClock(), rng=SystemRng()) as metadata:
+        assert await metadata.store.list_ledgers() == ((), True)
+
+
+# --- sessions that end ------------------------------------------------------------------------------------------------
+
+
+async def test_c41_watches_wake_on_a_new_session_for_what_was_missed_in_between(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        created = await client.store.create_ledger(ledger())
+        watch, bookies = client.store.watch_ledger(7), client.membership.watch()
+        for waiting in (watch, bookies):
+            await returns(waiting.changed())
+        await proxy.cut(refuse=True)
+        await expire(server, client)
+        replaced = replace(created.value, fragments=(Fragment(0, ("b9",)),))
+        await direct.store.update_ledger(replaced, created.version)
+        await direct.membership.register(bookie())
+        proxy.heal()
+        await returns(watch.changed())
+        await returns(bookies.changed())
+        assert (await client.store.read_ledger(7)).value == replaced
+        assert await client.membership.bookies() == {"b1": bookie()}
+        again = await client.store.read_ledger(7)
+        await direct.store.delete_ledger(7, again.version)
+
+        async def follow() -> None:
+            while True:
+                await client.store.read_ledger(7)
+                await watch.changed()
+
+        with pytest.raises(NoSuchLedger):
+            await returns(follow())
+
+
+async def test_watches_wake_after_a_lost_connection_within_the_session(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        created = await client.store.create_ledger(ledger())
+        watch = client.store.watch_ledger(7)
+        await returns(watch.changed())
+        for expected in (1, 2, 3):
+            await proxy.cut(refuse=True)
+            current = await direct.store.read_ledger(7, linearizable=True)
+            changed = replace(created.value, custom={"n": b"%d" % expected})
+            await direct.store.update_ledger(changed, current.version)
+            proxy.heal()
+            async with asyncio.timeout(20):
+                while (await client.store.read_ledger(7)).version != expected:
+                    await watch.changed()
+
+
+async def test_r07_a_registration_ends_with_its_session_and_a_new_one_can_be_made(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        registration = await client.membership.register(bookie())
+        await proxy.cut(refuse=True)
+        await expire(server, client)
+        assert await direct.membership.bookies() == {}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(registration.lost(), 0.2)
+        proxy.heal()
+        await returns(registration.lost())
+        with pytest.raises(MetadataConflict):
+            await registration.update(bookie(mode=BookieMode.READ_ONLY))
+        await client.membership.register(bookie())
+        assert await direct.membership.bookies() == {"b1": bookie()}
+
+
+async def test_a_registration_survives_a_lost_connection(server, root):
+    async with rig(server, root) as (client, proxy, direct):
+        registration = await client.membership.register(bookie())
+        for _ in range(3):
+            await proxy.cut()
+            await client.store.list_ledgers()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(registration.lost(), 0.3)
+        assert await direct.membership.bookies() == {"b1": bookie()}
+
+
+async def test_a_registration_whose_node_an_operator_removed_is_lost(server, root):
+    async with rig(server, root) as (client, _, direct):
+        registration = await client.membership.register(bookie())
+        path = client.membership.layout.bookie("b1")
+        await direct.store._session.ask(lambda kazoo: kazoo.delete_async(path))
+        await returns(registration.lost())
+
+
+async def test_the_first_read_of_a_new_session_is_preceded_by_a_sync(server, root):
+    async with rig(server, root) as (client, proxy, _):
+        await client.store.create_ledger(ledger())
+        session, sent = client.store._session, []
+        original = session._submit
+        session._submit = lambda request: (sent.append(request is sync), original(request))[1]
+        await client.store.read_ledger(7)
+        assert sent == [False]
+        await client.store.read_ledger(7, linearizable=True)
+        assert sent == [False, True, False]
+        await proxy.cut(refuse=True)
+        await expire(server, client)
+        proxy.heal()
+
+        async def expired() -> bool:
+            return session._must_sync
+
+        await until(expired)
+        sent.clear()
+        await client.store.read_ledger(7)
+        await client.store.read_ledger(7)
+        assert sent == [True, False, False]
+
+
+# --- the server restarts ----------------------------------------------------------------------------------------------
+
+
+async def test_clients_go_on_after_the_server_was_killed_and_restarted(tmp_path):
+    server = ZooKeeperServer(tmp_path, durable=True)
+    await asyncio.to_thread(server.start)
+    try:
+        async with await connect(server.address, "/tallybook", timeout_seconds=30) as client:
+            created = await client.store.create_ledger(ledger())
+            registration = await client.membership.register(bookie())
+            await asyncio.to_thread(server.kill)
+            read = asyncio.ensure_future(client.store.read_ledger(7, linearizable=True))
+            await asyncio.to_thread(server.start)
+            assert await returns(read, 60) == created
+            assert await client.store.update_ledger(begin_recovery(created.value), created.version) == Ok(1)
+            assert list(await client.membership.bookies()) == ["b1"]
+            await registration.close()
+            assert await client.membership.bookies() == {}
+    finally:
+        await asyncio.to_thread(server.kill)
+
+
+# --- what lies there --------------------------------------------------------------------------------------------------
+
+
+async def put(server, path: str, data: bytes) -> None:
+    def write() -> None:
+        kazoo = KazooClient(server.address)
+        kazoo.start()
+        kazoo.ensure_path(path)
+        kazoo.set(path, data)
+        kazoo.stop()
+        kazoo.close()
+
+    await asyncio.to_thread(write)
+
+
+async def test_a_root_that_holds_something_else_is_refused(server, root):
+    await put(server, f"{root}/brokers", b"")
+    with pytest.raises(InvalidConfig, match=f"the node {root} holds something else"):
+        await connect(server.address, root)
+    await put(server, f"{root}/format", b"json")
+    with pytest.raises(InvalidConfig, match=f"the node {root} holds something else"):
+        await connect(server.address, root)
+
+
+async def test_a_root_of_another_version_is_named_as_such(server, root):
+    await (await connect(server.address, root)).close()
+    await put(server, f"{root}/format", b"2")
+    with pytest.raises(InvalidConfig, match="made by another version of Tallybook: its format is 2, this one is 1"):
+        await connect(server.address, root)
+
+
+async def test_damaged_nodes_are_named_and_never_taken_for_absence(server, root):
+    async with await connect(server.address, root) as client:
+        await client.store.create_ledger(ledger())
+        path = client.store._layout.ledger(7)
+        await put(server, path, b"garbage")
+        with pytest.raises(DamagedFile, match=f"node {path}: 7 bytes are fewer than a header"):
+            await client.store.read_ledger(7)
+        await put(server, f"{root}/ids", b"many")
+        with pytest.raises(DamagedFile, match=f"node {root}/ids holds b'many'"):
+            await client.store.id_counter()
+        await put(server, f"{root}/ledgers/junk", b"")
+        with pytest.raises(DamagedFile, match="'junk' does not belong there"):
+            await client.store.list_ledgers()
+        await put(server, f"{root}/bookies/b-b1", b"garbage")
+        with pytest.raises(DamagedFile, match=f"node {root}/bookies/b-b1"):
+            await client.membership.bookies()
+
+
+async def test_clients_that_meet_an_empty_root_at_once_agree(server, root):
+    clients = await asyncio.gather(*(connect(server.address, f"{root}/a/b") for _ in range(5)))
+    try:
+        assert len({await client.store.cluster_id() for client in clients}) == 1
+    finally:
+        for client in clients:
+            await client.close()
+
+
+async def test_a_page_looks_up_no_more_than_it_needs(server, root):
+    async with await connect(server.address, root) as client:
+        for ledger_id in (1, 2, 5000, 2**40, 2**50):
+            await client.store.create_ledger(ledger(ledger_id))
+        session, sent = client.store._session, []
+        original = session._submit
+        session._submit = lambda request: (sent.append(request), original(request))[1]
+        assert await client.store.list_ledgers(limit=1) == ((1,), False)
+        # A sync, and one lookup for each of the five levels above the ledgers.
+        assert len(sent) == 6
+
+
+# --- the server of the tests ------------------------------------------------------------------------------------------
+
+
+def test_a_missing_java_is_named_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ZooKeeperNotStarted, match="needs Java 17, and there is no `java` on the PATH"):
+        ZooKeeperServer(tmp_path).start()
+
+
+def test_missing_jars_are_named_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ZooKeeperNotStarted, match="come with PySpark, which is not installed here: run `make setup`"):
+        ZooKeeperServer(tmp_path).start()

@@ -1,0 +1,151 @@
+"""The misbehaving store does exactly what it is told, so that what others survive is what was meant."""
+
+import asyncio
+
+import pytest
+
+from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.metadata.store import LedgerPage, Ok, Unknown
+from tallybook.runtime.deterministic import run_seed
+from tallybook.runtime.rng import SeededRng
+
+
+class NoClock:
+    """Nothing here may wait."""
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("waited")
+
+
+def ledger(ledger_id: int = 7) -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
+
+
+def rig(*script: tuple[str, Fault]) -> tuple[FaultyStore, object, Script]:
+    """A faulty client, an honest one of the same store, and the script."""
+    shared, faults = MemoryMetadata(SeededRng(1)), Script(script)
+    return FaultyStore(shared.client().store, faults, NoClock()), shared.client().store, faults
+
+
+async def test_without_a_fault_everything_passes_through():
+    faulty, honest, _ = rig()
+    assert await faulty.cluster_id() == await honest.cluster_id()
+    assert await faulty.next_ledger_id() == 0
+    assert await faulty.id_counter() == 64
+    created = await faulty.create_ledger(ledger())
+    assert await faulty.read_ledger(7) == created == await honest.read_ledger(7)
+    assert await faulty.list_ledgers() == LedgerPage((7,), complete=True)
+    await faulty.write_cookie("b1", b"cookie")
+    assert await faulty.read_cookie("b1") == b"cookie"
+    await faulty.delete_cookie("b1")
+    assert await honest.read_cookie("b1") is None
+    assert isinstance(await faulty.delete_ledger(7, created.version), Ok)
+
+
+@pytest.mark.parametrize(("fault", "applied"), [(Fault.UNKNOWN_APPLIED, True), (Fault.UNKNOWN_LOST, False)])
+async def test_a_write_of_unknown_outcome_is_applied_or_lost_as_told(fault, applied):
+    faulty, honest, _ = rig(*[(name, fault) for name in ("create_ledger", "update_ledger", "write_cookie")])
+    with pytest.raises(MetadataOutcomeUnknown):
+        await faulty.create_ledger(ledger())
+    assert ((await honest.list_ledgers()).ledger_ids == (7,)) is applied
+    created = await honest.create_ledger(ledger())
+    assert isinstance(await faulty.update_ledger(begin_recovery(ledger()), created.version), Unknown)
+    assert ((await honest.read_ledger(7)).value != ledger()) is applied
+    with pytest.raises(MetadataOutcomeUnknown):
+        await faulty.write_cookie("b1", b"cookie")
+    assert (await honest.read_cookie("b1") == b"cookie") is applied
+
+
+async def test_a_late_write_lands_before_the_next_operation_but_one():
+    faulty, honest, _ = rig(("delete_ledger", Fault.UNKNOWN_LATE))
+    created = await faulty.create_ledger(ledger())
+    assert isinstance(await faulty.delete_ledger(7, created.version), Unknown)
+    assert await faulty.read_ledger(7) == created == await honest.read_ledger(7)
+    with pytest.raises(NoSuchLedger):
+        await faulty.read_ledger(7)
+
+
+async def test_a_late_write_whose_version_has_moved_on_changes_nothing():
+    faulty, honest, _ = rig(("delete_ledger", Fault.UNKNOWN_LATE))
+    created = await faulty.create_ledger(ledger())
+    await faulty.delete_ledger(7, created.version)
+    await honest.update_ledger(begin_recovery(ledger()), created.version)
+    await faulty.land_late_writes()
+    assert (await honest.read_ledger(7)).value == begin_recovery(ledger())
+
+
+async def test_an_unavailable_store_refuses_and_does_nothing():
+    faulty, honest, faults = rig(("create_ledger", Fault.UNAVAILABLE), ("read_ledger", Fault.UNAVAILABLE))
+    with pytest.raises(MetadataUnavailable):
+        await faulty.create_ledger(ledger())
+    with pytest.raises(MetadataUnavailable):
+        await faulty.read_ledger(7)
+    assert await honest.list_ledgers() == ((), True)
+    assert faults.finished
+
+
+async def test_a_stale_read_is_older_but_never_older_than_the_last_one_nor_than_an_own_write():
+    faulty, honest, _ = rig(*[("read_ledger", Fault.STALE)] * 3)
+    first = await honest.create_ledger(ledger())
+    assert await faulty.read_ledger(7) == first
+    await honest.update_ledger(begin_recovery(ledger()), first.version)
+    assert await faulty.read_ledger(7) == first
+    newest = await faulty.read_ledger(7, linearizable=True)
+    assert newest == await honest.read_ledger(7) != first
+    faulty, honest, _ = rig(("update_ledger", Fault.UNKNOWN_LOST), ("read_ledger", Fault.STALE))
+    await honest.create_ledger(ledger())
+    await faulty.read_ledger(7)
+    await honest.update_ledger(begin_recovery(ledger()), first.version)
+    await faulty.update_ledger(ledger(), first.version)
+    assert (await faulty.read_ledger(7)).value == begin_recovery(ledger())
+
+
+async def test_a_partial_listing_says_that_it_is_one():
+    faulty, _, _ = rig(("list_ledgers", Fault.PARTIAL))
+    for ledger_id in range(5):
+        await faulty.create_ledger(ledger(ledger_id))
+    assert await faulty.list_ledgers() == ((0, 1), False)
+    assert await faulty.list_ledgers() == ((0, 1, 2, 3, 4), True)
+
+
+def test_r08_a_delayed_watch_tells_late_but_tells_even_after_a_cancelled_wait():
+    async def scenario(world) -> None:
+        shared = MemoryMetadata(SeededRng(1))
+        faulty = FaultyStore(
+            shared.client().store, Script([("changed", Fault.DELAYED)]), world.clock, watch_delay_seconds=5
+        )
+        watch = faulty.watch_ledger(7)
+        await shared.client().store.create_ledger(ledger())
+        before = world.clock.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await watch.changed()
+        await watch.changed()
+        assert world.clock.monotonic() == before + 2
+
+    run_seed(1, scenario)
+
+
+def test_random_faults_are_the_same_for_the_same_seed_and_fit_their_operation():
+    rates = dict.fromkeys(Fault, 0.3)
+    operations = ["read_ledger", "update_ledger", "list_ledgers", "changed", "next_ledger_id"] * 200
+
+    def drawn(seed: int) -> list[Fault | None]:
+        faults = RandomFaults(SeededRng(seed), rates)
+        return [faults.next(operation) for operation in operations]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    by_operation = {}
+    for operation, fault in zip(operations, drawn(3), strict=True):
+        by_operation.setdefault(operation, set()).add(fault)
+    assert by_operation == {
+        "read_ledger": {None, Fault.UNAVAILABLE, Fault.STALE},
+        "update_ledger": {None, Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE},
+        "list_ledgers": {None, Fault.UNAVAILABLE, Fault.PARTIAL},
+        "changed": {None, Fault.DELAYED},
+        "next_ledger_id": {None, Fault.UNAVAILABLE},
+    }

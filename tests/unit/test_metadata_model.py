@@ -1,0 +1,328 @@
+"""The life of a ledger as its metadata tells it: what each transition does, what it refuses, and what always holds."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tallybook.core.errors import InvalidArgument, InvariantViolation, LedgerClosed, LedgerFenced, LedgerHasWriter
+from tallybook.core.ids import MAX_ID
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.codec import decode_ledger, encode_ledger
+from tallybook.metadata.model import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    MissedRange,
+    adopt,
+    begin_recovery,
+    check_succession,
+    close,
+    record_missed,
+)
+
+ENSEMBLE = ("b1", "b2", "b3")
+
+
+def ledger(**fields) -> LedgerMetadata:
+    given = {"fragments": (Fragment(0, ENSEMBLE),), **fields}
+    return LedgerMetadata(7, Quorum(3, 3, 2), creator_token="creator", created_at_ms=1_700_000_000_000, **given)
+
+
+THREE_FRAGMENTS = (Fragment(0, ENSEMBLE), Fragment(10, ("b1", "b4", "b3")), Fragment(25, ("b5", "b4", "b3")))
+
+
+# --- what a value must be ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fragments", "complaint"),
+    [
+        ((), "must start at entry 0"),
+        ((Fragment(1, ENSEMBLE),), "must start at entry 0"),
+        ((Fragment(0, ENSEMBLE), Fragment(0, ENSEMBLE)), "strictly increase"),
+        ((Fragment(0, ENSEMBLE), Fragment(9, ENSEMBLE), Fragment(8, ENSEMBLE)), "strictly increase"),
+        ((Fragment(0, ("b1", "b2")),), "3 different bookies"),
+        ((Fragment(0, ("b1", "b2", "b1")),), "3 different bookies"),
+        ((Fragment(0, (*ENSEMBLE, "b4")),), "3 different bookies"),
+    ],
+)
+def test_fragments_that_do_not_cover_the_ledger_are_refused(fragments, complaint):
+    with pytest.raises(InvalidArgument, match=complaint):
+        ledger(fragments=fragments)
+
+
+def test_custom_metadata_is_limited_by_its_bytes_not_its_characters():
+    assert ledger(custom={"k" * 36_000: bytes(29_536)})
+    with pytest.raises(InvalidArgument, match="65537 bytes"):
+        ledger(custom={"k" * 36_000: bytes(29_537)})
+    with pytest.raises(InvalidArgument, match="72000 bytes"):
+        ledger(custom={"ü" * 36_000: b""})
+
+
+@pytest.mark.parametrize("ledger_id", [-1, MAX_ID + 1, True, "7"])
+def test_an_id_that_names_no_ledger_is_refused(ledger_id):
+    with pytest.raises(InvalidArgument):
+        replace(ledger(), ledger_id=ledger_id)
+
+
+# --- who holds what ---------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_belongs_to_the_fragment_that_covers_it():
+    open_ledger = ledger(fragments=THREE_FRAGMENTS)
+    for entry_id, index in ((0, 0), (9, 0), (10, 1), (24, 1), (25, 2), (MAX_ID, 2)):
+        assert open_ledger.fragment_of(entry_id) is THREE_FRAGMENTS[index]
+    assert open_ledger.last_fragment is THREE_FRAGMENTS[2]
+
+
+def test_a_fragment_ends_where_the_next_begins_and_the_last_one_with_the_ledger():
+    open_ledger = ledger(fragments=THREE_FRAGMENTS)
+    assert [open_ledger.fragment_end(fragment) for fragment in THREE_FRAGMENTS] == [9, 24, MAX_ID]
+    closed = close(open_ledger, 30, 1000)
+    assert [closed.fragment_end(fragment) for fragment in THREE_FRAGMENTS] == [9, 24, 30]
+
+
+def test_the_write_set_is_named_by_the_fragment_of_the_entry():
+    striped = replace(
+        ledger(), quorum=Quorum(3, 2, 2, 5), fragments=(Fragment(0, ENSEMBLE), Fragment(5, ("b7", "b8", "b9")))
+    )
+    assert striped.bookies_of(4) == ("b1", "b2")
+    assert striped.bookies_of(5) == ("b8", "b9")
+    assert striped.bookies_of(10) == ("b9", "b7")
+
+
+# --- owner ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_was_never_owned_is_adopted_once():
+    adopted = adopt(ledger(), "mine")
+    assert adopted == replace(ledger(), writer_token="mine")
+    assert adopt(adopted, "mine") == adopted
+    with pytest.raises(LedgerHasWriter):
+        adopt(adopted, "yours")
+
+
+def test_an_owner_with_an_empty_token_is_still_an_owner():
+    with pytest.raises(LedgerHasWriter):
+        adopt(ledger(writer_token=""), "mine")
+
+
+def test_a_ledger_in_recovery_or_closed_is_not_adopted():
+    with pytest.raises(LedgerFenced):
+        adopt(begin_recovery(ledger()), "mine")
+    with pytest.raises(LedgerClosed):
+        adopt(close(ledger(writer_token="mine"), 1, 1), "mine")
+
+
+# --- recovery, close --------------------------------------------------------------------------------------------------
+
+
+def test_recovery_begins_once_and_never_reopens():
+    recovering = begin_recovery(ledger())
+    assert recovering == replace(ledger(), state=LedgerState.IN_RECOVERY)
+    assert begin_recovery(recovering) is recovering
+    closed = close(recovering, 3, 10)
+    assert begin_recovery(closed) is closed
+
+
+def test_the_first_close_settles_the_end():
+    closed = close(ledger(), 9, 100)
+    assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 9, 100)
+    assert close(closed, 9, 100) is closed
+    for other in ((9, 101), (8, 100), (10, 100), (-1, 0)):
+        with pytest.raises(LedgerClosed, match="entry 9 with 100 bytes"):
+            close(closed, *other)
+
+
+def test_an_empty_ledger_closes_at_no_entry():
+    assert close(ledger(), -1, 0).last_entry_id == -1
+    with pytest.raises(InvalidArgument):
+        close(ledger(), -1, 1)
+
+
+def test_an_end_before_the_last_fragment_is_refused_unless_the_fragments_say_otherwise():
+    open_ledger = ledger(fragments=THREE_FRAGMENTS)
+    assert close(open_ledger, 24, 50).last_entry_id == 24
+    with pytest.raises(InvalidArgument):
+        close(open_ledger, 23, 50)
+    shorter = close(open_ledger, 23, 50, fragments=THREE_FRAGMENTS[:2])
+    assert shorter.fragments == THREE_FRAGMENTS[:2]
+
+
+@pytest.mark.parametrize("end", [(-2, 0), (MAX_ID + 1, 5), (3, -1)])
+def test_an_end_that_cannot_be_is_refused(end):
+    with pytest.raises(InvalidArgument):
+        close(ledger(), *end)
+
+
+def test_missed_ranges_are_settled_by_the_close():
+    missed = (
+        MissedRange("b1", 2, None),
+        MissedRange("b2", 3, 20),
+        MissedRange("b3", 10, None),
+        MissedRange("b1", 0, 1),
+    )
+    closed = close(record_missed(ledger(), missed), 9, 100)
+    assert closed.missed == (MissedRange("b1", 2, 9), MissedRange("b2", 3, 9), MissedRange("b1", 0, 1))
+
+
+@pytest.mark.parametrize(
+    "missed", [MissedRange("b9", 0, 1), MissedRange("b1", -1, 1), MissedRange("b1", 5, 4)], ids=repr
+)
+def test_a_missed_range_of_nobody_or_of_nothing_is_refused(missed):
+    with pytest.raises(InvalidArgument):
+        record_missed(ledger(), [missed])
+
+
+def test_missed_ranges_of_a_closed_ledger_are_left_alone():
+    with pytest.raises(LedgerClosed):
+        record_missed(close(ledger(), 9, 100), [])
+
+
+# --- succession -------------------------------------------------------------------------------------------------------
+
+
+FORBIDDEN = {
+    "another ledger": {"ledger_id": 8},
+    "another quorum": {"quorum": Quorum(3, 3, 1)},
+    "another creator": {"creator_token": "other"},
+    "another age": {"created_at_ms": 1},
+    "another digest": {"digest": DigestType.HMAC_SHA256},
+    "another key": {"key_verifier": b"other"},
+    "another salt": {"key_salt": b"other"},
+    "open again": {"state": LedgerState.OPEN},
+    "in recovery again": {"state": LedgerState.IN_RECOVERY},
+    "another end": {"last_entry_id": 8},
+    "another length": {"length": 101},
+    "another fragment": {"fragments": (Fragment(0, ENSEMBLE), Fragment(5, ENSEMBLE))},
+}
+
+
+@pytest.mark.parametrize("change", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_nothing_that_a_close_settled_may_change(change):
+    old = close(ledger(), 9, 100)
+    with pytest.raises(InvariantViolation):
+        check_succession(old, replace(old, **change))
+
+
+def test_a_repair_may_replace_a_bookie_of_a_closed_ledger_in_place():
+    old = close(ledger(), 9, 100)
+    check_succession(old, replace(old, fragments=(Fragment(0, ("b1", "b9", "b3")),)))
+
+
+bookie_ids = st.sampled_from([f"b{n}" for n in range(1, 9)])
+ensembles = st.lists(bookie_ids, min_size=3, max_size=3, unique=True).map(tuple)
+
+
+class LedgerLife(RuleBasedStateMachine):
+    """Everything that may happen to a ledger, in any order, against the few facts that must hold throughout."""
+
+    @initialize(ensemble=ensembles, writer=st.none() | st.just("w1"))
+    def create(self, ensemble, writer):
+        self.now = replace(ledger(), fragments=(Fragment(0, ensemble),), writer_token=writer)
+        self.owner = writer
+        self.end = None
+
+    def becomes(self, after):
+        check_succession(self.now, after)
+        self.now = after
+
+    @rule(token=st.sampled_from(["w1", "w2"]))
+    def adopts(self, token):
+        allowed = self.now.state is LedgerState.OPEN and self.owner in (None, token)
+        try:
+            self.becomes(adopt(self.now, token))
+        except (LedgerHasWriter, LedgerFenced, LedgerClosed):
+            assert not allowed
+        else:
+            assert allowed
+            self.owner = token
+
+    @rule()
+    def recovers(self):
+        before = self.now.state
+        self.becomes(begin_recovery(self.now))
+        assert self.now.state is (LedgerState.IN_RECOVERY if before is LedgerState.OPEN else before)
+
+    @rule(last=st.integers(-1, 60), length=st.integers(0, 3))
+    def closes(self, last, length):
+        settled = self.end
+        possible = last >= self.now.last_fragment.first_entry_id - 1 and (last >= 0 or length == 0)
+        try:
+            self.becomes(close(self.now, last, length))
+        except LedgerClosed:
+            assert settled not in (None, (last, length))
+        except InvalidArgument:
+            assert settled is None
+            assert not possible
+        else:
+            assert settled in (None, (last, length))
+            self.end = (last, length)
+
+    @precondition(lambda self: self.end is None)
+    @rule(ensemble=ensembles, gap=st.integers(0, 9))
+    def changes_ensemble(self, ensemble, gap):
+        first = self.now.last_fragment.first_entry_id + gap
+        kept = self.now.fragments if gap else self.now.fragments[:-1]
+        self.becomes(replace(self.now, fragments=(*kept, Fragment(first, ensemble))))
+
+    @rule(bookie=bookie_ids, first=st.integers(0, 50), size=st.none() | st.integers(0, 9))
+    def misses(self, bookie, first, size):
+        member = any(bookie in fragment.bookies for fragment in self.now.fragments)
+        missed = MissedRange(bookie, first, None if size is None else first + size)
+        try:
+            self.becomes(record_missed(self.now, [*self.now.missed, missed]))
+        except LedgerClosed:
+            assert self.end is not None
+        except InvalidArgument:
+            assert not member
+        else:
+            assert member
+
+    @invariant()
+    def a_settled_end_stays(self):
+        assert self.now.closed == (self.end is not None)
+        if self.end is not None:
+            assert (self.now.last_entry_id, self.now.length) == self.end
+
+    @invariant()
+    def there_is_one_owner(self):
+        assert self.now.writer_token == self.owner
+
+    @invariant()
+    def i18_fragments_cover_the_ledger_without_a_gap(self):
+        ends = [self.now.fragment_end(fragment) for fragment in self.now.fragments]
+        firsts = [fragment.first_entry_id for fragment in self.now.fragments]
+        assert firsts == [0, *(end + 1 for end in ends[:-1])]
+        assert ends[-1] == (self.now.last_entry_id if self.now.closed else MAX_ID)
+        for entry_id in range(0, 60, 7):
+            if entry_id <= ends[-1]:
+                fragment = self.now.fragment_of(entry_id)
+                assert fragment.first_entry_id <= entry_id <= self.now.fragment_end(fragment)
+
+    @invariant()
+    def missed_ranges_of_a_closed_ledger_lie_within_it(self):
+        if self.now.closed:
+            assert all(0 <= m.first_entry_id <= m.last_entry_id <= self.now.last_entry_id for m in self.now.missed)
+
+    @invariant()
+    def every_stage_survives_being_stored(self):
+        assert decode_ledger(encode_ledger(self.now), 7, "here") == self.now
+
+
+TestLedgerLife = LedgerLife.TestCase
+TestLedgerLife.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.integers(1, 50), max_size=6), st.integers(0, 400))
+def test_exactly_one_fragment_holds_an_entry(gaps, entry_id):
+    firsts = [0]
+    for gap in gaps:
+        firsts.append(firsts[-1] + gap)
+    metadata = ledger(fragments=tuple(Fragment(first, ENSEMBLE) for first in firsts))
+    holders = [f for f in metadata.fragments if f.first_entry_id <= entry_id <= metadata.fragment_end(f)]
+    assert holders == [metadata.fragment_of(entry_id)]

@@ -1,0 +1,437 @@
+"""The compare-and-set loop: conflicts are merged, unknown outcomes settled or reported, nothing is written twice."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallybook.core.errors import (
+    InvariantViolation,
+    LedgerClosed,
+    LedgerExists,
+    LedgerHasWriter,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, adopt, begin_recovery, close
+from tallybook.metadata.store import Ok
+from tallybook.metadata.update import MAX_ATTEMPTS, LedgerUpdater
+from tallybook.runtime.rng import SeededRng
+
+
+class ManualClock:
+    """Waiting costs nothing, it only moves the clock; other tasks get their turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_us(self) -> int:
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+def ledger(ledger_id: int = 7, **fields) -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, **fields)
+
+
+def tagged(tag: str):
+    """A transition that adds ``tag`` to the custom metadata. Idempotent."""
+    return lambda metadata: replace(metadata, custom={**metadata.custom, tag: b""})
+
+
+class Rig:
+    """A memory store, seen honestly by ``other`` and through scripted faults by ``updater``."""
+
+    def __init__(self, *script: tuple[str, Fault], faults=None, **options) -> None:
+        shared = MemoryMetadata(SeededRng(1))
+        self.other = shared.client().store
+        self.clock = ManualClock()
+        self.script = faults or Script(script)
+        self.faulty = FaultyStore(shared.client().store, self.script, self.clock)
+        self.updater = LedgerUpdater(self.faulty, self.clock, SeededRng(2), **options)
+        self.versions: list[int] = []
+
+    async def stored(self, ledger_id: int = 7) -> LedgerMetadata:
+        return (await self.other.read_ledger(ledger_id)).value
+
+    async def edit(self, transition) -> None:
+        """Somebody else's edit."""
+        value, version = await self.other.read_ledger(7)
+        assert isinstance(await self.other.update_ledger(transition(value), version), Ok)
+
+
+# --- without faults ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_update_is_read_computed_and_written():
+    rig = Rig()
+    await rig.other.create_ledger(ledger())
+    updated = await rig.updater.update(7, begin_recovery)
+    assert updated == await rig.other.read_ledger(7)
+    assert updated.value.state is LedgerState.IN_RECOVERY
+
+
+async def test_what_is_there_already_is_not_written_again():
+    rig = Rig()
+    created = await rig.other.create_ledger(ledger())
+    assert await rig.updater.update(7, lambda metadata: metadata) == created
+    assert (await rig.other.read_ledger(7)).version == created.version
+
+
+async def test_a_known_value_saves_the_read():
+    rig = Rig(("read_ledger", Fault.UNAVAILABLE))
+    created = await rig.other.create_ledger(ledger())
+    await rig.updater.update(7, begin_recovery, known=created)
+    assert not rig.script.finished
+
+
+async def test_an_outdated_known_value_costs_a_conflict_and_nothing_else():
+    rig = Rig()
+    known = await rig.other.create_ledger(ledger())
+    await rig.edit(tagged("theirs"))
+    updated = await rig.updater.update(7, tagged("ours"), known=known)
+    assert set(updated.value.custom) == {"theirs", "ours"}
+    assert updated.value == await rig.stored()
+
+
+async def test_that_there_is_nothing_to_do_is_never_concluded_from_a_known_value():
+    rig = Rig()
+    await rig.other.create_ledger(ledger(custom={"tag": b""}))
+    known = await rig.other.read_ledger(7)
+    await rig.edit(lambda metadata: replace(metadata, custom={}))
+    await rig.updater.update(7, tagged("tag"), known=known)
+    assert (await rig.stored()).custom == {"tag": b""}
+
+
+async def test_c08_edits_of_both_survive_a_conflict_in_either_order():
+    rig = Rig()
+    await rig.other.create_ledger(ledger())
+    raced = False
+
+    def ours(metadata: LedgerMetadata) -> LedgerMetadata:
+        return tagged("ours")(metadata)
+
+    async def theirs() -> None:
+        await rig.edit(tagged("theirs"))
+
+    original = rig.faulty.update_ledger
+
+    async def update_after_theirs(metadata, version):
+        nonlocal raced
+        if not raced:
+            raced = True
+            await theirs()
+        return await original(metadata, version)
+
+    rig.faulty.update_ledger = update_after_theirs
+    await rig.updater.update(7, ours)
+    assert set((await rig.stored()).custom) == {"ours", "theirs"}
+
+
+async def test_what_a_transition_refuses_is_not_written():
+    rig = Rig()
+    created = await rig.other.create_ledger(ledger(writer_token="w1"))
+    with pytest.raises(LedgerHasWriter):
+        await rig.updater.update(7, lambda metadata: adopt(metadata, "w2"))
+    assert await rig.other.read_ledger(7) == created
+
+
+async def test_a_transition_that_changes_what_is_settled_is_a_defect():
+    rig = Rig()
+    await rig.other.create_ledger(close(ledger(), 4, 9))
+    with pytest.raises(InvariantViolation):
+        await rig.updater.update(7, lambda metadata: replace(metadata, length=10))
+    assert (await rig.stored()).length == 9
+
+
+async def test_a_ledger_that_is_not_there_cannot_be_updated():
+    with pytest.raises(NoSuchLedger):
+        await Rig().updater.update(7, begin_recovery)
+
+
+async def test_endless_conflicts_end_in_a_typed_error_after_jittered_pauses():
+    rig = Rig()
+    await rig.other.create_ledger(ledger())
+    count = 0
+    original = rig.faulty.update_ledger
+
+    async def always_late(metadata, version):
+        nonlocal count
+        count += 1
+        await rig.edit(tagged(f"theirs {count}"))
+        return await original(metadata, version)
+
+    rig.faulty.update_ledger = always_late
+    with pytest.raises(MetadataConflict):
+        await rig.updater.update(7, tagged("ours"))
+    assert count == MAX_ATTEMPTS
+    assert "ours" not in (await rig.stored()).custom
+    assert len(set(rig.clock.slept)) == MAX_ATTEMPTS - 1
+    assert max(rig.clock.slept) <= 0.25
+
+
+# --- unknown outcomes -------------------------------------------------------------------------------------------------
+
+
+async def test_c07_an_own_edit_found_after_an_unknown_outcome_is_done():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
+    created = await rig.other.create_ledger(ledger())
+    updated = await rig.updater.update(7, begin_recovery)
+    assert updated == (begin_recovery(created.value), created.version + 1)
+    assert updated == await rig.other.read_ledger(7)
+
+
+async def test_c07_a_close_whose_answer_was_lost_is_not_taken_for_somebody_elses():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
+    await rig.other.create_ledger(ledger())
+    closed = await rig.updater.update(7, lambda metadata: close(metadata, 9, 100))
+    assert (closed.value.last_entry_id, closed.value.length) == (9, 100)
+
+
+async def test_an_edit_that_was_lost_is_written_again():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    created = await rig.other.create_ledger(ledger())
+    updated = await rig.updater.update(7, begin_recovery)
+    assert updated == (begin_recovery(created.value), created.version + 1)
+
+
+async def test_an_edit_that_lands_late_meets_a_version_that_has_moved_on():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LATE))
+    created = await rig.other.create_ledger(ledger())
+    updated = await rig.updater.update(7, tagged("ours"))
+    await rig.faulty.land_late_writes()
+    assert updated == await rig.other.read_ledger(7)
+    assert updated.version == created.version + 1
+
+
+async def test_a_lost_edit_over_which_somebody_else_wrote_is_merged():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    await rig.other.create_ledger(ledger())
+    original, raced = rig.faulty.read_ledger, []
+
+    async def read_after_theirs(ledger_id, *, linearizable=False):
+        if rig.script.finished and not raced:
+            raced.append(await rig.edit(tagged("theirs")))
+        return await original(ledger_id, linearizable=linearizable)
+
+    rig.faulty.read_ledger = read_after_theirs
+    await rig.updater.update(7, tagged("ours"))
+    assert set((await rig.stored()).custom) == {"ours", "theirs"}
+
+
+async def test_the_read_back_is_linearizable():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED))
+    await rig.other.create_ledger(ledger())
+    original, asked = rig.faulty.read_ledger, []
+
+    async def read(ledger_id, *, linearizable=False):
+        asked.append(linearizable)
+        return await original(ledger_id, linearizable=linearizable)
+
+    rig.faulty.read_ledger = read
+    await rig.updater.update(7, begin_recovery)
+    assert asked == [True, True]
+
+
+async def test_an_unknown_outcome_that_cannot_be_read_back_is_reported_as_unknown():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_APPLIED), ("read_ledger", Fault.UNAVAILABLE))
+    created = await rig.other.create_ledger(ledger())
+    with pytest.raises(MetadataOutcomeUnknown, match=r"ledger 7 may or may not take effect: .*applied"):
+        await rig.updater.update(7, begin_recovery, known=created)
+
+
+async def test_a_refused_second_write_does_not_settle_the_first():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST), ("update_ledger", Fault.UNAVAILABLE))
+    await rig.other.create_ledger(ledger())
+    with pytest.raises(MetadataOutcomeUnknown):
+        await rig.updater.update(7, begin_recovery)
+
+
+async def test_a_lost_write_over_a_version_that_has_moved_on_is_settled():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST), ("update_ledger", Fault.UNAVAILABLE))
+    await rig.other.create_ledger(ledger())
+    original = rig.faulty.update_ledger
+
+    async def overtaken(metadata, version):
+        result = await original(metadata, version)
+        await rig.edit(tagged("theirs"))
+        return result
+
+    rig.faulty.update_ledger = overtaken
+    with pytest.raises(MetadataUnavailable):
+        await rig.updater.update(7, begin_recovery)
+
+
+async def test_a_store_that_does_not_answer_at_all_has_done_nothing():
+    for operation in ("read_ledger", "update_ledger"):
+        rig = Rig((operation, Fault.UNAVAILABLE))
+        created = await rig.other.create_ledger(ledger())
+        with pytest.raises(MetadataUnavailable):
+            await rig.updater.update(7, begin_recovery)
+        assert await rig.other.read_ledger(7) == created
+
+
+async def test_outcomes_that_stay_unknown_end_as_unknown_not_as_a_conflict():
+    rig = Rig(*[("update_ledger", Fault.UNKNOWN_LOST)] * MAX_ATTEMPTS)
+    await rig.other.create_ledger(ledger())
+    with pytest.raises(MetadataOutcomeUnknown):
+        await rig.updater.update(7, begin_recovery)
+    assert rig.script.finished
+
+
+async def test_no_attempt_begins_after_the_deadline():
+    rig = Rig(*[("update_ledger", Fault.UNKNOWN_LOST)] * MAX_ATTEMPTS, timeout_seconds=0.05)
+    await rig.other.create_ledger(ledger())
+    with pytest.raises(MetadataOutcomeUnknown):
+        await rig.updater.update(7, begin_recovery)
+    assert not rig.script.finished
+
+
+async def test_a_ledger_deleted_after_an_unknown_outcome_is_gone_for_certain():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    created = await rig.other.create_ledger(ledger())
+    original = rig.faulty.update_ledger
+
+    async def deleted_meanwhile(metadata, version):
+        result = await original(metadata, version)
+        await rig.other.delete_ledger(7, created.version)
+        return result
+
+    rig.faulty.update_ledger = deleted_meanwhile
+    with pytest.raises(NoSuchLedger):
+        await rig.updater.update(7, begin_recovery)
+
+
+async def test_a_close_that_lost_against_another_one_says_so():
+    rig = Rig(("update_ledger", Fault.UNKNOWN_LOST))
+    await rig.other.create_ledger(ledger())
+    original = rig.faulty.update_ledger
+
+    async def closed_meanwhile(metadata, version):
+        result = await original(metadata, version)
+        await rig.edit(lambda value: close(value, 3, 30))
+        return result
+
+    rig.faulty.update_ledger = closed_meanwhile
+    with pytest.raises(LedgerClosed, match="closed at entry 3"):
+        await rig.updater.update(7, lambda metadata: close(metadata, 9, 100))
+
+
+# --- create, delete ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+async def test_a_creation_is_repeated_until_its_outcome_is_known(fault):
+    rig = Rig(("create_ledger", fault))
+    created = await rig.updater.create(ledger())
+    await rig.faulty.land_late_writes()
+    assert await rig.other.read_ledger(7) == created
+
+
+async def test_a_creation_that_somebody_else_made_is_refused():
+    rig = Rig(("create_ledger", Fault.UNKNOWN_LOST))
+    await rig.other.create_ledger(replace(ledger(), creator_token="theirs"))
+    with pytest.raises(LedgerExists):
+        await rig.updater.create(ledger())
+
+
+async def test_a_creation_that_stays_unknown_says_so():
+    rig = Rig(("create_ledger", Fault.UNKNOWN_APPLIED), ("create_ledger", Fault.UNAVAILABLE))
+    with pytest.raises(MetadataOutcomeUnknown):
+        await rig.updater.create(ledger())
+    rig = Rig(("create_ledger", Fault.UNAVAILABLE))
+    with pytest.raises(MetadataUnavailable):
+        await rig.updater.create(ledger())
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+async def test_r09_a_deletion_is_repeated_until_the_ledger_is_gone(fault):
+    rig = Rig(("delete_ledger", fault))
+    await rig.other.create_ledger(ledger())
+    await rig.updater.delete(7)
+    with pytest.raises(NoSuchLedger):
+        await rig.other.read_ledger(7)
+
+
+async def test_a_ledger_that_never_was_cannot_be_deleted():
+    with pytest.raises(NoSuchLedger):
+        await Rig().updater.delete(7)
+
+
+async def test_a_deletion_goes_on_over_other_peoples_edits():
+    rig = Rig()
+    await rig.other.create_ledger(ledger())
+    original, raced = rig.faulty.delete_ledger, []
+
+    async def delete_after_theirs(ledger_id, version):
+        if not raced:
+            raced.append(await rig.edit(begin_recovery))
+        return await original(ledger_id, version)
+
+    rig.faulty.delete_ledger = delete_after_theirs
+    await rig.updater.delete(7)
+    with pytest.raises(NoSuchLedger):
+        await rig.other.read_ledger(7)
+
+
+# --- many at once, all kinds of faults --------------------------------------------------------------------------------
+
+RATES = {
+    Fault.UNKNOWN_APPLIED: 0.15,
+    Fault.UNKNOWN_LOST: 0.15,
+    Fault.UNKNOWN_LATE: 0.15,
+    Fault.UNAVAILABLE: 0.03,
+    Fault.STALE: 0.3,
+}
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_r10_every_edit_that_was_reported_done_is_there_and_every_refused_one_is_not(seed, run):
+    async def scenario() -> None:
+        shared = MemoryMetadata(SeededRng(seed))
+        honest = shared.client().store
+        await honest.create_ledger(ledger())
+        done, undone, unknown = set(), set(), set()
+        faulty = []
+
+        async def edit_many(name: str) -> None:
+            clock, rng = ManualClock(), SeededRng(f"{seed}/{name}")
+            store = FaultyStore(shared.client().store, RandomFaults(rng.fork("faults"), RATES), clock)
+            faulty.append(store)
+            updater = LedgerUpdater(store, clock, rng)
+            for n in range(6):
+                tag = f"{name} {n}"
+                try:
+                    await updater.update(7, tagged(tag))
+                except MetadataOutcomeUnknown:
+                    unknown.add(tag)
+                except (MetadataUnavailable, MetadataConflict):
+                    undone.add(tag)
+                else:
+                    done.add(tag)
+
+        await asyncio.gather(*(edit_many(name) for name in "abc"))
+        for store in faulty:
+            await store.land_late_writes()
+        present = set((await honest.read_ledger(7)).value.custom)
+        assert done <= present
+        assert not undone & present
+        assert present - done <= unknown
+
+    run(scenario())

@@ -1,0 +1,87 @@
+"""Which ZooKeeper node is where: every id has a node of its own, and its order is the order of the listing."""
+
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.core.errors import DamagedFile
+from tallybook.core.ids import MAX_ID
+from tallybook.metadata.zookeeper.layout import (
+    GROUP_LEDGERS,
+    Layout,
+    bookie_node,
+    child_range,
+    was_deleted,
+    with_deleted,
+    with_parents,
+)
+
+LAYOUT = Layout("/tallybook")
+ids = st.integers(0, MAX_ID) | st.sampled_from([2**n + d for n in (12, 24, 36, 48, 60) for d in (-1, 0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "path"),
+    [
+        (0, "/tallybook/ledgers/0000/000/000/000/000"),
+        (4095, "/tallybook/ledgers/0000/000/000/000/fff"),
+        (4096, "/tallybook/ledgers/0000/000/000/001/000"),
+        (0x0123_456_789_ABC_DEF, "/tallybook/ledgers/0123/456/789/abc/def"),
+        (MAX_ID, "/tallybook/ledgers/7fff/fff/fff/fff/fff"),
+    ],
+)
+def test_the_path_of_a_ledger_is_its_id_in_hexadecimal(ledger_id, path):
+    assert LAYOUT.ledger(ledger_id) == path
+    assert path.startswith(LAYOUT.group(ledger_id) + "/")
+
+
+@given(ids, ids)
+def test_paths_sort_as_their_ids_do(one, other):
+    assert (LAYOUT.ledger(one) < LAYOUT.ledger(other)) == (one < other)
+
+
+@given(ids)
+def test_walking_down_the_path_ends_at_the_id(ledger_id):
+    before = 0
+    for level, name in enumerate(LAYOUT.ledger(ledger_id).removeprefix("/tallybook/ledgers/").split("/")):
+        found = child_range(level, before, name, "/x")
+        assert ledger_id in found
+        before = found[0]
+    assert list(found) == [ledger_id]
+
+
+def test_neighbouring_nodes_hold_neighbouring_ids():
+    for level, size in enumerate((2**48, 2**36, 2**24, 2**12, 1)):
+        one, other = child_range(level, 0, "001", "/x"), child_range(level, 0, "002", "/x")
+        assert (one[0], one[-1] + 1, other[0]) == (size, 2 * size, 2 * size)
+
+
+def test_a_node_that_does_not_belong_is_reported_with_its_place():
+    with pytest.raises(DamagedFile, match="node /tallybook/ledgers: 'lost\\+found' does not belong there"):
+        child_range(0, 0, "lost+found", "/tallybook/ledgers")
+
+
+@given(st.lists(st.integers(0, 3 * GROUP_LEDGERS), max_size=20), st.integers(0, 3 * GROUP_LEDGERS))
+def test_a_group_remembers_exactly_its_deleted_ledgers(deleted, probed):
+    group = probed // GROUP_LEDGERS
+    data = b""
+    for ledger_id in deleted:
+        if ledger_id // GROUP_LEDGERS == group:
+            data = with_deleted(data, ledger_id)
+    assert was_deleted(data, probed) == (probed in deleted)
+    assert len(data) <= GROUP_LEDGERS // 8
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30))
+def test_any_bookie_id_has_a_node_name_that_zookeeper_takes(bookie_id):
+    node = bookie_node(bookie_id)
+    assert unquote(node) == f"b-{bookie_id}"
+    assert node.isascii()
+    assert "/" not in node
+    assert node not in (".", "..", "zookeeper")
+
+
+def test_parents_are_named_from_the_top():
+    assert with_parents("/a/bc/d") == ["/a", "/a/bc", "/a/bc/d"]
