@@ -1,0 +1,179 @@
+"""The journal's housekeeping: the superblock, and segments made ready ahead of the writer.
+
+Everything here is off the path of an add. One lock serialises all its writes, so that there
+is never more than one change of the superblock under way, and so that closing can wait for
+the device to be left alone.
+
+The order that keeps the journal safe, for every segment:
+
+1. the trim mark that frees its old life is durable in both slots of the superblock;
+2. its file is filled and its new header is durable;
+3. the superblock says that it may hold blocks;
+4. only then does the writer get it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tallybook.core.errors import DiskFailed, DiskFull, StorageError
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
+
+from .format import Mark
+from .group_commit import Segment
+from .segments import SegmentFiles
+from .superblock import Superblock
+from .superblock_file import SuperblockFile
+
+FILL_PAUSE_SECONDS: Final = 0.001
+"""Between two pieces of zeros: leaves most of the device to the journal's own writes."""
+
+FULL_PAUSE_SECONDS: Final = 1.0
+"""Before a file is filled further after the disk was full."""
+
+
+class Keeper:
+    """Owner of the superblock and of the segment files.
+
+    Args:
+        on_ready: called on the loop when ``ready`` has one more segment.
+        on_failure: called on the loop when a write failed; nothing is written after it.
+    """
+
+    def __init__(
+        self,
+        superblock: SuperblockFile,
+        files: SegmentFiles,
+        clock: Clock,
+        tasks: Tasks,
+        on_ready: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._superblock = superblock
+        self._files = files
+        self._clock = clock
+        self._tasks = tasks
+        self._on_ready = on_ready
+        self._on_failure = on_failure
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._failure: Exception | None = None
+        self._closed = False
+        self._running: asyncio.Task[None] | None = None
+        self.ready: deque[Segment] = deque()
+        """Segments that may be written next, in order."""
+
+    @property
+    def facts(self) -> Superblock:
+        """What both slots of the superblock hold durably."""
+        return self._superblock.facts
+
+    def run_in_background(self) -> None:
+        """From now on, make segments ready as soon as they are free."""
+        self._wake.set()
+        self._running = self._tasks.spawn(self._prepare_for_ever(), name="journal-keeper", essential=True)
+
+    async def prepare_next(self) -> None:
+        """Make the next segment ready, which must be free.
+
+        Raises:
+            DiskFull, DiskFailed: it could not be done.
+        """
+        segment = self.facts.prepared + 1
+        while await self._fill_piece(segment):
+            pass
+        async with self._lock:
+            made = await self._files.begin_life(segment, self.facts.instance, self.facts.boot)
+            await self._superblock.write(replace(self.facts, prepared=segment))
+        self.ready.append(made)
+        self._on_ready()
+
+    async def trim(self, mark: Mark) -> None:
+        """Make ``mark`` durable as the trim mark, unless it is behind a later one; then free what lies below it.
+
+        Raises:
+            DiskFull, DiskFailed: the journal has failed.
+        """
+        if mark <= self.facts.trim:
+            return
+        # In a task of its own: a caller who gives up must not leave half a write behind for the next to run into.
+        task = self._tasks.spawn(self._write_trim(mark), name="journal-trim")
+        error = await asyncio.shield(task)
+        if error is not None:
+            raise error
+
+    async def close(self, *, final: Callable[[Superblock], Superblock] | None = None) -> None:
+        """Let the write under way finish and stop; ``final`` makes the last facts to be written.
+
+        Raises:
+            DiskFull, DiskFailed: the final facts could not be written.
+        """
+        self._closed = True
+        async with self._lock:
+            if self._running is not None:
+                self._running.cancel()
+            try:
+                if final is not None and self._failure is None:
+                    await self._superblock.write(final(self.facts))
+            finally:
+                await self._files.close()
+                await self._superblock.close()
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _write_trim(self, mark: Mark) -> Exception | None:
+        async with self._lock:
+            if self._closed:
+                return DiskFailed("the journal was closed before the mark was durable")
+            if self._failure is not None or mark <= self.facts.trim:
+                return self._failure
+            try:
+                await self._superblock.write(replace(self.facts, trim=mark))
+            except StorageError as error:
+                self._fail(error)
+        self._wake.set()
+        return self._failure
+
+    async def _fill_piece(self, segment: int) -> bool:
+        async with self._lock:
+            return await self._files.fill_piece(segment)
+
+    async def _prepare_for_ever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                while self._next_is_free():
+                    await self._fill_patiently(self.facts.prepared + 1)
+                    await self.prepare_next()
+            except StorageError as error:
+                self._fail(error)
+                raise
+
+    async def _fill_patiently(self, segment: int) -> None:
+        """Fill the file of ``segment`` without getting in the way of the journal's own writes."""
+        more = True
+        while more:
+            pause_seconds = FILL_PAUSE_SECONDS
+            try:
+                more = await self._fill_piece(segment)
+            except DiskFull:
+                # Only a file that never held anything grows: the ring stays smaller until there is space.
+                pause_seconds = FULL_PAUSE_SECONDS
+            if more:
+                await self._clock.sleep(pause_seconds)
+
+    def _next_is_free(self) -> bool:
+        """Whether the file of the next segment holds nothing that replay would need."""
+        old_life = self.facts.prepared + 1 - self.facts.geometry.segment_count
+        return old_life < self.facts.trim.segment
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._on_failure(error)

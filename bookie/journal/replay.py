@@ -1,0 +1,220 @@
+"""Reading a journal back: where its blocks lie, what is damaged, and the records in order.
+
+Reading happens twice. ``survey`` walks every place where a block can lie, checks everything
+and classifies what fails (``chain.py``); nothing is handed out before the whole ring was
+seen. ``read_records`` then reads the intact stretches once more. Memory is bounded by a few
+times the largest block, whatever the size of the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from tallybook.core.errors import DamagedFile, DiskFailed
+from tallybook.core.limits import BLOCK_BYTES, MAX_COMMIT_BYTES
+from tallybook.runtime.disk import Disk, DiskFile
+
+from .chain import Chain, DamageKind, Findings, Run
+from .format import (
+    BLOCK_HEADER_BYTES,
+    BlockHeader,
+    SegmentHeader,
+    body_is_intact,
+    decode_block_header,
+    decode_segment_header,
+)
+from .records import MalformedRecord, Record, decode_records, record_spans
+from .superblock import Superblock
+
+PIECE_BYTES: Final = MAX_COMMIT_BYTES
+"""How much is read at once."""
+
+
+class Window:
+    """A file, read in pieces and looked at in slices."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+        self._start = 0
+        self._data = b""
+
+    async def view(self, offset: int, size: int) -> memoryview:
+        """``size`` bytes from ``offset``, fewer at the end of the file.
+
+        Raises:
+            DiskFailed: the device cannot read them.
+        """
+        if not self._start <= offset <= offset + size <= self._start + len(self._data):
+            await self._load(offset, size)
+        at = offset - self._start
+        return memoryview(self._data)[at : at + size]
+
+    async def _load(self, offset: int, size: int) -> None:
+        try:
+            data = await self._file.read(offset, max(size, PIECE_BYTES))
+        except DiskFailed:
+            # The bad place may lie further on: only what is asked for decides.
+            data = await self._file.read(offset, size)
+        self._start, self._data = offset, data
+
+
+class SegmentFile(NamedTuple):
+    """One file of the ring, as found."""
+
+    path: str
+    size: int
+    """Bytes, or -1 where the file is missing."""
+    header: SegmentHeader | None
+
+
+async def survey(disk: Disk, directory: str, facts: Superblock) -> Findings:
+    """Find every block behind the trim mark, and everything that is damaged.
+
+    Raises:
+        DiskFailed: the directory or a file cannot be opened.
+    """
+    chain = Chain(facts)
+    expected = facts.expected_segments()
+    if expected:
+        files = [
+            await look_at(disk, f"{directory}/{facts.geometry.file_name(slot)}")
+            for slot in range(facts.geometry.segment_count)
+        ]
+        for segment in expected:
+            await _survey_segment(disk, facts, segment, files, chain)
+    return chain.findings()
+
+
+async def read_records(disk: Disk, facts: Superblock, runs: tuple[Run, ...]) -> AsyncIterator[Record]:
+    """The records of ``runs``, in the order in which they were appended.
+
+    Raises:
+        DamagedFile: a block that ``survey`` found intact is no longer.
+    """
+    for run in runs:
+        async for header, body in read_blocks(disk, facts, run):
+            for record in decode_records(body, header.record_count):
+                yield record
+
+
+async def read_blocks(disk: Disk, facts: Superblock, run: Run) -> AsyncIterator[tuple[BlockHeader, memoryview]]:
+    """The blocks of one run: header and body. A body is valid until the next one is asked for.
+
+    Raises:
+        DamagedFile: a block that ``survey`` found intact is no longer.
+    """
+    file = await disk.open(run.path, writable=False)
+    try:
+        window = Window(file)
+        offset = run.start
+        while offset < run.end:
+            header = await _header_at(window, offset, run.segment, facts)
+            if header is None or not await _is_intact(window, offset, header):
+                raise DamagedFile(f"{run.path} at {offset}: the block changed while it was being replayed")
+            yield header, await _body_at(window, offset, header)
+            offset += header.total_bytes
+    finally:
+        await file.close()
+
+
+async def look_at(disk: Disk, path: str) -> SegmentFile:
+    """Size and header of one file of the ring.
+
+    Raises:
+        DiskFailed: it cannot be opened.
+    """
+    try:
+        file = await disk.open(path, writable=False)
+    except FileNotFoundError:
+        return SegmentFile(path, -1, None)
+    try:
+        return SegmentFile(path, await file.size(), decode_segment_header(await _first_bytes(file)))
+    finally:
+        await file.close()
+
+
+async def _first_bytes(file: DiskFile) -> bytes:
+    try:
+        return await file.read(0, BLOCK_BYTES)
+    except DiskFailed:
+        # A header that cannot be read is as good as none: the segment is reported.
+        return b""
+
+
+def _belongs(header: SegmentHeader | None, segment: int, facts: Superblock) -> bool:
+    return header is not None and header[:2] == (facts.instance, segment)
+
+
+async def _survey_segment(disk: Disk, facts: Superblock, segment: int, files: list[SegmentFile], chain: Chain) -> None:
+    home = files[segment % len(files)]
+    found = home
+    if not _belongs(home.header, segment, facts):
+        elsewhere = [file for file in files if _belongs(file.header, segment, facts)]
+        kind = _what_is_wrong(home, facts)
+        chain.broken(DamageKind.MISPLACED if elsewhere else kind, home.path, 0, readable=bool(elsewhere))
+        found = elsewhere[0] if elsewhere else home
+    if found.size < 0:
+        return
+    file = await disk.open(found.path, writable=False)
+    try:
+        end = min(found.size, facts.geometry.segment_bytes)
+        await _walk(Window(file), found.path, segment, end, facts, chain)
+    finally:
+        await file.close()
+    if found.size < facts.geometry.segment_bytes:
+        # Told behind the blocks that are there: what is missing lies behind them.
+        chain.broken(DamageKind.SHORT, found.path, found.size)
+
+
+def _what_is_wrong(file: SegmentFile, facts: Superblock) -> DamageKind:
+    if file.size < 0:
+        return DamageKind.MISSING
+    if file.header is None:
+        return DamageKind.HEADER
+    return DamageKind.FOREIGN if file.header.instance != facts.instance else DamageKind.MISPLACED
+
+
+async def _walk(window: Window, path: str, segment: int, end: int, facts: Superblock, chain: Chain) -> None:
+    """Tell ``chain`` about every place of one segment at which a block of it can begin."""
+    offset = BLOCK_BYTES
+    told_unreadable = False
+    while offset < end:
+        step = BLOCK_BYTES
+        try:
+            header = await _header_at(window, offset, segment, facts)
+            if header is None or offset + header.total_bytes > facts.geometry.segment_bytes:
+                chain.hole(path, offset)
+            else:
+                step, told_unreadable = header.total_bytes, False
+                intact = header.block <= facts.trim.block or await _is_intact(window, offset, header)
+                chain.block(path, offset, header, intact=intact)
+        except DiskFailed:
+            if not told_unreadable:
+                chain.broken(DamageKind.UNREADABLE, path, offset)
+                told_unreadable = True
+        offset += step
+
+
+async def _header_at(window: Window, offset: int, segment: int, facts: Superblock) -> BlockHeader | None:
+    """The header of the block at ``offset``, if there is one and this is where it belongs."""
+    header = decode_block_header(await window.view(offset, BLOCK_BYTES))
+    if header is None or header[:2] != (facts.instance, segment) or header.offset != offset:
+        return None
+    return header
+
+
+async def _body_at(window: Window, offset: int, header: BlockHeader) -> memoryview:
+    whole = await window.view(offset, header.total_bytes)
+    return whole[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + header.body_bytes]
+
+
+async def _is_intact(window: Window, offset: int, header: BlockHeader) -> bool:
+    body = await _body_at(window, offset, header)
+    if not body_is_intact(header, body):
+        return False
+    try:
+        record_spans(body, header.record_count)
+    except MalformedRecord:
+        return False
+    return True

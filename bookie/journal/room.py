@@ -1,0 +1,60 @@
+"""How much the ring can still take: pure arithmetic, always on the safe side.
+
+A record is *charged* what it would cost alone in a block. Group commits only make it cheaper,
+so as long as the charges of all queued records fit, every one of them will be written without
+waiting for a checkpoint. What is lost where a segment ends is bounded: a segment is left only
+when the next record does not fit into what remains of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tallybook.core.limits import BLOCK_BYTES
+
+from .format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES, Geometry, aligned
+
+_OVERHEAD_BYTES: Final = BLOCK_HEADER_BYTES + RECORD_HEADER_BYTES
+
+SEAL_BYTES: Final = BLOCK_BYTES
+"""Kept free: a seal may be written between two looks at the ring."""
+
+
+def charge_bytes(body_bytes: int) -> int:
+    """What a record with this body costs at worst."""
+    return aligned(_OVERHEAD_BYTES + body_bytes)
+
+
+class Ring(NamedTuple):
+    """The ring as its writer finds it."""
+
+    geometry: Geometry
+    max_commit_bytes: int
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Largest body one record may have."""
+        return self.max_commit_bytes - _OVERHEAD_BYTES
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Kept back for fences and LACs, which must work while adds are refused.
+
+        Small enough that the largest record fits into the smallest ring (three segments of two
+        commits each) once all of it is trimmed, even if a seal then opened the next segment.
+        """
+        return min(self.max_commit_bytes, 2 * self.max_commit_bytes - 3 * BLOCK_BYTES)
+
+    def writable_bytes(self, remaining_bytes: int, ready_count: int) -> int:
+        """What charges may add up to, with so much left in the open segment and so many more segments ready."""
+        most_wasted = self.max_commit_bytes - BLOCK_BYTES
+        if not ready_count:
+            return max(0, remaining_bytes - SEAL_BYTES)
+        usable = self.geometry.segment_bytes - BLOCK_BYTES
+        # Every segment but the last one is left when the next record does not fit.
+        in_open_segment = max(0, remaining_bytes - most_wasted)
+        return in_open_segment + ready_count * usable - (ready_count - 1) * most_wasted - SEAL_BYTES
+
+    def largest_body(self, free_bytes: int) -> int:
+        """The largest body whose charge is at most ``free_bytes``; 0 where there is none."""
+        return max(0, free_bytes // BLOCK_BYTES * BLOCK_BYTES - _OVERHEAD_BYTES)

@@ -1,0 +1,111 @@
+"""The segment files of the ring, and making one ready to be written.
+
+A file is filled with zeros by us, once, before its first use: from then on every block
+overwrites allocated space, which needs no work of the file system. For each new life of a
+file its segment header is written anew; the old blocks stay until they are overwritten, and
+do not pass for blocks of the new life, because they carry the old segment number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from tallybook.core.limits import BLOCK_BYTES, KIB
+from tallybook.runtime.disk import Disk, DiskFile
+
+from .format import Geometry, SegmentHeader, encode_segment_header, segment_file_name
+from .group_commit import Segment
+
+FILL_PIECE_BYTES: Final = 256 * KIB
+"""Zeros written at once: small, because the journal's own writes wait behind them on the device."""
+
+_ZEROS: Final = bytes(FILL_PIECE_BYTES)
+
+
+class SegmentFiles:
+    """All files of the ring, open for durable writing."""
+
+    def __init__(self, files: list[DiskFile], filled_bytes: list[int], geometry: Geometry) -> None:
+        self._files = files
+        self._filled_bytes = filled_bytes
+        self._geometry = geometry
+
+    @classmethod
+    async def open(cls, disk: Disk, directory: str, geometry: Geometry) -> SegmentFiles:
+        """Open the files, creating what is missing; bring files of another size to this geometry.
+
+        To be called when nothing in them is needed any more.
+
+        Raises:
+            DiskFailed: one of them cannot be opened.
+        """
+        files, filled = [], []
+        async with contextlib.AsyncExitStack() as undo:
+            for slot in range(geometry.segment_count):
+                file = await disk.open(f"{directory}/{segment_file_name(slot)}", create=True, durable=True)
+                undo.push_async_callback(file.close)
+                size = await file.size()
+                if size > geometry.segment_bytes:
+                    await file.truncate(geometry.segment_bytes)
+                    await file.sync()
+                files.append(file)
+                filled.append(min(size, geometry.segment_bytes) // BLOCK_BYTES * BLOCK_BYTES)
+            await _remove_others(disk, directory, geometry)
+            # Nothing is acked out of a file whose name a crash could take away.
+            await disk.sync_directory(directory)
+            undo.pop_all()
+        return cls(files, filled, geometry)
+
+    async def fill_piece(self, segment: int) -> bool:
+        """Write the next piece of zeros, if the file of ``segment`` was never filled to its end.
+
+        Returns:
+            Whether there was something to write.
+
+        Raises:
+            DiskFull: there is no space for it; may be called again.
+            DiskFailed: the device refused it.
+        """
+        slot = segment % self._geometry.segment_count
+        done = self._filled_bytes[slot]
+        size = min(FILL_PIECE_BYTES, self._geometry.segment_bytes - done)
+        if not size:
+            return False
+        await self._files[slot].write(done, [_ZEROS[:size]])
+        self._filled_bytes[slot] = done + size
+        return True
+
+    async def begin_life(self, segment: int, instance: bytes, boot: int) -> Segment:
+        """Write the header that makes the file hold ``segment``, durably.
+
+        Raises:
+            DiskFull, DiskFailed: the device refused it.
+        """
+        file = self._files[segment % self._geometry.segment_count]
+        header = SegmentHeader(instance, segment, boot, self._geometry.segment_bytes)
+        await file.write(0, [encode_segment_header(header)])
+        return Segment(segment, file)
+
+    async def close(self) -> None:
+        """Release the files."""
+        async with contextlib.AsyncExitStack() as stack:
+            for file in self._files:
+                stack.push_async_callback(file.close)
+
+
+async def segment_file_names(disk: Disk, directory: str) -> list[str]:
+    """The names in ``directory`` that are segment files, whatever the geometry.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+    """
+    return [name for name in await disk.list(directory) if name.startswith("segment-")]
+
+
+async def _remove_others(disk: Disk, directory: str, geometry: Geometry) -> None:
+    """Remove files of a larger ring than this one."""
+    wanted = {segment_file_name(slot) for slot in range(geometry.segment_count)}
+    for name in await segment_file_names(disk, directory):
+        if name not in wanted:
+            await disk.unlink(f"{directory}/{name}")

@@ -1,0 +1,144 @@
+"""The superblock: the few facts about a journal that must never be in doubt.
+
+It is one file with two slots of 4 KiB. Every change is written to both, one after the other,
+each with the next sequence number, and takes effect only when both are durable. So a crash
+tears at most one slot, rot in one slot loses nothing, and the facts of the older slot are
+always safe to start from: whatever the newer one permits has not been done yet.
+
+A slot, little-endian (docs/formats/journal.md shows an example)::
+
+    offset  size  field
+         0     4  magic "TJSB"
+         4     1  version (1)
+         5     1  flags (bit 0: stopped cleanly; bit 1: the life before was stopped cleanly)
+         6     2  reserved, zero
+         8     8  sequence number of this slot's contents
+        16    16  journal instance
+        32     8  boot counter: 1 in the first life
+        40    16  trim mark: segment, block
+        56    16  where this boot began to write: segment, first block
+        72     8  highest segment that may hold blocks of this boot
+        80     8  segment size in bytes
+        88     4  segment count
+        92     4  damage found when this boot read what the one before had left
+        96    16  last block of the boot before: segment, block
+       112     4  CRC-32C of bytes 0 .. 111
+       116  3980  zero, not checked
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from crc32c import crc32c
+
+from tallybook.core.batch import Buffer
+from tallybook.core.limits import BLOCK_BYTES
+
+from .format import INSTANCE_BYTES, Geometry, Mark
+
+SLOT_COUNT: Final = 2
+SLOT_BYTES: Final = BLOCK_BYTES
+SUPERBLOCK_BYTES: Final = SLOT_COUNT * SLOT_BYTES
+
+MAGIC: Final = b"TJSB"
+VERSION: Final = 1
+_FLAG_CLEAN: Final = 1
+_FLAG_PREVIOUS_CLEAN: Final = 2
+
+_SLOT: Final = struct.Struct("<4sBBHQ16sQ4QQQIIQQI")
+_CRC_AT: Final = 112
+_CRC: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Superblock:
+    """What one slot says."""
+
+    sequence: int
+    instance: bytes
+    boot: int
+    clean: bool
+    """Stopped with everything checkpointed: the next boot replays nothing."""
+    trim: Mark
+    """Everything up to here is checkpointed."""
+    begin: Mark
+    """Segment and block number of the first block this boot may write. No earlier life used either number."""
+    prepared: int
+    """Highest segment whose header is durable; blocks are only ever written up to there."""
+    geometry: Geometry
+    previous_clean: bool
+    """How the life before this one ended."""
+    previous_end: Mark
+    """The last block that was found of the life before."""
+    previous_damage: int
+    """How many damaged places were found in what the life before had left."""
+
+    def expected_segments(self) -> range:
+        """The segments that replay must find: they may hold blocks behind the trim mark."""
+        if self.clean:
+            return range(0)
+        return range(self.trim.segment, self.prepared + 1)
+
+    def next_begin(self) -> Mark:
+        """Segment and block numbers above anything that may be on the disk, readable or not.
+
+        Every block takes at least 4 KiB of a segment that was prepared, which bounds the
+        block numbers this life can have used, whatever became of the blocks.
+        """
+        most_blocks = len(self.expected_segments()) * self.geometry.blocks_per_segment
+        return Mark(self.prepared + 1, self.trim.block + most_blocks + 1)
+
+
+def encode_slot(facts: Superblock) -> bytes:
+    """One slot: 4 KiB."""
+    flags = _FLAG_CLEAN * facts.clean | _FLAG_PREVIOUS_CLEAN * facts.previous_clean
+    plain = _SLOT.pack(
+        MAGIC, VERSION, flags, 0, facts.sequence, facts.instance, facts.boot, *facts.trim, *facts.begin,
+        facts.prepared, facts.geometry.segment_bytes, facts.geometry.segment_count, facts.previous_damage,
+        *facts.previous_end, 0,
+    )[:_CRC_AT]  # fmt: skip
+    return (plain + _CRC.pack(crc32c(plain))).ljust(SLOT_BYTES, b"\0")
+
+
+def decode_slot(data: Buffer) -> Superblock | None:
+    """The facts in one slot, or ``None`` where it fails its checks."""
+    if len(data) < _SLOT.size:
+        return None
+    (magic, version, flags, reserved, sequence, instance, boot, *marks, prepared, segment_bytes, count, damage,
+     end_segment, end_block, crc) = _SLOT.unpack_from(data)  # fmt: skip
+    if crc32c(memoryview(data)[:_CRC_AT]) != crc or magic != MAGIC or version != VERSION:
+        return None
+    if reserved or flags & ~(_FLAG_CLEAN | _FLAG_PREVIOUS_CLEAN) or len(instance) != INSTANCE_BYTES:
+        return None
+    return Superblock(
+        sequence=sequence,
+        instance=instance,
+        boot=boot,
+        clean=bool(flags & _FLAG_CLEAN),
+        trim=Mark(marks[0], marks[1]),
+        begin=Mark(marks[2], marks[3]),
+        prepared=prepared,
+        geometry=Geometry(segment_bytes, count),
+        previous_clean=bool(flags & _FLAG_PREVIOUS_CLEAN),
+        previous_end=Mark(end_segment, end_block),
+        previous_damage=damage,
+    )
+
+
+def slot_offset(sequence: int) -> int:
+    """Where in the file the contents with this sequence number go."""
+    return sequence % SLOT_COUNT * SLOT_BYTES
+
+
+def newest(slots: Sequence[Superblock | None]) -> Superblock | None:
+    """The facts to start from: the valid slot with the highest sequence number."""
+    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.sequence, default=None)
+
+
+def next_versions(facts: Superblock) -> list[Superblock]:
+    """``facts`` once for each slot, in the order in which they are written, with the next sequence numbers."""
+    return [replace(facts, sequence=facts.sequence + step) for step in range(1, SLOT_COUNT + 1)]

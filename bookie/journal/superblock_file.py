@@ -1,0 +1,91 @@
+"""The superblock on the disk: read both slots, write both slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tallybook.core.errors import DamagedFile
+from tallybook.runtime.disk import Disk, DiskFile
+
+from .superblock import (
+    SLOT_BYTES,
+    SLOT_COUNT,
+    SUPERBLOCK_BYTES,
+    Superblock,
+    decode_slot,
+    encode_slot,
+    newest,
+    next_versions,
+    slot_offset,
+)
+
+FILE_NAME: Final = "superblock"
+
+
+class SuperblockRead(NamedTuple):
+    """What the file holds."""
+
+    facts: Superblock
+    slots: tuple[Superblock | None, ...]
+    """Slot by slot; ``None`` fails its checks, as after a crash in the middle of a write."""
+
+
+async def read_superblock(disk: Disk, directory: str) -> SuperblockRead | None:
+    """The facts in force, or ``None`` where no journal was ever created.
+
+    Raises:
+        DamagedFile: neither slot passes its checks. Without the facts nothing can be told
+            about the segments, so there is nothing to go on with.
+    """
+    path = f"{directory}/{FILE_NAME}"
+    try:
+        file = await disk.open(path, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        data = await file.read(0, SUPERBLOCK_BYTES)
+    finally:
+        await file.close()
+    slots = tuple(decode_slot(data[at * SLOT_BYTES :][:SLOT_BYTES]) for at in range(SLOT_COUNT))
+    facts = newest(slots)
+    if facts is None:
+        raise DamagedFile(f"{path}: neither of its two slots passes its checks, at offsets 0 and {SLOT_BYTES}")
+    return SuperblockRead(facts, slots)
+
+
+class SuperblockFile:
+    """The superblock of a running journal. One ``write`` at a time: the owner sees to it."""
+
+    def __init__(self, file: DiskFile, facts: Superblock) -> None:
+        self._file = file
+        self.facts = facts
+        """What both slots hold durably."""
+
+    @classmethod
+    async def create(cls, disk: Disk, directory: str, facts: Superblock) -> SuperblockFile:
+        """Make the file, whole or not at all, with ``facts`` in both slots."""
+        versions = next_versions(facts)
+        slots = sorted(versions, key=lambda version: slot_offset(version.sequence))
+        await disk.replace_file(f"{directory}/{FILE_NAME}", b"".join(map(encode_slot, slots)))
+        return await cls.open(disk, directory, versions[-1])
+
+    @classmethod
+    async def open(cls, disk: Disk, directory: str, facts: Superblock) -> SuperblockFile:
+        """Open the file, which was read before and holds ``facts``."""
+        return cls(await disk.open(f"{directory}/{FILE_NAME}", durable=True), facts)
+
+    async def write(self, facts: Superblock) -> None:
+        """Make ``facts`` (whose sequence number is chosen here) durable in both slots.
+
+        Raises:
+            DiskFull, DiskFailed: the facts may or may not hold after a restart.
+        """
+        versions = next_versions(replace(facts, sequence=self.facts.sequence))
+        for version in versions:
+            await self._file.write(slot_offset(version.sequence), [encode_slot(version)])
+        self.facts = versions[-1]
+
+    async def close(self) -> None:
+        """Release the file."""
+        await self._file.close()
