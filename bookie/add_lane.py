@@ -1,0 +1,113 @@
+"""One Add stream of a client, at the bookie: batches in, acks out.
+
+The client may have ``credit_bytes`` of batches unanswered; more is a violation that ends the
+stream. A batch costs credit until its ack is handed to the transport, so the acks that wait
+for a peer who does not read are bounded, too. Acks that gather while a message is on its way
+leave together in the next one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import Final
+
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import Buffer, peek_ids
+from tallybook.core.errors import ProtocolViolation, TallybookError
+from tallybook.core.limits import KEY_BYTES
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
+from tallybook.runtime.logging import logger
+from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import MessageStream
+from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, add_cost_bytes
+
+from .port import LedgerStore
+
+_MAX_ACKS_IN_MESSAGE: Final = 4096
+_ADDS_IN_TURN: Final = 128
+"""Batches of one message taken before the event loop gets a turn."""
+_STOP_GRACE_SECONDS: Final = 1.0
+
+_log = logger("bookie.add_lane")
+
+
+class AddLane:
+    """Serves one Add stream after its hello."""
+
+    def __init__(
+        self, store: LedgerStore, stream: MessageStream, clock: Clock, tasks: Tasks, credit_bytes: int
+    ) -> None:
+        self._store = store
+        self._stream = stream
+        self._clock = clock
+        self._credit_bytes = credit_bytes
+        self._keys: OrderedDict[int, bytes] = OrderedDict()
+        self._received = 0
+        self._unanswered_bytes = 0
+        self._acks: list[Ack] = []
+        self._acked_bytes: list[int] = []
+        self._ended = False
+        self._outbox = Outbox(stream, self._compose, tasks, f"acks to {stream.peer}")
+
+    async def serve(self) -> None:
+        """Take batches until the client ends the stream.
+
+        Raises:
+            ProtocolViolation: the client broke the rules; the stream must end.
+            BookieUnavailable: the stream broke.
+        """
+        try:
+            while (message := await self._stream.receive()) is not None:
+                attach, batches = decode_adds(message)
+                if attach is not None:
+                    self._attach(attach)
+                for count, batch in enumerate(batches, start=1):
+                    self._add(batch)
+                    if count % _ADDS_IN_TURN == 0:
+                        await self._clock.sleep(0)
+        finally:
+            self._ended = True
+            await self._outbox.stop(_STOP_GRACE_SECONDS)
+
+    def _attach(self, attach: Attach) -> None:
+        if attach.ledger_id < 0 or len(attach.key) > KEY_BYTES:
+            raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")
+        self._keys.pop(attach.ledger_id, None)
+        self._keys[attach.ledger_id] = attach.key
+        if len(self._keys) > MAX_ATTACHED_LEDGERS:
+            self._keys.popitem(last=False)
+
+    def _add(self, batch: Buffer) -> None:
+        cost = add_cost_bytes(len(batch))
+        self._received += 1
+        self._unanswered_bytes += cost
+        if self._unanswered_bytes > self._credit_bytes:
+            raise ProtocolViolation(f"{self._unanswered_bytes} bytes unanswered with a credit of {self._credit_bytes}")
+        ids = peek_ids(batch)
+        key = self._keys.get(ids[0])
+        if key is None:
+            raise ProtocolViolation(f"a batch of ledger {ids[0]}, which is not attached")
+        answered = partial(self._answered, self._received, ids, cost)
+        try:
+            self._store.add(batch, key, answered)
+        except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers
+            _log.defect("add failed", error, ledger_id=ids[0], first_entry_id=ids[1])
+            answered(AddAnswer(*ids, TallybookError.wire_code))
+
+    def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:
+        if not self._ended:
+            # The ids as received: of bytes that are no batch, the store has none to tell.
+            self._acks.append(Ack(number, AddAnswer(*ids, answer.code, answer.retry_after_ms)))
+            self._acked_bytes.append(cost)
+            self._outbox.kick()
+
+    def _compose(self) -> bytes | None:
+        acks = self._acks[:_MAX_ACKS_IN_MESSAGE]
+        if not acks:
+            return None
+        self._unanswered_bytes -= sum(self._acked_bytes[:_MAX_ACKS_IN_MESSAGE])
+        del self._acks[:_MAX_ACKS_IN_MESSAGE], self._acked_bytes[:_MAX_ACKS_IN_MESSAGE]
+        return encode_acks(acks)

@@ -1,0 +1,299 @@
+"""The add path: from bytes of a client to a record in the journal.
+
+In this order, and nothing out of it: the batch is checked (`verify_batch`), admission may say
+BUSY, everything that may wait happens (the ledger's state, its key verifier, a look for what
+is already held under these ids, room in the write cache), and then, without giving up the
+event loop in between, `_decide`: refused? key? overlap? - and `_hand_over`: write cache, then
+journal. The ack comes from ``Commits`` when the record is durable.
+
+Nearly every batch has nothing to wait for: its ledger is in memory, the key is the one that
+passed last time, its ids lie above all that is held, and there is room. Such a batch is
+handed over at once, with no task. All others take the slow way, which is the same steps with
+waits between them, and ends in the same `_hand_over`.
+
+Every add is answered exactly once, never from within ``take``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.errors import (
+    OK_CODE,
+    BookieUnavailable,
+    Busy,
+    Conflict,
+    EntryCorrupt,
+    InvalidBatch,
+    InvariantViolation,
+    TallybookError,
+    Unauthorized,
+    error_from_wire,
+)
+from tallybook.core.ids import NO_ENTRY
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
+
+from .admission import CACHE_FULL, Admission, Refusal
+from .commits import Commits, PendingAdd
+from .journal.records import BatchRecord, LedgerKeyRecord
+from .ledger_state import Ledger
+from .ledger_table import LedgerTable
+from .port import AddCallback
+from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .verifiers import Verifiers, verifier_to_record
+
+MAX_WAITING_ADDS: Final = 4_096
+"""Adds on the slow way at once; more are BUSY."""
+
+_WAITING: Final = Refusal(Busy.wire_code, 20, "adds that wait")
+
+StoredOverlap = Callable[[int, int, int], Awaitable[list[Buffer | None]]]
+"""What the index holds of a ledger within a range of ids: batches, ``None`` for one that is damaged."""
+
+
+class AddPath:
+    """Takes batches.
+
+    Args:
+        stored_overlap: what is held already, apart from the write cache.
+        request_flush: asks for a checkpoint; cheap.
+        on_defect: ends the node; called with the reason when the path itself fails.
+        max_cache_wait_seconds: how long an add waits for room in the write cache.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: LedgerTable,
+        cache: WriteCache,
+        commits: Commits,
+        admission: Admission,
+        verifiers: Verifiers,
+        stored_overlap: StoredOverlap,
+        request_flush: Callable[[], None],
+        on_defect: Callable[[str], None],
+        clock: Clock,
+        tasks: Tasks,
+        max_cache_wait_seconds: float,
+    ) -> None:
+        self._table = table
+        self._cache = cache
+        self._commits = commits
+        self._admission = admission
+        self._verifiers = verifiers
+        self._stored_overlap = stored_overlap
+        self._request_flush = request_flush
+        self._on_defect = on_defect
+        self._clock = clock
+        self._tasks = tasks
+        self._max_cache_wait_seconds = max_cache_wait_seconds
+        self._waiting: dict[asyncio.Task[bool], PendingAdd] = {}
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._closed_code = OK_CODE
+        self.taken_batches = 0
+        self.taken_bytes = 0
+        cache.on_room = self._room_freed
+
+    @property
+    def waiting_count(self) -> int:
+        """Adds on the slow way."""
+        return len(self._waiting)
+
+    def take(self, batch: Buffer, key: bytes, on_answer: AddCallback, recovery: bool) -> None:
+        """Take one batch; see ``LedgerStore.add``."""
+        try:
+            header = verify_batch(batch)
+        except InvalidBatch as error:
+            _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
+            return
+        size = len(batch) + BATCH_OVERHEAD_BYTES
+        refusal = self._refusal(size, recovery)
+        if refusal is not None:
+            answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
+            _answer_soon(on_answer, answer)
+            return
+        add = PendingAdd(header.ledger_id, header.first_entry_id, header.entry_count, size, on_answer, recovery)
+        self._admission.take(size, recovery)
+        ledger = self._table.get(header.ledger_id)
+        if ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
+            self._take_slowly(header, batch, key, add)
+            return
+        try:
+            self._hand_over(ledger, header, batch, add)
+        except TallybookError as error:
+            asyncio.get_running_loop().call_soon(self._commits.answer, add, error.wire_code)
+
+    def _room_freed(self) -> None:
+        """The write cache has room again: let those who wait for it try."""
+        waiters, self._room_waiters = self._room_waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def refuse(self, code: int) -> None:
+        """Take nothing from now on; what is on the slow way is refused as well, with ``code``."""
+        self._closed_code = code
+        for task in list(self._waiting):
+            task.cancel()
+
+    async def close(self, code: int) -> None:
+        """Refuse everything, and wait until nothing is on the slow way."""
+        self.refuse(code)
+        await asyncio.gather(*list(self._waiting), return_exceptions=True)
+
+    # Step 2: admission.
+
+    def _refusal(self, size: int, recovery: bool) -> Refusal | None:
+        if self._closed_code:
+            return Refusal(self._closed_code, 0, "closed")
+        if len(self._waiting) >= MAX_WAITING_ADDS:
+            self._admission.count(_WAITING)
+            return _WAITING
+        refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery)
+        if refusal is not None and refusal.ends_with_flush:
+            self._request_flush()
+        return refusal
+
+    # Step 3: what may wait.
+
+    def _has_nothing_to_wait_for(
+        self, ledger: Ledger, header: BatchHeader, batch: Buffer, key: bytes, recovery: bool
+    ) -> bool:
+        """The fast way is open: nothing to load or to look up, and steps 4 and 5 can only succeed."""
+        return (
+            header.first_entry_id > ledger.last_held
+            and not (ledger.refuses_recovery if recovery else ledger.refuses_add)
+            and ledger.fitting_key is not None
+            and hmac.compare_digest(key, ledger.fitting_key)
+            and self._fits(batch, recovery)
+        )
+
+    def _take_slowly(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> None:
+        task = self._tasks.spawn(self._prepare(header, batch, key, add), name=f"add to ledger {add.ledger_id}")
+        self._waiting[task] = add
+        task.add_done_callback(self._prepared)
+
+    async def _prepare(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> bool:
+        """The slow way. Returns whether the batch was held already, durably; if not, it has been handed over."""
+        async with self._table.using(add.ledger_id) as ledger:
+            await self._verifiers.learn(ledger)
+            stored: list[Buffer | None] = []
+            looked_at = -1
+            deadline = self._clock.monotonic() + self._max_cache_wait_seconds
+            while True:
+                # Batches move from the cache to the index. One that did so after the look into the index, and before
+                # the look into the cache, would be seen by neither: the number of releases tells.
+                if header.first_entry_id <= ledger.last_held and looked_at != self._cache.releases:
+                    looked_at = self._cache.releases
+                    stored = await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
+                elif self._decide(ledger, header, batch, key, add.recovery, stored):
+                    await self._commits.durable(ledger)
+                    return True
+                elif self._fits(batch, add.recovery) and self._admission.journal_takes(add.size, recovery=add.recovery):
+                    self._hand_over(ledger, header, batch, add)
+                    return False
+                else:
+                    await self._room(deadline)
+
+    def _prepared(self, task: asyncio.Task[bool]) -> None:
+        """The slow way ended: answer, unless the batch is in the journal's hands."""
+        add = self._waiting.pop(task)
+        if task.cancelled():
+            self._commits.answer(add, self._closed_code or BookieUnavailable.wire_code)
+            return
+        error = task.exception()
+        if error is None:
+            if task.result():
+                self._commits.answer(add)
+        elif isinstance(error, TallybookError) and not isinstance(error, InvariantViolation):
+            self._commits.answer(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
+        else:
+            self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")
+            self._commits.answer(add, InvariantViolation.wire_code)
+
+    async def _room(self, deadline: float) -> None:
+        """Wait until the write cache may have room; ask for the checkpoint that makes it."""
+        self._request_flush()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room_waiters.append(waiter)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                await waiter
+        except TimeoutError as error:
+            self._admission.count(CACHE_FULL)
+            raise Busy("the write cache is full", retry_after_ms=CACHE_FULL.retry_after_ms) from error
+
+    # Steps 4 and 5, in one turn of the event loop: nothing below this line waits.
+
+    def _decide(
+        self,
+        ledger: Ledger,
+        header: BatchHeader,
+        batch: Buffer,
+        key: bytes,
+        recovery: bool,
+        stored: list[Buffer | None],
+    ) -> bool:
+        """Whether the batch is held already, byte for byte; refuse it, the fence first, if it cannot be taken."""
+        refused = ledger.refuses_recovery if recovery else ledger.refuses_add
+        if refused:
+            raise error_from_wire(refused, f"ledger {ledger.ledger_id} takes no such add")
+        if not ledger.fits(key):
+            raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")
+        if header.first_entry_id > ledger.last_held:
+            return False
+        held = self._cache.overlapping(ledger.ledger_id, header.first_entry_id, header.last_entry_id)
+        if not held:
+            return _is_stored(header, batch, recovery, stored)
+        if any(copy != batch for copy in held):
+            raise Conflict(f"ledger {ledger.ledger_id} holds other bytes from entry {header.first_entry_id}")
+        return True
+
+    def _hand_over(self, ledger: Ledger, header: BatchHeader, batch: Buffer, add: PendingAdd) -> None:
+        """Write cache first, journal second: whatever is acked can be read."""
+        last = header.last_entry_id
+        if not ledger.verifier_recorded:
+            self._record_verifier(ledger)
+        self._cache.put(add.ledger_id, add.first, last, batch)
+        ledger.last_held = max(ledger.last_held, last)
+        if header.lac > ledger.lac:
+            ledger.saw_lac(header.lac)
+        if not ledger.dirty:
+            self._table.mark_dirty(ledger)
+        self._commits.append(BatchRecord(batch, add.recovery), ledger, add)
+        self.taken_batches += 1
+        self.taken_bytes += len(batch)
+        if self._cache.wants_flush:
+            self._request_flush()
+
+    def _record_verifier(self, ledger: Ledger) -> None:
+        """The first batch of a ledger brings its key along, so that replay knows it without the metadata."""
+        self._commits.append(LedgerKeyRecord(ledger.ledger_id, verifier_to_record(ledger.verifier or b"")), ledger)
+        ledger.verifier_recorded = True
+
+    def _fits(self, batch: Buffer, recovery: bool) -> bool:
+        return self._cache.fits(len(batch), 0 if recovery else self._cache.reserve_bytes)
+
+
+def _is_stored(header: BatchHeader, batch: Buffer, recovery: bool, stored: list[Buffer | None]) -> bool:
+    """Whether the index holds these very bytes; refuse what overlaps other ones.
+
+    A damaged copy counts as not held where a recovery or a repair brings the good one.
+    """
+    if None in stored and not (recovery and len(stored) == 1):
+        raise EntryCorrupt(f"ledger {header.ledger_id}: what is held from entry {header.first_entry_id} is damaged")
+    if any(copy is not None and copy != batch for copy in stored):
+        raise Conflict(f"ledger {header.ledger_id} holds other bytes from entry {header.first_entry_id}")
+    return bool(stored) and None not in stored
+
+
+def _answer_soon(on_answer: AddCallback, answer: AddAnswer) -> None:
+    """In the next turn: the caller may not be ready for an answer before its call returns."""
+    asyncio.get_running_loop().call_soon(on_answer, answer)

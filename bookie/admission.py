@@ -1,0 +1,153 @@
+"""When a bookie says BUSY: what is taken is bounded, and refused before anything is journaled.
+
+There are two lanes. *Ordinary* adds are refused when any of their bounds is reached: bytes
+taken and not yet answered, the age of the oldest record that waits for the device, room in
+the journal, ledgers whose state only memory has. *Recovery* adds and fences have a reserve
+of their own in each of them, so that overload by writers never delays the end of a ledger,
+and they are taken while the bookie is read-only.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from tallybook.core.config import AdmissionSettings
+from tallybook.core.errors import BookieReadOnly, Busy, EntryTooLarge
+from tallybook.core.limits import BLOCK_BYTES
+
+RECOVERY_SHARE: Final = 8
+"""The reserve of recovery adds is one part in this many."""
+
+MAX_DIRTY_LEDGERS: Final = 100_000
+"""Ledgers whose state may wait for a checkpoint; above it, ordinary adds are BUSY."""
+
+_RETRY_QUEUE_MS: Final = 20
+_RETRY_FLUSH_MS: Final = 100
+
+
+class JournalLoad(Protocol):
+    """How busy the journal is; asked once a batch."""
+
+    def room_bytes(self, *, urgent: bool = False) -> int:
+        """The largest record that can be written without waiting for a checkpoint."""
+
+    def oldest_queued_age_seconds(self) -> float:
+        """How long the oldest record has been waiting for the device."""
+
+
+class Refusal(NamedTuple):
+    """Why an add is not taken: a wire code, and when to try again."""
+
+    code: int
+    retry_after_ms: int
+    reason: str
+    ends_with_flush: bool = False
+    """A checkpoint makes room."""
+
+
+_TOO_LARGE: Final = Refusal(EntryTooLarge.wire_code, 0, "too large")
+_READ_ONLY: Final = Refusal(BookieReadOnly.wire_code, 0, "read-only")
+_INFLIGHT: Final = Refusal(Busy.wire_code, _RETRY_QUEUE_MS, "bytes in flight")
+_QUEUE_AGE: Final = Refusal(Busy.wire_code, _RETRY_QUEUE_MS, "age of the journal queue")
+_JOURNAL_ROOM: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the journal", ends_with_flush=True)
+_LEDGERS: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "ledgers that wait for a checkpoint", ends_with_flush=True)
+CACHE_FULL: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the write cache", ends_with_flush=True)
+"""For an add that waited for the write cache as long as it may."""
+
+
+class Admission:
+    """The door of the add path.
+
+    Args:
+        settings: the bounds. Sizes include what a batch costs besides its bytes.
+        journal: how busy the journal is.
+        journal_bytes: capacity of the journal.
+        max_add_bytes: largest add that the journal takes.
+        max_dirty_ledgers: see ``MAX_DIRTY_LEDGERS``.
+    """
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        journal: JournalLoad,
+        *,
+        journal_bytes: int,
+        max_add_bytes: int,
+        max_dirty_ledgers: int = MAX_DIRTY_LEDGERS,
+    ) -> None:
+        self._max_inflight_bytes = int(settings.max_inflight_bytes)
+        self._max_recovery_bytes = int(settings.max_inflight_bytes) // RECOVERY_SHARE
+        self._max_queue_age_seconds = settings.max_queue_age_ms / 1000
+        self._journal = journal
+        self._journal_reserve_bytes = journal_bytes // (2 * RECOVERY_SHARE)
+        self._max_add_bytes = max_add_bytes
+        self._max_dirty_ledgers = max_dirty_ledgers
+        self.read_only = False
+        """While set, ordinary adds are refused."""
+        self.disk_full = False
+        """The same, for as long as checkpoints find no room."""
+        self.inflight_bytes = 0
+        """Ordinary adds taken and not yet answered."""
+        self.recovery_bytes = 0
+        """Recovery adds taken and not yet answered."""
+        self.refusals: dict[str, int] = {}
+        """How often an add was refused, by reason."""
+
+    def refusal(self, size: int, dirty_ledgers: int, *, recovery: bool) -> Refusal | None:
+        """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch."""
+        if size > self._max_add_bytes:
+            return _TOO_LARGE
+        refusal = self._recovery_refusal(size) if recovery else self._ordinary_refusal(size, dirty_ledgers)
+        if refusal is not None:
+            self.count(refusal)
+        return refusal
+
+    def fence_refusal(self) -> Refusal | None:
+        """Why not even a fence can be journaled now, or ``None``."""
+        return _JOURNAL_ROOM if self._journal.room_bytes(urgent=True) < BLOCK_BYTES // 2 else None
+
+    def journal_takes(self, size: int, *, recovery: bool) -> bool:
+        """Whether the journal has room for a batch of ``size`` bytes; ordinary ones leave a reserve."""
+        return self._journal.room_bytes() >= (size if recovery else size + self._journal_reserve_bytes)
+
+    def set_disk_full(self, disk_full: bool) -> None:
+        """A checkpoint found no room, or found room again."""
+        self.disk_full = disk_full
+
+    def count(self, refusal: Refusal) -> None:
+        """Remember that an add was refused."""
+        self.refusals[refusal.reason] = self.refusals.get(refusal.reason, 0) + 1
+
+    def take(self, size: int, recovery: bool) -> None:
+        """A batch came in; its bytes are in flight until ``release``."""
+        if recovery:
+            self.recovery_bytes += size
+        else:
+            self.inflight_bytes += size
+
+    def release(self, size: int, recovery: bool) -> None:
+        """A batch was answered."""
+        if recovery:
+            self.recovery_bytes -= size
+        else:
+            self.inflight_bytes -= size
+
+    def _ordinary_refusal(self, size: int, dirty_ledgers: int) -> Refusal | None:
+        if self.read_only or self.disk_full:
+            return _READ_ONLY
+        if self.inflight_bytes and self.inflight_bytes + size > self._max_inflight_bytes:
+            return _INFLIGHT
+        if self._journal.oldest_queued_age_seconds() > self._max_queue_age_seconds:
+            return _QUEUE_AGE
+        if not self.journal_takes(size, recovery=False):
+            return _JOURNAL_ROOM
+        if dirty_ledgers >= self._max_dirty_ledgers:
+            return _LEDGERS
+        return None
+
+    def _recovery_refusal(self, size: int) -> Refusal | None:
+        if self.recovery_bytes and self.recovery_bytes + size > self._max_recovery_bytes:
+            return _INFLIGHT
+        if not self.journal_takes(size, recovery=True):
+            return _JOURNAL_ROOM
+        return None

@@ -1,0 +1,233 @@
+"""A bookie: what it is made of, and how it stops.
+
+It implements ``port.LedgerStore`` by handing each request to the part whose business it is::
+
+    add                          adds.py      checked, admitted, cached, journaled
+    fence, delete                fences.py    refused from now on, durably
+    read_*, recovery_read        reads.py     write cache, then storage
+    *_lac                        lacs.py      told, waited for, journaled
+
+All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the same
+journal (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
+taken to entry logs and index. boot.py puts it all together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.errors import BookieUnavailable, DiskFailed, TallybookError
+
+from .adds import AddPath
+from .admission import Admission
+from .commits import Commits
+from .directories import DataDirectory
+from .fail_safe import FailSafe
+from .fences import Fences
+from .journal.journal import Journal
+from .lacs import Lacs
+from .ledger_table import LedgerTable
+from .port import AddCallback
+from .reads import Reads
+from .storage.checkpoint import Checkpointer, Flush
+from .storage.entry_log import EntryLogs
+from .storage.index import Index
+from .storage.read_cache import ReadCache
+from .storage.write_cache import WriteCache
+
+CLOSE_SECONDS: Final = 30.0
+"""How long a clean stop may take before it becomes an unclean one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a bookie is made of."""
+
+    directory: DataDirectory
+    journal: Journal
+    logs: EntryLogs
+    index: Index
+    cache: WriteCache
+    read_cache: ReadCache
+    table: LedgerTable
+    commits: Commits
+    admission: Admission
+    adds: AddPath
+    fences: Fences
+    lacs: Lacs
+    reads: Reads
+    flush: Flush
+    checkpointer: Checkpointer
+    fail_safe: FailSafe
+
+
+class Bookie:
+    """One bookie's ledgers, on a disk. Made by ``boot.boot``."""
+
+    def __init__(self, parts: Parts, boot: int, checkpoints: asyncio.Task[None]) -> None:
+        self._parts = parts
+        self._checkpoints = checkpoints
+        self._bookie_id = parts.directory.cookie.bookie_id
+        self._incarnation = Incarnation(parts.directory.cookie.directory_uuid, boot)
+        self._closed = False
+        self._take = parts.adds.take
+        parts.fail_safe.on_trip(self._stop_answering)
+
+    # -- the port -------------------------------------------------------------------------
+
+    @property
+    def bookie_id(self) -> str:
+        """Its identity in ledger metadata."""
+        return self._bookie_id
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """This life of it."""
+        return self._incarnation
+
+    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+        """Take one batch; see the port."""
+        self._take(batch, key, on_answer, recovery)
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+        """Refuse every ordinary add of the ledger from now on; see the port."""
+        return await self._parts.fences.fence(ledger_id, key)
+
+    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        """Whole batches from the one that holds ``first``; see the port."""
+        return await self._parts.reads.read(ledger_id, first, last, max_bytes)
+
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+        """Fence, then the batch that holds ``entry_id``; see the port."""
+        return await self._parts.reads.recovery_read(ledger_id, entry_id, key)
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+        """One entry, cut out of its batch; see the port."""
+        return await self._parts.reads.read_entry(ledger_id, entry_id)
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        """The highest LAC seen of the ledger; see the port."""
+        return await self._parts.lacs.read(ledger_id)
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+        """Long poll for the LAC; see the port."""
+        return await self._parts.lacs.wait(ledger_id, above, timeout_ms)
+
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+        """Remember an explicit LAC, durably; see the port."""
+        await self._parts.lacs.write(ledger_id, lac, key)
+
+    # -- running it -----------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        """Whether ordinary adds are refused. Reads, fences and recovery adds are served all the same."""
+        return self._parts.admission.read_only or self._parts.admission.disk_full
+
+    def set_read_only(self, read_only: bool) -> None:
+        """Refuse ordinary adds, or take them again."""
+        self._parts.admission.read_only = read_only
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Make a ledger that the metadata no longer has unwritable for ever; see ``Fences.delete``."""
+        await self._parts.fences.delete(ledger_id)
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """A repair gave back what may have been lost of the ledger; durable when it returns. The ledger stays fenced.
+
+        Raises:
+            DiskFailed: it could not be made durable, and the node ends.
+        """
+        async with self._parts.table.using(ledger_id) as ledger:
+            if ledger.limbo:
+                ledger.end_limbo(self._parts.table.limbo.events)
+                self._parts.table.mark_dirty(ledger)
+                await self._parts.checkpointer.flush()
+
+    async def flush(self) -> None:
+        """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
+
+        Raises:
+            DiskFailed: the device failed or takes too long.
+        """
+        if not await self._parts.journal.drained(CLOSE_SECONDS):
+            raise DiskFailed(f"the journal has not taken everything within {CLOSE_SECONDS} seconds")
+        await self._parts.checkpointer.flush()
+
+    async def close(self, clean: bool = True) -> None:
+        """Stop. Adds not yet durable are answered BookieUnavailable; a clean stop leaves nothing to replay.
+
+        A clean stop that fails or takes longer than ``CLOSE_SECONDS`` becomes an unclean one,
+        which the next boot replays.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        parts = self._parts
+        parts.lacs.close()
+        await parts.adds.close(BookieUnavailable.wire_code)
+        parts.commits.close(BookieUnavailable.wire_code)
+        clean = clean and await self._flushed_in_time()
+        self._checkpoints.cancel()
+        await asyncio.gather(self._checkpoints, return_exceptions=True)
+        try:
+            await parts.journal.close(clean=clean)
+            parts.commits.halt(BookieUnavailable.wire_code)
+            await parts.logs.close()
+        except DiskFailed as error:
+            parts.fail_safe.trip(f"the bookie could not stop: {error}")
+        finally:
+            await parts.index.close()
+            await parts.directory.release()
+
+    async def _flushed_in_time(self) -> bool:
+        """Make a clean stop true; ``False`` if it is not."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.flush()
+        except (TimeoutError, TallybookError):
+            return False
+        return not self._parts.fail_safe.reason
+
+    def _stop_answering(self) -> None:
+        """The node ends: nothing is acked from now on."""
+        self._parts.commits.halt(DiskFailed.wire_code)
+        self._parts.adds.refuse(DiskFailed.wire_code)
+        self._parts.lacs.close()
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for metrics: what is held, what was done, what was refused."""
+        parts = self._parts
+        return {
+            "adds_batches_total": parts.adds.taken_batches,
+            "adds_bytes_total": parts.adds.taken_bytes,
+            "adds_waiting": parts.adds.waiting_count,
+            "inflight_bytes": parts.admission.inflight_bytes,
+            "recovery_inflight_bytes": parts.admission.recovery_bytes,
+            "write_cache_bytes": parts.cache.held_bytes,
+            "read_cache_bytes": parts.read_cache.held_bytes,
+            "read_cache_hits_total": parts.read_cache.hits,
+            "read_cache_misses_total": parts.read_cache.misses,
+            "ledgers_in_memory": len(parts.table),
+            "ledgers_dirty": parts.table.dirty_count,
+            "lac_waiters": parts.lacs.waiter_count,
+            "reads_cached_batches_total": parts.reads.cached_batches,
+            "reads_stored_batches_total": parts.reads.stored_batches,
+            "checkpoints_total": parts.checkpointer.checkpoints,
+            "flushed_batches_total": parts.flush.flushed_batches,
+            "flushed_bytes_total": parts.flush.flushed_bytes,
+            "journal_queued_bytes": parts.journal.queued_bytes,
+            "journal_commits_total": parts.journal.commits,
+            "journal_bytes_total": parts.journal.written_bytes,
+            "journal_commit_seconds_total": parts.journal.commit_seconds,
+            "journal_device_seconds_total": parts.journal.busy_seconds,
+            "journal_used_fraction": parts.journal.used_fraction,
+            "records_total": parts.commits.last_record,
+            "records_durable_total": parts.commits.durable_record,
+            "read_only": float(self.read_only),
+            **{f"refused_{why.replace(' ', '_')}_total": count for why, count in parts.admission.refusals.items()},
+        }

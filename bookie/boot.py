@@ -1,0 +1,241 @@
+"""Boot: from a data directory to a bookie that answers.
+
+In this order, so that a crash at any step is followed by a boot that does the same again:
+
+1. claim the directory: lock, identity, room (directories.py);
+2. read the journal; where it lost records, remember that before anything else (limbo.py);
+3. open entry logs and index, replay the journal into memory, flush all of it to them;
+4. start the journal, which makes the new boot counter durable and forgets what was replayed;
+5. put the parts together and begin to checkpoint.
+
+Until step 4 the journal is not written to, so booting twice is the same as booting once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import DamagedFile, EntryUnknown
+from tallybook.core.ids import NO_ENTRY
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk import Disk
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Tasks, Workers
+
+from .adds import AddPath
+from .admission import Admission
+from .bookie import Bookie, Parts
+from .commits import Commits
+from .directories import CookieRegistry, DataDirectory, claim
+from .fail_safe import FailSafe
+from .fences import Fences
+from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
+from .journal.journal import Journal, Recovered
+from .lacs import Lacs
+from .ledger_state import LedgerRow, decode_row
+from .ledger_table import LedgerTable
+from .limbo import Limbo, load_limbo, store_limbo
+from .reads import Reads
+from .replay import Replay
+from .storage.checkpoint import Checkpointer, Flush
+from .storage.entry_log import EntryLogs
+from .storage.index import Index
+from .storage.read_cache import ReadCache
+from .storage.stored import StoredBatches
+from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .verifiers import VerifierLookup, Verifiers
+
+log = logging.getLogger(__name__)
+
+MAX_IDLE_LEDGERS: Final = 50_000
+"""Ledgers kept in memory although nothing happens to them."""
+
+OpenIndex = Callable[[str, bool], Awaitable[Index]]
+"""Opens the index in a directory; the flag says whether it may be made there, because nothing was ever stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieWorld:
+    """Everything outside of the bookie.
+
+    Attributes:
+        tasks: where its background work runs; an essential task that dies ends the node.
+        verifier_of: the key verifier of a ledger, from the metadata.
+        id_counter: all ledger ids ever handed out lie below it; asked where the journal lost records.
+        registry: cookies in the metadata.
+        fail_safe: ends the node at once; called with the reason.
+    """
+
+    disk: Disk
+    clock: Clock
+    rng: Rng
+    tasks: Tasks
+    workers: Workers
+    open_index: OpenIndex
+    verifier_of: VerifierLookup
+    id_counter: Callable[[], Awaitable[int]]
+    registry: CookieRegistry
+    fail_safe: Callable[[str], None]
+
+
+async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
+    """Start the bookie whose data directory ``settings`` name.
+
+    Raises:
+        ForeignDirectory, DirectoryInUse, InvalidConfig: it is not ours to use.
+        DamagedFile: a file that cannot be done without fails its checks; named with the place.
+        DiskFailed, DiskFull: the device failed, or has no room.
+        MetadataUnavailable: the metadata does not answer.
+    """
+    async with AsyncExitStack() as undo:
+        directory = await claim(settings, world.disk, world.registry, world.rng)
+        undo.push_async_callback(directory.release)
+        recovered = await Journal.recover(world.disk, directory.layout.journal, settings.journal, world.rng)
+        limbo = await _limbo(directory, recovered, world)
+        uuid = directory.cookie.directory_uuid
+        logs = await EntryLogs.open(world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock)
+        undo.push_async_callback(logs.close)
+        index = await world.open_index(directory.layout.index, recovered.fresh)
+        undo.push_async_callback(index.close)
+        bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)
+        undo.pop_all()
+        return bookie
+
+
+async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWorld) -> Limbo:
+    """Which ledgers may have lost something; durable before the journal forgets that it did."""
+    limbo = await load_limbo(world.disk, directory.layout.limbo)
+    for damage in recovered.damage:
+        log.error("the journal is damaged: %s", damage)
+    if any(damage.loses_records for damage in recovered.damage):
+        limbo = limbo.again(await world.id_counter())
+        await store_limbo(world.disk, directory.layout.limbo, limbo)
+        log.error("ledgers below %d are in limbo until repaired: the journal lost records", limbo.below)
+    return limbo
+
+
+class _Assembly:
+    """Builds the parts of one bookie, in the order in which they can exist."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        world: BookieWorld,
+        directory: DataDirectory,
+        logs: EntryLogs,
+        index: Index,
+        limbo: Limbo,
+    ) -> None:
+        self._settings = settings
+        self._world = world
+        self._directory = directory
+        self._logs = logs
+        self._index = index
+        self._cache = WriteCache(settings.storage.write_cache_bytes)
+        self._table = LedgerTable(self._load_row, limbo, max_idle=MAX_IDLE_LEDGERS)
+        self._flush = Flush(
+            cache=self._cache,
+            states=self._table,
+            logs=logs,
+            index=index,
+            workers=world.workers,
+            clock=world.clock,
+        )
+
+    async def start(self, recovered: Recovered) -> Bookie:
+        """Replay, start the journal, open for business."""
+        replay = Replay(self._table, self._cache, self._spill)
+        await replay.run(recovered.records())
+        if replay.record_count:
+            log.info("replayed %d journal records", replay.record_count)
+        fail_safe = FailSafe(self._world.fail_safe)
+        journal = await recovered.start(
+            self._world.clock, self._world.tasks, lambda error: fail_safe.trip(f"the journal failed: {error!r}")
+        )
+        parts = self._parts(journal, fail_safe)
+        checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
+        return Bookie(parts, recovered.boot, checkpoints)
+
+    async def _spill(self) -> None:
+        self._flush.begin()
+        await self._flush.finish()
+
+    async def _load_row(self, ledger_id: int) -> LedgerRow | None:
+        """The durable state of a ledger. Where it is damaged, a fence may be lost: the ledger comes up in limbo."""
+        row, last_held = LedgerRow(), NO_ENTRY
+        try:
+            data = await self._index.load_state(ledger_id)
+            if data is not None:
+                row = decode_row(ledger_id, data)
+            # A checkpoint that a crash cut off may have stored batches and not yet the state.
+            last_held = await self._index.last_entry(ledger_id)
+        except (DamagedFile, EntryUnknown) as error:
+            if not isinstance(error, DamagedFile) and not isinstance(error.__cause__, DamagedFile):
+                raise
+            where = self._directory.layout.index
+            log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)  # noqa: TRY400 - known, a stack adds nothing
+            row = replace(row, limbo=True)
+        return replace(row, last_held=max(row.last_held, last_held))
+
+    def _parts(self, journal: Journal, fail_safe: FailSafe) -> Parts:
+        settings, world, table, cache = self._settings, self._world, self._table, self._cache
+        checkpointer = Checkpointer(
+            self._flush,
+            journal,
+            interval_seconds=settings.storage.flush_interval_ms / 1000,
+            fail_safe=fail_safe.trip,
+        )
+        journal_bytes = settings.journal.segment_bytes * settings.journal.segment_count
+        admission = Admission(
+            settings.admission,
+            journal,
+            journal_bytes=journal_bytes,
+            max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
+        )
+        self._flush.on_disk_full = admission.set_disk_full
+        commits = Commits(journal, admission, checkpointer.look_at_journal)
+        verifiers = Verifiers(world.verifier_of)
+        read_cache = ReadCache(settings.storage.read_cache_bytes)
+        stored = StoredBatches(self._index, self._logs, read_cache)
+        adds = AddPath(
+            table=table,
+            cache=cache,
+            commits=commits,
+            admission=admission,
+            verifiers=verifiers,
+            stored_overlap=stored.overlapping,
+            request_flush=checkpointer.request,
+            on_defect=fail_safe.trip,
+            clock=world.clock,
+            tasks=world.tasks,
+            max_cache_wait_seconds=settings.admission.max_cache_wait_ms / 1000,
+        )
+        fences = Fences(table, commits, admission, verifiers)
+        return Parts(
+            directory=self._directory,
+            journal=journal,
+            logs=self._logs,
+            index=self._index,
+            cache=cache,
+            read_cache=read_cache,
+            table=table,
+            commits=commits,
+            admission=admission,
+            adds=adds,
+            fences=fences,
+            lacs=Lacs(table, commits, admission, verifiers),
+            reads=Reads(table, cache, stored, fences),
+            flush=self._flush,
+            checkpointer=checkpointer,
+            fail_safe=fail_safe,
+        )
+
+
+def _largest_batch_bytes(settings: BookieSettings) -> int:
+    """The largest batch that fits one group commit."""
+    return settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES

@@ -1,0 +1,142 @@
+"""What was handed to the journal and is not durable yet, and who hears of it.
+
+The journal makes records durable in the order in which it got them. So records are simply
+numbered, and "everything up to number n is durable" is all that anybody needs to know: an
+add is acked when its record is; a fence, and an identical resend, wait for the last record
+of their ledger, whoever wrote it.
+
+Once halted (the journal failed, or the bookie gives up), nothing becomes durable any more,
+whatever the device still says: who waits is told so, and no add is ever acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tallybook.core.answers import AddAnswer
+from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire
+
+from .admission import Admission
+from .journal.records import Record
+from .ledger_state import Ledger
+from .port import AddCallback
+
+DURABLE_WAIT_SECONDS: Final = 60.0
+"""Longest wait for the journal; a device that takes longer has failed."""
+
+
+class RecordSink(Protocol):
+    """The part of the journal that takes records."""
+
+    def append(self, record: Record, on_durable: Callable[[], None]) -> None:
+        """Queue ``record``; ``on_durable`` is called on the event loop, in order of appending."""
+
+
+class PendingAdd:
+    """A batch on its way through the bookie: whom to answer, and what it occupies."""
+
+    __slots__ = ("entry_count", "first", "ledger_id", "on_answer", "recovery", "size")
+
+    def __init__(
+        self, ledger_id: int, first: int, entry_count: int, size: int, on_answer: AddCallback, recovery: bool
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.entry_count = entry_count
+        self.size = size
+        self.on_answer = on_answer
+        self.recovery = recovery
+
+
+class Commits:
+    """Numbers the records given to ``journal`` and tells those who wait for them.
+
+    Args:
+        admission: gets back what an add occupied.
+        on_append: called after each record.
+    """
+
+    def __init__(self, journal: RecordSink, admission: Admission, on_append: Callable[[], None]) -> None:
+        self._journal = journal
+        self._admission = admission
+        self._on_append = on_append
+        self._pending: deque[PendingAdd | None] = deque()
+        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
+        self._refused_code = OK_CODE
+        self._halted_code = OK_CODE
+        self.last_record = 0
+        """Number of the last record handed over; the first one is 1."""
+        self.durable_record = 0
+        """Number of the last durable record."""
+
+    def append(self, record: Record, ledger: Ledger, add: PendingAdd | None = None) -> None:
+        """Hand one record over; ``add`` is answered when it is durable.
+
+        Raises:
+            BookieUnavailable, DiskFailed: the bookie stops, or has failed.
+        """
+        if self._refused_code:
+            raise error_from_wire(self._refused_code, "the bookie has stopped")
+        self._journal.append(record, self._next_is_durable)
+        self._pending.append(add)
+        self.last_record = ledger.last_record = self.last_record + 1
+        self._on_append()
+
+    async def durable(self, ledger: Ledger) -> None:
+        """Wait until everything that was handed over about ``ledger`` so far is durable.
+
+        Raises:
+            DiskFailed: the bookie has stopped, or the device does not answer in time.
+        """
+        number = ledger.last_record
+        if number <= self.durable_record:
+            return
+        if self._halted_code:
+            raise error_from_wire(self._halted_code, "the bookie has stopped")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(number, []).append(waiter)
+        try:
+            async with asyncio.timeout(DURABLE_WAIT_SECONDS):
+                await waiter
+        except TimeoutError as error:
+            raise DiskFailed(f"the journal took longer than {DURABLE_WAIT_SECONDS} seconds") from error
+
+    def answer(self, add: PendingAdd, code: int = OK_CODE, retry_after_ms: int = 0) -> None:
+        """The end of one add: give back what it occupied, and tell its fate."""
+        self._admission.release(add.size, add.recovery)
+        add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
+
+    def close(self, code: int) -> None:
+        """Refuse further records with ``code``; those handed over become durable and are answered."""
+        self._refused_code = self._refused_code or code
+
+    def halt(self, code: int) -> None:
+        """Nothing is acked from now on: who waits hears ``code``."""
+        if self._halted_code:
+            return
+        self.close(code)
+        self._halted_code = code
+        pending, self._pending = self._pending, deque()
+        waiting, self._waiting = self._waiting, {}
+        for add in pending:
+            if add is not None:
+                self.answer(add, code)
+        for waiters in waiting.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error_from_wire(code, "the bookie has stopped"))
+
+    def _next_is_durable(self) -> None:
+        if self._halted_code:
+            return
+        add = self._pending.popleft()
+        self.durable_record += 1
+        if add is not None:
+            self.answer(add)
+        if self._waiting:
+            for waiter in self._waiting.pop(self.durable_record, ()):
+                if not waiter.done():
+                    waiter.set_result(None)

@@ -1,0 +1,62 @@
+"""The cookie: whose data directory this is.
+
+The same bytes stand in the data directory, in each of its parts, and in the metadata store
+under the bookie's id (docs/formats/cookie.md). A bookie starts only where all of them agree:
+an empty disk mounted in place of the data, or the data of another bookie, must never answer
+"I do not have that entry".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tallybook.core.errors import DamagedFile, InvalidConfig
+
+from .text_record import decode_record, encode_record
+
+KIND: Final = "cookie"
+VERSION: Final = 1
+LAYOUT: Final = "journal,ledgers,index"
+"""The parts of a data directory of this version."""
+
+_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """The identity of one data directory."""
+
+    bookie_id: str
+    directory_uuid: str
+    cluster_id: str
+    layout: str = LAYOUT
+
+    def encode(self) -> bytes:
+        """The bytes on disk and in the metadata."""
+        return encode_record(KIND, VERSION, asdict(self))
+
+
+def decode_cookie(data: bytes, path: str) -> Cookie:
+    """Understand a cookie read from ``path``.
+
+    Raises:
+        DamagedFile: it fails its checks, or is of another version.
+    """
+    values = decode_record(KIND, VERSION, data, path)
+    try:
+        return Cookie(**values)
+    except TypeError as error:
+        raise DamagedFile(f"{path}: it does not hold the values of a cookie: {error}") from error
+
+
+def check_bookie_id(bookie_id: str) -> str:
+    """Return ``bookie_id`` if it can name a bookie.
+
+    Raises:
+        InvalidConfig: it is not 1 to 128 letters, digits or ``. _ : -``.
+    """
+    if _BOOKIE_ID.fullmatch(bookie_id) is None:
+        raise InvalidConfig(f"bookie id {bookie_id!r} must be 1 to 128 letters, digits or . _ : -")
+    return bookie_id

@@ -1,0 +1,288 @@
+"""The data directory of a bookie: its layout, its lock, and whether it may be used at all.
+
+::
+
+    DIR/LOCK        held while a process uses the directory
+    DIR/FORMAT      version of the layout
+    DIR/cookie      whose directory this is (cookie.py)
+    DIR/limbo       whether the journal ever lost records (limbo.py)
+    DIR/journal/    journal segments and superblocks, and a copy of the cookie
+    DIR/ledgers/    entry logs, and a copy of the cookie
+    DIR/index/      the index, and a copy of the cookie
+
+``claim`` is the only way in. It refuses whatever might answer for data it does not have: a
+registered bookie whose directory, or part of it, is empty; the directory of another bookie
+or cluster; a bookie whose registration was taken away.
+
+A fresh directory is initialised so that a crash after any step is finished by the next
+start: ``cookie.new`` is written first and says "initialising, under this identity", the
+metadata comes second, and renaming it to ``cookie`` comes last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, MetadataConflict
+from tallybook.runtime.disk import DirectoryLock, Disk
+from tallybook.runtime.rng import Rng
+
+from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
+from .limbo import Limbo, store_limbo
+from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
+
+FORMAT_KIND: Final = "bookie-directory"
+FORMAT_VERSION: Final = 1
+
+_FORMAT = "FORMAT"
+_COOKIE = "cookie"
+_DRAFT = "cookie.new"
+_PROBE = "probe"
+_OUR_PARTS = LAYOUT.split(",")
+# What may lie about in a directory that is fresh all the same: a lock, what a crashed start left, a mount point's own.
+_HARMLESS = frozenset({"LOCK", _PROBE, "lost+found"})
+
+
+class CookieRegistry(Protocol):
+    """The part of a ``MetadataStore`` that knows identities."""
+
+    async def cluster_id(self) -> str:
+        """The identity of this cluster."""
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        """The identity recorded for a bookie, or ``None``."""
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        """Record an identity; ``MetadataConflict`` if there is another one and ``replace`` is false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths within one data directory."""
+
+    root: str
+
+    @property
+    def journal(self) -> str:
+        """Directory of the journal."""
+        return f"{self.root}/journal"
+
+    @property
+    def ledgers(self) -> str:
+        """Directory of the entry logs."""
+        return f"{self.root}/ledgers"
+
+    @property
+    def index(self) -> str:
+        """Directory of the index."""
+        return f"{self.root}/index"
+
+    @property
+    def limbo(self) -> str:
+        """The limbo marker."""
+        return f"{self.root}/limbo"
+
+    def file(self, name: str) -> str:
+        """A file of the directory itself."""
+        return f"{self.root}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """A directory that this process may use, until it releases it."""
+
+    layout: Layout
+    cookie: Cookie
+    lock: DirectoryLock
+
+    async def release(self) -> None:
+        """Give the directory back."""
+        await self.lock.release()
+
+
+async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, rng: Rng) -> DataDirectory:
+    """Lock the data directory and establish whose it is; initialise it if it is fresh and its bookie is new.
+
+    Raises:
+        ForeignDirectory: its identity is missing, another's, or not the registered one.
+        DirectoryInUse: another process holds it.
+        DamagedFile: a file that tells its identity fails its checks.
+        DiskFailed, DiskFull: it cannot be written, or has too little room.
+        InvalidConfig: the configured bookie id cannot name a bookie.
+    """
+    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    lock = await directory.lock()
+    try:
+        await directory.check_space(settings.storage.min_free_bytes)
+        cookie = await directory.establish(settings.bookie_id, rng)
+    except BaseException:
+        await lock.release()
+        raise
+    return DataDirectory(directory.layout, cookie, lock)
+
+
+async def replace_identity(settings: BookieSettings, disk: Disk, registry: CookieRegistry, rng: Rng) -> Cookie:
+    """Give a registered bookie id a new, empty directory: ``bookie init --replace``.
+
+    What the old directory held counts as lost from now on; clients see another bookie.
+
+    Raises:
+        ForeignDirectory: the directory is not empty.
+        DirectoryInUse, DamagedFile, DiskFailed, InvalidConfig: as for ``claim``.
+    """
+    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    lock = await directory.lock()
+    try:
+        if await directory.read_cookie(_COOKIE) is not None:
+            raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
+        draft = await directory.draft(settings.bookie_id, rng, replace=True)
+        await registry.write_cookie(draft.bookie_id, draft.encode(), replace=True)
+        await directory.finish(draft)
+    finally:
+        await lock.release()
+    return draft
+
+
+class _Directory:
+    """The steps of claiming one directory."""
+
+    def __init__(self, layout: Layout, disk: Disk, registry: CookieRegistry) -> None:
+        self.layout = layout
+        self._disk = disk
+        self._registry = registry
+
+    async def lock(self) -> DirectoryLock:
+        """Make sure that the directory exists, take it, and show that it can be written."""
+        root = self.layout.root
+        try:
+            await self._disk.make_directory(root)
+            lock = await self._disk.lock(root)
+        except (DiskFailed, DiskFull) as error:
+            raise type(error)(f"data directory {root} cannot be used: {error}") from error
+        try:
+            await self._disk.replace_file(self.layout.file(_PROBE), b"")
+            await self._disk.unlink(self.layout.file(_PROBE))
+        except (DiskFailed, DiskFull) as error:
+            await lock.release()
+            raise type(error)(f"data directory {root} cannot be written: {error}") from error
+        return lock
+
+    async def check_space(self, min_free_bytes: int) -> None:
+        """Refuse to start where the first checkpoint might already fail."""
+        free_bytes = (await self._disk.space(self.layout.root)).free_bytes
+        if free_bytes < min_free_bytes:
+            root = self.layout.root
+            raise DiskFull(f"data directory {root} has {free_bytes} bytes free, {min_free_bytes} are needed")
+
+    async def establish(self, configured_id: str, rng: Rng) -> Cookie:
+        """The identity of the directory, made or finished first where it is fresh."""
+        cookie = await self.read_cookie(_COOKIE)
+        if cookie is None:
+            draft = await self.draft(configured_id, rng)
+            await self._register(draft)
+            await self.finish(draft)
+            return draft
+        await self._check_owner(cookie, configured_id)
+        await self._check_registration(cookie)
+        await self._check_format()
+        await self._check_parts(cookie)
+        return cookie
+
+    async def draft(self, configured_id: str, rng: Rng, *, replace: bool = False) -> Cookie:
+        """The identity under which a fresh directory is being initialised, begun now or by a start that crashed.
+
+        Nothing is begun for a bookie that is registered, unless it is to be replaced: its data is elsewhere.
+        """
+        draft = await self.read_cookie(_DRAFT)
+        if draft is None:
+            await self._check_fresh()
+            directory_uuid = rng.uuid()
+            bookie_id = check_bookie_id(configured_id or f"bookie-{directory_uuid[:8]}")
+            if not replace and await self._registry.read_cookie(bookie_id) is not None:
+                raise ForeignDirectory(
+                    f"bookie {bookie_id} is registered, but {self.layout.root} is empty: mount its data directory, "
+                    "or give up its data with 'bookie init --replace'"
+                )
+            draft = Cookie(bookie_id, directory_uuid, await self._registry.cluster_id())
+            await self._disk.replace_file(self.layout.file(_DRAFT), draft.encode())
+        await self._check_owner(draft, configured_id)
+        return draft
+
+    async def finish(self, draft: Cookie) -> None:
+        """Lay out the directory; its identity is complete when the draft has become the cookie."""
+        for part in _OUR_PARTS:
+            await self._disk.make_directory(self.layout.file(part))
+            await self._disk.replace_file(self.layout.file(f"{part}/{_COOKIE}"), draft.encode())
+        await store_limbo(self._disk, self.layout.limbo, Limbo())
+        await self._disk.replace_file(self.layout.file(_FORMAT), encode_record(FORMAT_KIND, FORMAT_VERSION, {}))
+        await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(_COOKIE))
+        await self._disk.sync_directory(self.layout.root)
+
+    async def read_cookie(self, name: str) -> Cookie | None:
+        """The cookie in file ``name`` of the directory, or ``None``."""
+        path = self.layout.file(name)
+        data = await self._disk.read_file(path, MAX_RECORD_BYTES)
+        return None if data is None else decode_cookie(data, path)
+
+    async def _check_fresh(self) -> None:
+        names = await self._disk.list(self.layout.root)
+        foreign = [name for name in names if name not in _HARMLESS and not name.endswith(".tmp")]
+        if foreign:
+            raise ForeignDirectory(
+                f"{self.layout.root} has no cookie and is not empty (it holds {', '.join(foreign[:3])}): "
+                "it lost its identity, or is not a bookie's"
+            )
+
+    async def _register(self, draft: Cookie) -> None:
+        """Record the identity in the metadata, unless a start that crashed has done so."""
+        registered = await self._registry.read_cookie(draft.bookie_id)
+        if registered is None:
+            try:
+                await self._registry.write_cookie(draft.bookie_id, draft.encode())
+            except MetadataConflict as error:
+                raise self._other_registration(draft) from error
+        elif registered != draft.encode():
+            raise self._other_registration(draft)
+
+    def _other_registration(self, cookie: Cookie) -> ForeignDirectory:
+        return ForeignDirectory(
+            f"bookie {cookie.bookie_id} is registered with another directory than {self.layout.root} "
+            f"(uuid {cookie.directory_uuid})"
+        )
+
+    async def _check_owner(self, cookie: Cookie, configured_id: str) -> None:
+        root = self.layout.root
+        if configured_id and cookie.bookie_id != configured_id:
+            raise ForeignDirectory(f"{root} belongs to bookie {cookie.bookie_id}, not to {configured_id}")
+        cluster_id = await self._registry.cluster_id()
+        if cookie.cluster_id != cluster_id:
+            raise ForeignDirectory(f"{root} belongs to cluster {cookie.cluster_id}, the metadata is of {cluster_id}")
+
+    async def _check_registration(self, cookie: Cookie) -> None:
+        registered = await self._registry.read_cookie(cookie.bookie_id)
+        if registered is None:
+            raise ForeignDirectory(
+                f"{self.layout.root} belongs to bookie {cookie.bookie_id}, "
+                "whose registration was removed from the cluster"
+            )
+        if registered != cookie.encode():
+            raise self._other_registration(cookie)
+
+    async def _check_format(self) -> None:
+        path = self.layout.file(_FORMAT)
+        data = await self._disk.read_file(path, MAX_RECORD_BYTES)
+        if data is None:
+            raise DamagedFile(f"{path} is missing")
+        decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
+
+    async def _check_parts(self, cookie: Cookie) -> None:
+        """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
+        for part in _OUR_PARTS:
+            found = await self.read_cookie(f"{part}/{_COOKIE}")
+            if found is None:
+                raise ForeignDirectory(f"{self.layout.file(part)} is missing or empty: it lost its cookie")
+            if found != cookie:
+                owner = f"{found.bookie_id} ({found.directory_uuid})"
+                raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")

@@ -1,0 +1,135 @@
+"""Being listed among the living bookies, and staying listed.
+
+A registration can be lost: the process was paused, the metadata store was away. The bookie
+goes on serving and registers again, as often as it takes. Only when somebody else is
+registered under its id by then - another directory, or a later life of this one - must it
+stop, because clients are being sent there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tallybook.core.errors import MetadataConflict, PeerError
+from tallybook.metadata.store import BookieInfo, BookieMode, Membership, Registration
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+
+_log = logger("bookie.enrolment")
+
+RETRY_SECONDS: Final = 0.5
+"""Pause between attempts to register again."""
+
+LOOK_SECONDS: Final = 1.0
+"""How often the mode is compared with the registered one."""
+
+LEAVE_SECONDS: Final = 3.0
+"""How long leaving may take; the entry expires by itself afterwards."""
+
+
+class Enrolment:
+    """One bookie's place in the membership.
+
+    Args:
+        info: what is registered; the mode follows ``mode``.
+        mode: what the bookie takes at present.
+    """
+
+    def __init__(self, membership: Membership, info: BookieInfo, mode: Callable[[], BookieMode], clock: Clock) -> None:
+        self._membership = membership
+        self._info = info
+        self._mode = mode
+        self._clock = clock
+        self._registration: Registration | None = None
+
+    @property
+    def listed(self) -> bool:
+        """Whether the bookie is registered, as far as it knows."""
+        return self._registration is not None
+
+    async def enter(self) -> None:
+        """Register for the first time.
+
+        Raises:
+            MetadataConflict: another live process is registered under this bookie id.
+            MetadataUnavailable, MetadataOutcomeUnknown: the store does not answer.
+        """
+        self._registration = await self._register()
+
+    async def keep(self) -> None:
+        """Stay registered, for ever.
+
+        Raises:
+            MetadataConflict: somebody else has taken the place meanwhile.
+        """
+        while True:
+            if self._registration is None:
+                await self._enter_again()
+            else:
+                await self._until_lost_or_changed(self._registration)
+
+    async def leave(self) -> None:
+        """Be listed no more; where the store does not answer in time the entry expires by itself."""
+        registration, self._registration = self._registration, None
+        if registration is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await registration.close()
+        except (TimeoutError, PeerError) as error:
+            _log.warning("left without saying so", reason=repr(error))
+
+    async def _until_lost_or_changed(self, registration: Registration) -> None:
+        """Watch one registration for a while; forget it once it is lost."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await registration.lost()
+        except TimeoutError:
+            if self._mode() is not self._info.mode:
+                await self._tell_mode(registration)
+            return
+        _log.warning("registration lost", bookie_id=self._info.bookie_id)
+        self._registration = None
+
+    async def _tell_mode(self, registration: Registration) -> None:
+        info = replace(self._info, mode=self._mode())
+        try:
+            await registration.update(info)
+        except PeerError as error:
+            # The next look tries again, or finds the registration lost.
+            _log.warning("mode not registered", mode=info.mode.value, reason=error.message)
+            return
+        self._info = info
+        _log.info("mode registered", mode=info.mode.value)
+
+    async def _enter_again(self) -> None:
+        try:
+            self._registration = await self._register()
+        except MetadataConflict:
+            if not await self._is_ourselves():
+                raise
+        except PeerError as error:
+            _log.warning("not registered again yet", reason=error.message)
+        else:
+            _log.info("registered again", bookie_id=self._info.bookie_id)
+            return
+        await self._clock.sleep(RETRY_SECONDS)
+
+    async def _register(self) -> Registration:
+        self._info = replace(self._info, mode=self._mode())
+        return await self._membership.register(self._info)
+
+    async def _is_ourselves(self) -> bool:
+        """Whether what stands in the way is an earlier entry of this very life, which will expire.
+
+        An attempt whose outcome was unknown may have left one. The lock on the data directory
+        lets nobody else be this incarnation.
+        """
+        try:
+            listed = (await self._membership.bookies()).get(self._info.bookie_id)
+        except PeerError:
+            return True
+        return listed is None or listed.incarnation == self._info.incarnation

@@ -1,0 +1,32 @@
+"""The moment a bookie can no longer keep its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class FailSafe:
+    """Ends the node, once, and remembers why.
+
+    Args:
+        end_node: does not return in a real process; where it does (simulation, tests), the
+            listeners see to it that nothing is acked any more.
+    """
+
+    def __init__(self, end_node: Callable[[str], None]) -> None:
+        self._end_node = end_node
+        self._listeners: list[Callable[[], None]] = []
+        self.reason = ""
+
+    def on_trip(self, listener: Callable[[], None]) -> None:
+        """Also call ``listener``, where the node outlives its end."""
+        self._listeners.append(listener)
+
+    def trip(self, reason: str) -> None:
+        """End the node."""
+        if self.reason:
+            return
+        self.reason = reason
+        self._end_node(reason)
+        for listener in self._listeners:
+            listener()

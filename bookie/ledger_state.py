@@ -1,0 +1,228 @@
+"""What a bookie remembers of a ledger besides its entries: as one row of the index, and in memory.
+
+The row (little-endian; docs/formats/ledger-state.md shows an example)::
+
+    offset  size  field
+         0     4  CRC-32C of the ledger id (8 bytes) and of all bytes after this field
+         4     1  version (1)
+         5     1  flags: 1 fenced, 2 limbo, 4 deleted, 8 verifier known
+         6     2  length of the verifier v: 0 (no password) or 32
+         8     8  highest LAC seen, -1 for none
+        16     8  highest explicit LAC received, -1 for none
+        24     8  highest entry id held, -1 for none
+        32     4  limbo events of this bookie that were repaired for this ledger
+        36     v  verifier of the ledger key
+
+The checksum covers the ledger id, so the row of another ledger never passes for this one's.
+
+There is at most one ``Ledger`` object for a ledger, and every decision about an add is made
+on it in one turn of the event loop: what a fence set there, no add can fail to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from tallybook.core.errors import OK_CODE, DamagedFile, EntryUnknown, LedgerFenced, NoSuchLedger
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.keys import key_fits
+from tallybook.core.limits import KEY_BYTES
+
+VERSION: Final = 1
+
+_FENCED: Final = 1
+_LIMBO: Final = 2
+_DELETED: Final = 4
+_VERIFIER_KNOWN: Final = 8
+_ALL_FLAGS: Final = _FENCED | _LIMBO | _DELETED | _VERIFIER_KNOWN
+
+_ROW: Final = struct.Struct("<BBHqqqI")
+_CRC: Final = struct.Struct("<I")
+_LEDGER_ID: Final = struct.Struct("<q")
+_FIXED_BYTES: Final = _CRC.size + _ROW.size
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """The durable state of one ledger. ``verifier`` is ``None`` while it is not known, empty for no password."""
+
+    verifier: bytes | None = None
+    fenced: bool = False
+    limbo: bool = False
+    deleted: bool = False
+    lac: int = NO_ENTRY
+    explicit_lac: int = NO_ENTRY
+    last_held: int = NO_ENTRY
+    repaired_limbo: int = 0
+
+
+def encode_row(ledger_id: int, row: LedgerRow) -> bytes:
+    """The bytes of a row."""
+    flags = (
+        (_FENCED if row.fenced else 0)
+        | (_LIMBO if row.limbo else 0)
+        | (_DELETED if row.deleted else 0)
+        | (_VERIFIER_KNOWN if row.verifier is not None else 0)
+    )
+    verifier = row.verifier or b""
+    fixed = _ROW.pack(
+        VERSION, flags, len(verifier), row.lac, row.explicit_lac, row.last_held, row.repaired_limbo
+    )  # fmt: skip
+    body = fixed + verifier
+    return _CRC.pack(crc32c(body, crc32c(_LEDGER_ID.pack(ledger_id)))) + body
+
+
+def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
+    """Understand a row.
+
+    Raises:
+        DamagedFile: it fails its checks, or is the row of another ledger or version.
+    """
+    name = f"state row of ledger {ledger_id}"
+    if len(data) < _FIXED_BYTES:
+        raise DamagedFile(f"{name}: {len(data)} bytes are fewer than {_FIXED_BYTES}")
+    if _CRC.unpack_from(data)[0] != crc32c(data[_CRC.size :], crc32c(_LEDGER_ID.pack(ledger_id))):
+        raise DamagedFile(f"{name}: checksum mismatch")
+    version, flags, verifier_bytes, lac, explicit_lac, last_held, repaired = _ROW.unpack_from(data, _CRC.size)
+    if version != VERSION or flags & ~_ALL_FLAGS:
+        raise DamagedFile(f"{name}: version {version}, flags {flags:#x} are not of version {VERSION}")
+    verifier = data[_FIXED_BYTES:]
+    if len(verifier) != verifier_bytes or verifier_bytes not in (0, KEY_BYTES):
+        raise DamagedFile(f"{name}: a verifier of {len(verifier)} bytes, announced with {verifier_bytes}")
+    return LedgerRow(
+        verifier=verifier if flags & _VERIFIER_KNOWN else None,
+        fenced=bool(flags & _FENCED),
+        limbo=bool(flags & _LIMBO),
+        deleted=bool(flags & _DELETED),
+        lac=lac,
+        explicit_lac=explicit_lac,
+        last_held=last_held,
+        repaired_limbo=repaired,
+    )
+
+
+class Ledger:
+    """One ledger in memory. Only the event loop touches it.
+
+    Attributes:
+        refuses_add, refuses_recovery: wire code with which an ordinary or a recovery add is
+            refused whatever its bytes, 0 for none. Kept up to date by the methods, because
+            the add path reads them once a batch.
+        verifier: verifier of the ledger key; ``None`` until it was read, empty for no password.
+        verifier_recorded: a journal record or the row carries the verifier.
+        fitting_key: the last key that passed, so that the next one takes one comparison.
+        limbo: what this bookie held of the ledger, its fence included, may have been lost.
+        last_record: number of the last journal record about this ledger (``Commits``).
+        dirty: differs from its row in the index since the last checkpoint began.
+        flushing: a running checkpoint is writing its row.
+        users: how many hold it across a wait; it stays in memory meanwhile.
+    """
+
+    __slots__ = (
+        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "lac", "lac_waiters", "last_held",
+        "last_record", "ledger_id", "limbo", "refuses_add", "refuses_recovery", "repaired_limbo", "users", "verifier",
+        "verifier_recorded",
+    )  # fmt: skip
+
+    def __init__(self, ledger_id: int, row: LedgerRow) -> None:
+        self.ledger_id = ledger_id
+        self.verifier = row.verifier
+        self.verifier_recorded = row.verifier is not None
+        self.fitting_key: bytes | None = None
+        self.fenced = row.fenced
+        self.deleted = row.deleted
+        self.limbo = row.limbo
+        self.repaired_limbo = row.repaired_limbo
+        self.lac = max(row.lac, row.explicit_lac)
+        self.explicit_lac = row.explicit_lac
+        self.last_held = row.last_held
+        self.last_record = 0
+        self.dirty = False
+        self.flushing = False
+        self.users = 0
+        self.lac_waiters: dict[asyncio.Future[None], None] = {}
+        self._settle()
+
+    @property
+    def was_met(self) -> bool:
+        """Anything of this ledger is, or was, held here."""
+        return self.verifier_recorded or self.fenced or self.last_held > NO_ENTRY or self.lac > NO_ENTRY
+
+    def row(self) -> LedgerRow:
+        """What a checkpoint writes."""
+        return LedgerRow(
+            self.verifier, self.fenced, self.limbo, self.deleted,
+            self.lac, self.explicit_lac, self.last_held, self.repaired_limbo,
+        )  # fmt: skip
+
+    def fits(self, key: bytes) -> bool:
+        """Whether ``key`` opens this ledger, compared in constant time. The verifier must be known."""
+        if self.fitting_key is not None and hmac.compare_digest(key, self.fitting_key):
+            return True
+        if self.verifier is None or not (key_fits(key, self.verifier) if self.verifier else not key):
+            return False
+        self.fitting_key = bytes(key)
+        return True
+
+    def learn_verifier(self, verifier: bytes) -> None:
+        """A journal record told the verifier."""
+        self.verifier = verifier
+        self.verifier_recorded = True
+
+    def set_fenced(self) -> None:
+        """Refuse ordinary adds from now on."""
+        self.fenced = True
+        self._settle()
+        self.wake_lac_waiters()
+
+    def set_deleted(self) -> None:
+        """Refuse every add from now on."""
+        self.deleted = True
+        self._settle()
+        self.wake_lac_waiters()
+
+    def set_limbo(self) -> None:
+        """What was held may be lost: nothing is ABSENT, no ordinary add is taken."""
+        self.limbo = True
+        self._settle()
+
+    def end_limbo(self, repaired: int) -> None:
+        """Peers gave back what was lost in the first ``repaired`` limbo events.
+
+        A fence that was lost cannot be told from one that never was. So the ledger is fenced:
+        what repairs are for is closed, and a writer that is still alive has replaced a bookie
+        that refused it.
+        """
+        self.limbo = False
+        self.fenced = True
+        self.repaired_limbo = repaired
+        self._settle()
+
+    def saw_lac(self, lac: int) -> None:
+        """A batch or a message told a LAC. It never falls."""
+        if lac > self.lac:
+            self.lac = lac
+            self.wake_lac_waiters()
+
+    def wake_lac_waiters(self) -> None:
+        """Let everyone who waits for news of this ledger look again."""
+        if self.lac_waiters:
+            waiters, self.lac_waiters = self.lac_waiters, {}
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _settle(self) -> None:
+        self.refuses_recovery = NoSuchLedger.wire_code if self.deleted else OK_CODE
+        if self.fenced:
+            self.refuses_add = LedgerFenced.wire_code
+        elif self.limbo and not self.deleted:
+            self.refuses_add = EntryUnknown.wire_code
+        else:
+            self.refuses_add = self.refuses_recovery

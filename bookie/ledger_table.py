@@ -1,0 +1,140 @@
+"""The ledgers in memory: loaded when they are met, kept while they matter, forgotten when idle.
+
+At any time there is at most one ``Ledger`` object for a ledger (two would let a fence set on
+one be missed on the other), so an object leaves the table only when nobody holds it across a
+wait, and when its row in the index says all that it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+from tallybook.core.errors import check
+
+from .ledger_state import Ledger, LedgerRow, encode_row
+from .limbo import Limbo
+
+LoadRow = Callable[[int], Awaitable[LedgerRow | None]]
+"""Reads the durable state of a ledger; ``None`` where nothing is known of it."""
+
+
+class LedgerTable:
+    """Every ledger that is in memory.
+
+    Args:
+        load_row: how a ledger that is not in memory is read.
+        limbo: which ledgers may have lost something.
+        max_idle: how many ledgers stay that are neither dirty nor in use.
+    """
+
+    def __init__(self, load_row: LoadRow, limbo: Limbo, *, max_idle: int) -> None:
+        self._load_row = load_row
+        self._limbo = limbo
+        self._max_idle = max_idle
+        self._all: dict[int, Ledger] = {}
+        self._idle: OrderedDict[int, Ledger] = OrderedDict()
+        self._dirty: dict[int, Ledger] = {}
+        self._flushing: list[Ledger] = []
+        self._loading: dict[int, asyncio.Future[None]] = {}
+        self.get: Callable[[int], Ledger | None] = self._all.get
+        """The ledger if it is in memory. Must not be held across a wait: see ``using``."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Ledger]:
+        return iter(self._all.values())
+
+    @property
+    def dirty_count(self) -> int:
+        """Ledgers that cannot be forgotten before a checkpoint."""
+        return len(self._dirty) + len(self._flushing)
+
+    @property
+    def limbo(self) -> Limbo:
+        """Which ledgers may have lost something."""
+        return self._limbo
+
+    @asynccontextmanager
+    async def using(self, ledger_id: int) -> AsyncIterator[Ledger]:
+        """Hold a ledger across waits, loading it first if need be.
+
+        Raises:
+            DiskFailed: its state cannot be read.
+        """
+        while (ledger := self._all.get(ledger_id)) is None:
+            await self._load(ledger_id)
+        ledger.users += 1
+        self._idle.pop(ledger_id, None)
+        try:
+            yield ledger
+        finally:
+            ledger.users -= 1
+            self._rest(ledger)
+
+    def mark_dirty(self, ledger: Ledger) -> None:
+        """``ledger`` now differs from its row."""
+        if not ledger.dirty:
+            ledger.dirty = True
+            self._dirty[ledger.ledger_id] = ledger
+            self._idle.pop(ledger.ledger_id, None)
+
+    def begin_flush(self) -> int:
+        """Take the ledgers whose rows a checkpoint must write; how many these are. One flush at a time."""
+        check(not self._flushing, "a checkpoint of ledger states began while another one ran")
+        self._flushing = list(self._dirty.values())
+        self._dirty = {}
+        for ledger in self._flushing:
+            ledger.dirty = False
+            ledger.flushing = True
+        return len(self._flushing)
+
+    def flushing_rows(self, start: int, count: int) -> dict[int, bytes]:
+        """Rows of some of the ledgers taken, as of now: what a ledger says later is never less true."""
+        return {
+            ledger.ledger_id: encode_row(ledger.ledger_id, ledger.row())
+            for ledger in self._flushing[start : start + count]
+        }
+
+    def end_flush(self) -> None:
+        """The rows of the running flush are durable."""
+        flushed, self._flushing = self._flushing, []
+        for ledger in flushed:
+            ledger.flushing = False
+            self._rest(ledger)
+
+    def _rest(self, ledger: Ledger) -> None:
+        """Nobody holds ``ledger`` any more, or its row was written: it may be forgotten once it is idle."""
+        if ledger.users or ledger.dirty or ledger.flushing:
+            return
+        self._idle[ledger.ledger_id] = ledger
+        self._idle.move_to_end(ledger.ledger_id)
+        while len(self._idle) > self._max_idle:
+            forgotten, _ = self._idle.popitem(last=False)
+            del self._all[forgotten]
+
+    async def _load(self, ledger_id: int) -> None:
+        """Bring a ledger into the table. Callers that come meanwhile share one read, and go on in their order."""
+        running = self._loading.get(ledger_id)
+        if running is not None:
+            await asyncio.shield(running)
+            return
+        done = self._loading[ledger_id] = asyncio.get_running_loop().create_future()
+        try:
+            row = await self._load_row(ledger_id) or LedgerRow()
+            ledger = Ledger(ledger_id, row)
+            if self._limbo.covers(ledger_id, row.repaired_limbo):
+                ledger.set_limbo()
+            self._all[ledger_id] = ledger
+            self._rest(ledger)
+        except Exception as error:
+            done.set_exception(error)
+            done.exception()  # asyncio complains of errors that nobody looked at; here there may be no other caller
+            raise
+        finally:
+            del self._loading[ledger_id]
+            if not done.done():
+                done.set_result(None)

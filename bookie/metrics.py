@@ -1,0 +1,92 @@
+"""The metrics of a bookie: what each number of ``Bookie.stats`` is called, and what it means."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.runtime.metrics import Kind, MetricInfo
+
+REFUSAL_REASONS: Final = (
+    "adds that wait",
+    "age of the journal queue",
+    "bytes in flight",
+    "closed",
+    "ledgers that wait for a checkpoint",
+    "read-only",
+    "room in the journal",
+    "room in the write cache",
+    "too large",
+)
+"""Every reason for which ``admission`` and ``adds`` refuse an add."""
+
+_C: Final = Kind.COUNTER
+_G: Final = Kind.GAUGE
+
+BOOKIE_METRICS: Final = (
+    MetricInfo("adds_batches_total", "tallybook_bookie_add_batches_total", _C, "Batches taken; not those refused."),
+    MetricInfo("adds_bytes_total", "tallybook_bookie_add_bytes_total", _C, "Bytes of batches taken."),
+    MetricInfo("adds_waiting", "tallybook_bookie_adds_waiting", _G, "Adds that wait for a ledger's state or for room."),
+    MetricInfo("inflight_bytes", "tallybook_bookie_inflight_bytes", _G, "Bytes of adds taken and not yet answered."),
+    MetricInfo(
+        "recovery_inflight_bytes", "tallybook_bookie_recovery_inflight_bytes", _G, "The same for recovery adds."
+    ),
+    MetricInfo("write_cache_bytes", "tallybook_bookie_write_cache_bytes", _G, "Bytes in both write-cache buffers."),
+    MetricInfo("ledgers_in_memory", "tallybook_bookie_ledgers_in_memory", _G, "Ledgers whose state is in memory."),
+    MetricInfo("ledgers_dirty", "tallybook_bookie_ledgers_dirty", _G, "Of those, the ones newer than the index."),
+    MetricInfo("streams", "tallybook_bookie_streams", _G, "Streams of clients served now: three for each connection."),
+    MetricInfo("lac_waiters", "tallybook_bookie_lac_waiters", _G, "Long polls waiting for a LAC."),
+    MetricInfo(
+        "reads_cached_batches_total",
+        "tallybook_bookie_read_batches_total",
+        _C,
+        "Batches read, by where they were found.",
+        ("source", "cache"),
+    ),
+    MetricInfo(
+        "reads_stored_batches_total",
+        "tallybook_bookie_read_batches_total",
+        _C,
+        "Batches read, by where they were found.",
+        ("source", "entry_log"),
+    ),
+    MetricInfo("read_cache_bytes", "tallybook_bookie_read_cache_bytes", _G, "Bytes in the read cache."),
+    MetricInfo("read_cache_hits_total", "tallybook_bookie_read_cache_hits_total", _C, "Batches the read cache had."),
+    MetricInfo("read_cache_misses_total", "tallybook_bookie_read_cache_misses_total", _C, "Batches it did not have."),
+    MetricInfo("checkpoints_total", "tallybook_bookie_checkpoints_total", _C, "Checkpoints finished."),
+    MetricInfo("flushed_batches_total", "tallybook_bookie_flushed_batches_total", _C, "Batches moved to entry logs."),
+    MetricInfo("flushed_bytes_total", "tallybook_bookie_flushed_bytes_total", _C, "Bytes moved to entry logs."),
+    MetricInfo("journal_commits_total", "tallybook_journal_commits_total", _C, "Group commits with records in them."),
+    MetricInfo("journal_bytes_total", "tallybook_journal_bytes_total", _C, "Bytes of journal blocks written."),
+    MetricInfo(
+        "journal_commit_seconds_total",
+        "tallybook_journal_commit_seconds_total",
+        _C,
+        "Sum over group commits of the time from their oldest record's append until they were durable.",
+    ),
+    MetricInfo(
+        "journal_device_seconds_total",
+        "tallybook_journal_device_seconds_total",
+        _C,
+        "Seconds the device spent on journal writes.",
+    ),
+    MetricInfo("journal_queued_bytes", "tallybook_journal_queued_bytes", _G, "Bytes that wait for the journal."),
+    MetricInfo(
+        "journal_used_fraction",
+        "tallybook_journal_used_fraction",
+        _G,
+        "Part of the journal in use, 0 to 1.",
+    ),
+    MetricInfo("records_total", "tallybook_journal_records_total", _C, "Records handed to the journal."),
+    MetricInfo("records_durable_total", "tallybook_journal_records_durable_total", _C, "Records durable."),
+    MetricInfo("read_only", "tallybook_bookie_read_only", _G, "1 while ordinary adds are refused, else 0."),
+    *(
+        MetricInfo(
+            f"refused_{reason.replace(' ', '_')}_total",
+            "tallybook_bookie_refused_adds_total",
+            _C,
+            "Adds refused, by reason.",
+            ("reason", reason),
+        )
+        for reason in REFUSAL_REASONS
+    ),
+)

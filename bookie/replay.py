@@ -1,0 +1,75 @@
+"""Replay: what the journal remembers, put back into the write cache and the ledger states.
+
+Every record was accepted once, so nothing is refused here. A batch that was checkpointed
+before the crash comes again under the same ids with the same bytes, and its row is simply
+written again. Memory stays bounded: whenever the write cache is full, it is flushed, and the
+journal keeps everything until all of it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from tallybook.core.batch import decode_header
+
+from .journal.records import BatchRecord, DeleteRecord, ExplicitLacRecord, FenceRecord, LedgerKeyRecord, Record
+from .ledger_state import Ledger
+from .ledger_table import LedgerTable
+from .storage.write_cache import WriteCache
+from .verifiers import verifier_from_record
+
+
+class Replay:
+    """Applies journal records.
+
+    Args:
+        spill: flushes the write cache.
+    """
+
+    def __init__(self, table: LedgerTable, cache: WriteCache, spill: Callable[[], Awaitable[None]]) -> None:
+        self._table = table
+        self._cache = cache
+        self._spill = spill
+        self.record_count = 0
+
+    async def run(self, records: AsyncIterator[Record]) -> None:
+        """Apply ``records``, in order, and flush what they leave in memory.
+
+        Raises:
+            DamagedFile, DiskFailed: the journal cannot be read, or what it holds cannot be stored.
+        """
+        async for record in records:
+            self.record_count += 1
+            if isinstance(record, BatchRecord):
+                await self._batch(record)
+            else:
+                async with self._table.using(record.ledger_id) as ledger:
+                    self._change(ledger, record)
+                    self._table.mark_dirty(ledger)
+        await self._spill()
+
+    async def _batch(self, record: BatchRecord) -> None:
+        header = decode_header(record.batch)
+        if not self._cache.fits(len(record.batch)):
+            await self._spill()
+        async with self._table.using(header.ledger_id) as ledger:
+            if ledger.deleted:
+                return
+            self._cache.put(header.ledger_id, header.first_entry_id, header.last_entry_id, record.batch)
+            ledger.last_held = max(ledger.last_held, header.last_entry_id)
+            ledger.saw_lac(header.lac)
+            self._table.mark_dirty(ledger)
+
+    def _change(self, ledger: Ledger, record: FenceRecord | LedgerKeyRecord | ExplicitLacRecord | DeleteRecord) -> None:
+        match record:
+            case FenceRecord(_, verifier):
+                ledger.learn_verifier(verifier_from_record(verifier))
+                ledger.set_fenced()
+            case LedgerKeyRecord(_, verifier):
+                ledger.learn_verifier(verifier_from_record(verifier))
+            case ExplicitLacRecord(_, lac):
+                ledger.explicit_lac = max(ledger.explicit_lac, lac)
+                ledger.saw_lac(lac)
+            case DeleteRecord():
+                ledger.set_deleted()
+                self._cache.forget(ledger.ledger_id)

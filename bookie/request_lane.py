@@ -1,0 +1,221 @@
+"""One Read or Control stream of a client, at the bookie: requests in, replies out, in any order.
+
+Each request runs in a task of its own. Three bounds keep a client, deaf or greedy, from making
+the bookie grow: how many requests (and, apart, how many long polls) may be unanswered, how
+many bytes of recovery adds, and how many bytes of answers are being read or wait to be sent.
+A request beyond the first two is a violation; the third only makes reads wait their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from tallybook.core.answers import AddAnswer
+from tallybook.core.errors import OK_CODE, InvalidArgument, ProtocolViolation, TallybookError, error_from_wire
+from tallybook.core.ids import check_entry_id, check_lac, check_ledger_id
+from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.logging import logger
+from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.runtime.wire import add_cost_bytes
+
+from .port import LedgerStore
+
+MAX_REQUESTS: Final = 1024
+MAX_WAITS: Final = 4096
+MAX_WAIT_MS: Final = 60_000
+"""A long poll that asks for more is answered after this long."""
+
+_ANSWER_BYTES: Final = 8 * MIB
+"""Answers being read or waiting to be sent, per stream."""
+_MAX_READ_BYTES: Final = MAX_MESSAGE_BYTES - MAX_BATCH_BYTES - MIB // 2
+"""Most a read may ask for: one batch more, and the framing of many small ones, still fit a message."""
+_STOP_GRACE_SECONDS: Final = 1.0
+
+_ON_LANE: Final[dict[Lane, tuple[type, ...]]] = {
+    Lane.READ: (wire.ReadBatches, wire.ReadEntry, wire.ReadLac, wire.WaitLac),
+    Lane.CONTROL: (wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac),
+}
+
+_log = logger("bookie.request_lane")
+
+
+class _Reply(NamedTuple):
+    """A reply that waits for the stream."""
+
+    request_id: int
+    ask: wire.Ask | None
+    message: bytes
+    reserved_bytes: int
+
+
+class RequestLane:
+    """Serves one Read or Control stream after its hello."""
+
+    def __init__(self, lane: Lane, store: LedgerStore, stream: MessageStream, tasks: Tasks, credit_bytes: int) -> None:
+        self._lane = lane
+        self._store = store
+        self._stream = stream
+        self._tasks = tasks
+        self._credit_bytes = credit_bytes
+        self._budget = Allowance(_ANSWER_BYTES)
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._requests = 0
+        self._waits = 0
+        self._recovery_bytes = 0
+        self._replies: deque[_Reply] = deque()
+        self._being_sent_bytes = 0
+        self._outbox = Outbox(stream, self._compose, tasks, f"replies to {stream.peer}")
+        self._serve_kind: dict[type, Callable[[Any], Awaitable[wire.Answer]]] = {
+            wire.ReadBatches: self._read_batches,
+            wire.ReadEntry: self._read_entry,
+            wire.ReadLac: self._read_lac,
+            wire.WaitLac: self._wait_lac,
+            wire.Fence: self._fence,
+            wire.RecoveryRead: self._recovery_read,
+            wire.RecoveryAdd: self._recovery_add,
+            wire.WriteLac: self._write_lac,
+        }
+
+    async def serve(self) -> None:
+        """Take requests until the client ends the stream.
+
+        Raises:
+            ProtocolViolation: the client broke the rules; the stream must end.
+            BookieUnavailable: the stream broke.
+        """
+        try:
+            while (message := await self._stream.receive()) is not None:
+                self._take(wire.decode_request(message))
+        finally:
+            running = list(self._running.values())
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self._outbox.stop(_STOP_GRACE_SECONDS)
+
+    def _take(self, request: wire.Request) -> None:
+        request_id, ask = request
+        if request_id in self._running:
+            raise ProtocolViolation(f"request {request_id} is already under way")
+        self._count(ask, 1)
+        if self._requests > MAX_REQUESTS or self._waits > MAX_WAITS:
+            raise ProtocolViolation(f"{self._requests} requests and {self._waits} long polls are unanswered")
+        if self._recovery_bytes > self._credit_bytes:
+            raise ProtocolViolation(
+                f"{self._recovery_bytes} bytes of recovery adds unanswered with a credit of {self._credit_bytes}"
+            )
+        self._running[request_id] = self._tasks.spawn(
+            self._serve(request_id, ask), name=f"{type(ask).__name__} {request_id} of {self._stream.peer}"
+        )
+
+    def _count(self, ask: wire.Ask | None, change: int) -> None:
+        if isinstance(ask, wire.WaitLac):
+            self._waits += change
+        else:
+            self._requests += change
+        if isinstance(ask, wire.RecoveryAdd):
+            self._recovery_bytes += change * add_cost_bytes(len(ask.batch))
+
+    async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
+        """Do what is asked and queue the reply."""
+        reserved = _answer_bytes(ask)
+        await self._budget.take(reserved)
+        outcome: wire.Answer | TallybookError
+        try:
+            outcome = await self._outcome(ask)
+        except TallybookError as error:
+            outcome = error
+        except Exception as error:  # noqa: BLE001 - a defect met with one request must not cost the others their answers
+            _log.defect("request failed", error, kind=type(ask).__name__, request_id=request_id)
+            outcome = TallybookError(f"internal error of {self._store.bookie_id}")
+        reply = wire.encode_reply(request_id, outcome)
+        size = min(len(reply), reserved)
+        self._budget.give(reserved - size)
+        self._replies.append(_Reply(request_id, ask, reply, size))
+        self._outbox.kick()
+
+    async def _outcome(self, ask: wire.Ask | None) -> wire.Answer:
+        if ask is None:
+            raise InvalidArgument("a kind of request that this version does not know")
+        if not isinstance(ask, _ON_LANE[self._lane]):
+            raise InvalidArgument(f"the {self._lane.value} stream does not serve {type(ask).__name__}")
+        _check(ask)
+        return await self._serve_kind[type(ask)](ask)
+
+    def _compose(self) -> bytes | None:
+        # That the next message is wanted means that the one before has left.
+        self._budget.give(self._being_sent_bytes)
+        self._being_sent_bytes = 0
+        if not self._replies:
+            return None
+        reply = self._replies.popleft()
+        # Unanswered until now, so that replies which a peer does not read are bounded like requests.
+        del self._running[reply.request_id]
+        self._count(reply.ask, -1)
+        self._being_sent_bytes = reply.reserved_bytes
+        return reply.message
+
+    async def _read_batches(self, ask: wire.ReadBatches) -> wire.Answer:
+        max_bytes = min(ask.max_bytes, _MAX_READ_BYTES)
+        return await self._store.read_batches(ask.ledger_id, ask.first, ask.last, max_bytes)
+
+    async def _read_entry(self, ask: wire.ReadEntry) -> wire.Answer:
+        return await self._store.read_entry(ask.ledger_id, ask.entry_id)
+
+    async def _read_lac(self, ask: wire.ReadLac) -> wire.Answer:
+        return await self._store.read_lac(ask.ledger_id)
+
+    async def _wait_lac(self, ask: wire.WaitLac) -> wire.Answer:
+        return await self._store.wait_lac(ask.ledger_id, ask.above, min(ask.timeout_ms, MAX_WAIT_MS))
+
+    async def _fence(self, ask: wire.Fence) -> wire.Answer:
+        return await self._store.fence(ask.ledger_id, ask.key)
+
+    async def _recovery_read(self, ask: wire.RecoveryRead) -> wire.Answer:
+        return await self._store.recovery_read(ask.ledger_id, ask.entry_id, ask.key)
+
+    async def _recovery_add(self, ask: wire.RecoveryAdd) -> wire.Answer:
+        answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
+        self._store.add(
+            ask.batch, ask.key, lambda answer: None if answered.done() else answered.set_result(answer), recovery=True
+        )
+        answer = await answered
+        if answer.code != OK_CODE:
+            raise error_from_wire(answer.code, f"{self._store.bookie_id} refused a recovery add", answer.retry_after_ms)
+        return None
+
+    async def _write_lac(self, ask: wire.WriteLac) -> wire.Answer:
+        await self._store.write_lac(ask.ledger_id, ask.lac, ask.key)
+        return None
+
+
+def _answer_bytes(ask: wire.Ask | None) -> int:
+    """The most that the answer may bring into memory, apart from small change."""
+    if isinstance(ask, wire.ReadBatches):
+        return min(ask.max_bytes, _MAX_READ_BYTES) + MAX_BATCH_BYTES
+    if isinstance(ask, wire.ReadEntry | wire.RecoveryRead):
+        return MAX_BATCH_BYTES
+    return 0
+
+
+def _check(ask: Any) -> None:
+    """Raise InvalidArgument for values that no request may have, whatever the bookie holds."""
+    if hasattr(ask, "ledger_id"):
+        check_ledger_id(ask.ledger_id)
+    if hasattr(ask, "entry_id"):
+        check_entry_id(ask.entry_id)
+    if isinstance(ask, wire.ReadBatches):
+        check_entry_id(ask.first)
+        if ask.last < ask.first:
+            raise InvalidArgument(f"a read from entry {ask.first} cannot end at {ask.last}")
+    if isinstance(ask, wire.WriteLac | wire.WaitLac):
+        check_lac(ask.lac if isinstance(ask, wire.WriteLac) else ask.above)
+    if len(getattr(ask, "key", b"")) > KEY_BYTES:
+        raise InvalidArgument(f"a key has at most {KEY_BYTES} bytes")

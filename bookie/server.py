@@ -1,0 +1,220 @@
+"""One bookie as a process: everything real, put together, from the start to the clean stop.
+
+    metadata -> boot the bookie on its disk -> gRPC and HTTP -> registered -> ready
+    stop     -> not ready, not registered -> no connections -> flushed, clean superblock -> done
+
+A bookie that loses its registration serves on and registers again. One that can no longer
+keep its promises (a failed sync, a dead essential task) ends through ``Process.fail_safe``,
+at once. Nothing here runs per entry; metrics are read off ``Bookie.stats`` when asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import InvalidConfig, NoSuchLedger
+from tallybook.metadata.client import MetadataClient
+from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.process import Process
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
+
+from .bookie import Bookie
+from .boot import BookieWorld, boot
+from .enrolment import Enrolment
+from .metrics import BOOKIE_METRICS
+from .service import BookieService
+from .storage.index_rocks import RocksIndex
+
+_log = logger("bookie.server")
+
+METADATA_SECONDS: Final = 10.0
+"""Deadline of one metadata operation."""
+
+GRACE_SECONDS: Final = 0.2
+"""How long streams may finish what they are sending when the bookie stops."""
+
+SWITCH_INTERVAL_SECONDS: Final = 1e-4
+"""How long a thread that computes keeps the interpreter from the journal thread."""
+
+RUN_FILE: Final = "run.json"
+
+
+async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process) -> None:
+    """Run one bookie until ``stop`` is set, then stop it cleanly.
+
+    Raises:
+        ForeignDirectory, DirectoryInUse, DiskFull, DamagedFile, InvalidConfig, MetadataUnavailable, ...:
+            it cannot start; nothing was changed that the next start would trip over.
+        MetadataConflict: another process is registered under its id, now or while it ran; it has stopped cleanly.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    async with AsyncExitStack() as undo:
+        await _Server(settings, process, undo).run(stop)
+
+
+class _Server:
+    """The parts of the process; each registers with ``undo`` how it ends, so that they end in reverse order."""
+
+    def __init__(self, settings: BookieSettings, process: Process, undo: AsyncExitStack) -> None:
+        self._settings = settings
+        self._process = process
+        self._undo = undo
+        self._clock = RealClock()
+        self._rng = SystemRng()
+        self._disk = RealDisk(direct=settings.direct_io, read_threads=settings.storage.read_threads)
+        self._tasks = Tasks("bookie", self._essential_task_died)
+        self._why_not_ready: Callable[[], str | None] = lambda: "starting"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """From the start to the moment when stopping begins; ``undo`` does the rest."""
+        undo, settings, metrics = self._undo, self._settings, Metrics()
+        undo.push_async_callback(self._disk.close)
+        undo.push_async_callback(self._tasks.close)
+        http = HttpServer(metrics, self._readiness)
+        await http.start(settings.http_listen, self._tasks)
+        undo.push_async_callback(http.close)
+        metadata = await open_metadata(
+            settings.metadata, clock=self._clock, rng=self._rng, timeout_seconds=METADATA_SECONDS
+        )
+        undo.push_async_callback(metadata.close)
+        bookie = await self._boot(metadata)
+        service = BookieService(bookie, settings, self._clock, self._tasks, await metadata.store.cluster_id())
+        metrics.add(BOOKIE_METRICS, lambda: {**bookie.stats(), "streams": service.stream_count})
+        transport = GrpcTransport(max_streams=settings.admission.max_streams)
+        listener = await transport.listen(settings.listen, service.accept)
+        undo.push_async_callback(listener.close, GRACE_SECONDS)
+        enrolment = Enrolment(
+            metadata.membership,
+            self._info(bookie, listener.address, http.address),
+            partial(_mode, bookie),
+            self._clock,
+        )
+        await enrolment.enter()
+        undo.push_async_callback(enrolment.leave)
+        await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
+        _settle_memory()
+        self._why_not_ready = lambda: None if enrolment.listed else "not registered"
+        _log.info("ready", bookie_id=bookie.bookie_id, address=listener.address, boot=bookie.incarnation.boot)
+        await self._until_stopped(stop, enrolment)
+        self._why_not_ready = lambda: "stopping"
+        _log.info("stopping", bookie_id=bookie.bookie_id)
+
+    def _readiness(self) -> str | None:
+        """What /readyz says: nothing, or why this bookie is not ready."""
+        return self._why_not_ready()
+
+    def _info(self, bookie: Bookie, address: str, http_address: str) -> BookieInfo:
+        """What the bookie registers."""
+        settings = self._settings
+        return BookieInfo(
+            bookie.bookie_id,
+            settings.advertise or _reachable(address),
+            bookie.incarnation,
+            http_address=http_address,
+            rack=settings.rack,
+        )
+
+    async def _boot(self, metadata: MetadataClient) -> Bookie:
+        settings, store = self._settings, metadata.store
+        disk = self._disk
+        # At least two threads, so that the index's sync holds up no read.
+        workers = ThreadWorkers(max(2, settings.storage.read_threads), "bookie-worker")
+        self._undo.push_async_callback(workers.close)
+
+        async def open_index(directory: str, create: bool) -> RocksIndex:
+            return await RocksIndex.open(disk, directory, workers, settings.storage, create=create)
+
+        world = BookieWorld(
+            disk=disk,
+            clock=self._clock,
+            rng=self._rng,
+            tasks=self._tasks,
+            workers=workers,
+            open_index=open_index,
+            verifier_of=partial(_verifier_of, store),
+            id_counter=store.id_counter,
+            registry=store,
+            fail_safe=self._process.fail_safe,
+        )
+        bookie = await boot(settings, world)
+        self._undo.push_async_callback(bookie.close)
+        return bookie
+
+    async def _until_stopped(self, stop: asyncio.Event, enrolment: Enrolment) -> None:
+        """Wait for the signal, or until somebody else has taken this bookie's place."""
+        stopping = self._tasks.spawn(stop.wait(), name="stop")
+        keeping = self._tasks.spawn(enrolment.keep(), name="enrolment")
+        try:
+            await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                await keeping
+        finally:
+            # Or it would register again what leaves from here on.
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _publish_run_file(self, bookie: Bookie, ports: Mapping[str, int]) -> None:
+        """Say, for scripts and for ``tallybook up``, how to reach this process; gone again when it stops cleanly."""
+        path = f"{self._settings.data_directory.rstrip('/')}/{RUN_FILE}"
+        facts = {"pid": os.getpid(), "ports": dict(ports), "bookie_id": bookie.bookie_id}
+        await self._disk.replace_file(path, json.dumps(facts).encode())
+        self._undo.push_async_callback(self._disk.unlink, path)
+
+    def _essential_task_died(self, name: str, error: BaseException) -> None:
+        self._process.fail_safe(f"essential task {name} died: {error!r}")
+
+
+async def _verifier_of(store: MetadataStore, ledger_id: int) -> bytes | None:
+    """The key verifier of a ledger; "no such ledger" is said only after a linearizable read."""
+    try:
+        return (await store.read_ledger(ledger_id)).value.key_verifier
+    except NoSuchLedger:
+        pass
+    try:
+        return (await store.read_ledger(ledger_id, linearizable=True)).value.key_verifier
+    except NoSuchLedger:
+        return None
+
+
+def _mode(bookie: Bookie) -> BookieMode:
+    return BookieMode.READ_ONLY if bookie.read_only else BookieMode.WRITABLE
+
+
+def _reachable(address: str) -> str:
+    """The address listened on, if clients can be told it.
+
+    Raises:
+        InvalidConfig: it stands for every interface of this machine.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    if host in ("0.0.0.0", "::", "*", ""):  # noqa: S104 (told apart, not bound)
+        raise InvalidConfig(f"listening on {address}: say with 'advertise' which address clients are to use")
+    return address
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _settle_memory() -> None:
+    """What was made until now stays: the collector need not look at it again, nor look so often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)

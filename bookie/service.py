@@ -1,0 +1,136 @@
+"""A bookie on the wire: serves a ``LedgerStore`` to clients over any transport.
+
+Each client opens one stream per lane. What they have in common is here: how many there may
+be, the hello, and how a stream ends. What flows on them afterwards is in ``add_lane`` (adds
+and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md shows it.
+
+A stream belongs to one life of the bookie. A client that means another life hears
+StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
+all that suffers: a message that the protocol forbids ends the stream, with one line in the
+log, and a peer that stops reading ties up no more than the credits of its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    InvalidConfig,
+    ProtocolViolation,
+    RequestTimeout,
+    StaleIncarnation,
+    TallybookError,
+)
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
+from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION
+
+from .add_lane import AddLane
+from .port import LedgerStore
+from .request_lane import MAX_REQUESTS, MAX_WAITS, RequestLane
+
+HELLO_TIMEOUT_SECONDS: Final = 10.0
+REFUSAL_TIMEOUT_SECONDS: Final = 5.0
+"""How long a peer may take to accept the reason for which its stream ends."""
+
+_log = logger("bookie.service")
+
+
+class _LaneServer(Protocol):
+    """What serves a stream after the hello."""
+
+    async def serve(self) -> None:
+        """Return when the client ended the stream; raise what ends it otherwise."""
+
+
+class BookieService:
+    """Serves one bookie. ``accept`` is what a transport's ``listen`` wants.
+
+    Args:
+        cluster_id: clients of another cluster are refused; empty refuses nobody.
+    """
+
+    def __init__(
+        self, store: LedgerStore, settings: BookieSettings, clock: Clock, tasks: Tasks, cluster_id: str
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._cluster_id = cluster_id
+        self._streams = 0
+
+    @property
+    def stream_count(self) -> int:
+        """Streams served now."""
+        return self._streams
+
+    async def accept(self, lane: Lane, stream: MessageStream) -> None:
+        """Serve one stream until it ends."""
+        self._streams += 1
+        client = ""
+        try:
+            hello = await self._hello(stream)
+            client = hello.client_id
+            self._check(hello)
+            await self._serve(lane, stream)
+        except BookieUnavailable:
+            _log.debug("stream lost", lane=lane.value, peer=stream.peer, client=client)
+        except TallybookError as error:
+            say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
+            what = {"lane": lane.value, "peer": stream.peer, "client": client}
+            say("stream refused", **what, error=type(error).__name__, reason=error.message)
+            await self._refuse(stream, error)
+        finally:
+            self._streams -= 1
+
+    async def _hello(self, stream: MessageStream) -> Hello:
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_SECONDS):
+                first = await stream.receive()
+        except TimeoutError:
+            raise RequestTimeout(f"no hello within {HELLO_TIMEOUT_SECONDS} s") from None
+        if first is None:
+            raise BookieUnavailable("ended before its hello")
+        return decode_hello(first)
+
+    def _check(self, hello: Hello) -> None:
+        """Raise what this client is refused with."""
+        if self._streams > self._settings.admission.max_streams:
+            raise Busy(f"{self._store.bookie_id} serves as many streams as it may", retry_after_ms=1000)
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise ProtocolViolation(f"protocol version {hello.protocol_version} is not {PROTOCOL_VERSION}")
+        if self._cluster_id and hello.cluster_id and hello.cluster_id != self._cluster_id:
+            raise InvalidConfig(f"{self._store.bookie_id} is not of cluster {hello.cluster_id!r}")
+        current = self._store.incarnation
+        if hello.expected is not None and hello.expected != current:
+            raise StaleIncarnation(
+                f"{self._store.bookie_id} lives as {current.directory_uuid} boot {current.boot}, "
+                f"not as {hello.expected.directory_uuid} boot {hello.expected.boot}"
+            )
+
+    async def _serve(self, lane: Lane, stream: MessageStream) -> None:
+        credit_bytes = max(int(self._settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
+        welcome = Welcome(self._store.bookie_id, self._store.incarnation, credit_bytes, MAX_REQUESTS, MAX_WAITS)
+        await stream.send(encode_welcome(welcome))
+        server: _LaneServer
+        if lane is Lane.ADD:
+            server = AddLane(self._store, stream, self._clock, self._tasks, credit_bytes)
+        else:
+            server = RequestLane(lane, self._store, stream, self._tasks, credit_bytes)
+        await server.serve()
+
+    async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:
+        """Tell the peer why its stream ends, if it still listens."""
+        try:
+            async with asyncio.timeout(REFUSAL_TIMEOUT_SECONDS):
+                await stream.send(encode_refusal(error))
+        except (TimeoutError, BookieUnavailable):
+            stream.abort()

@@ -1,0 +1,248 @@
+"""The entry logs of a bookie: where batches live once they left the journal.
+
+Files ``entrylog-<id>.log`` of about ``entry_log_bytes`` each, every one holding batches of many
+ledgers in the order in which checkpoints and compaction appended them. Ids only grow. The
+format is in entry_log_format.py, the log being written in entry_log_writer.py, reading in
+entry_log_reader.py; this is what the rest of the bookie uses.
+
+The order that keeps data safe is the caller's: ``append``, ``sync``, then the rows into the
+index and its ``sync``, and only then may the journal let go of the batches. A batch in a log
+that no row points at does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from tallybook.core.batch import Buffer
+from tallybook.core.config import StorageSettings
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, check
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk import Disk
+
+from .entry_log_format import LedgerShare, TableRow, parse_log_name, uuid_bytes
+from .entry_log_reader import EntryLogReader
+from .entry_log_writer import LogWriter
+from .location import IndexRow, Location
+
+MAX_OPEN_FILES: Final = 128
+"""Entry logs kept open for reading."""
+
+
+class EntryLogs:
+    """All entry logs of one directory. Made by ``open``.
+
+    Appends and syncs wait for one another; reads wait for neither.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, reader: EntryLogReader, settings: StorageSettings, clock: Clock
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._reader = reader
+        self._full_bytes = settings.entry_log_bytes
+        self._pace = _Pace(clock, settings.flush_bytes_per_second)
+        self._changing = asyncio.Lock()
+        self._writer: LogWriter | None = None
+        self._finished: list[LogWriter] = []
+        self._log_ids: list[int] = []
+        self._next_id = 1
+        self._stopped = ""
+
+    @staticmethod
+    async def open(
+        disk: Disk, directory: str, directory_uuid: str, settings: StorageSettings, clock: Clock
+    ) -> EntryLogs:
+        """Find the logs in ``directory``. Writes nothing: the first append begins a new log.
+
+        Raises:
+            DamagedFile: there is no such directory.
+            DiskFailed: it cannot be read.
+        """
+        reader = EntryLogReader(disk, directory, uuid_bytes(directory_uuid), MAX_OPEN_FILES)
+        logs = EntryLogs(disk, directory, reader, settings, clock)
+        try:
+            names = await disk.list(directory)
+        except FileNotFoundError as error:
+            raise DamagedFile(f"{directory}, the directory of the entry logs, is missing") from error
+        logs._log_ids = sorted(log_id for name in names if (log_id := parse_log_name(name)) is not None)
+        logs._next_id = logs._log_ids[-1] + 1 if logs._log_ids else 1
+        return logs
+
+    @property
+    def log_ids(self) -> list[int]:
+        """Ids of all logs, ascending."""
+        return list(self._log_ids)
+
+    @property
+    def current_log_id(self) -> int | None:
+        """The log that is being appended to, if one has been begun."""
+        return self._writer.log.log_id if self._writer else None
+
+    # -- writing -----------------------------------------------------------------------------
+
+    async def append(self, batches: Sequence[Buffer], *, paced: bool = True) -> list[Location]:
+        """Write ``batches`` to one log, in this order, and return where each one lies.
+
+        Nothing is durable before ``sync``. All of them go to one log, so a log may exceed
+        ``entry_log_bytes`` by one append.
+
+        Args:
+            paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
+
+        Raises:
+            InvalidBatch: one of them is not well-formed. None of them is kept.
+            DiskFull: none of them is kept; it may be tried again when there is room.
+            DiskFailed: no more can be appended; the bookie must stop.
+        """
+        async with self._exclusively():
+            writer = await self._with_room()
+            return await writer.append(batches, self._pace.spend if paced else _unpaced)
+
+    async def sync(self) -> None:
+        """Make everything appended durable, the names of the logs included.
+
+        Raises:
+            DiskFailed: nothing may be concluded about what was appended; the bookie must stop.
+        """
+        async with self._exclusively():
+            await self._sync()
+
+    async def remove(self, log_id: int) -> None:
+        """Delete a log, durably. The caller has seen to it that no row points into it.
+
+        Raises:
+            DiskFailed: it may or may not be there after a crash.
+        """
+        async with self._exclusively():
+            check(log_id != self.current_log_id, f"entry log {log_id} was to be removed while it is written")
+            await self._reader.forget(log_id)
+            await self._disk.unlink(self._reader.log(log_id).path)
+            await self._disk.sync_directory(self._directory)
+            self._log_ids.remove(log_id)
+
+    async def close(self) -> None:
+        """Finish the current log, durably, and let go of all files.
+
+        Raises:
+            DiskFailed: the current log is not finished.
+        """
+        async with self._changing:
+            stopped, self._stopped = self._stopped, self._stopped or "they were closed"
+            try:
+                if not stopped:
+                    await self._finish_last()
+            finally:
+                for writer in (*self._finished, *filter(None, (self._writer,))):
+                    await writer.close()
+                self._writer, self._finished = None, []
+                await self._reader.close()
+
+    async def _with_room(self) -> LogWriter:
+        """The current log; a new one where there is none or it is full."""
+        if self._writer is not None and self._writer.size >= self._full_bytes:
+            await self._writer.finish()
+            self._finished.append(self._writer)
+            self._writer = None
+        if self._writer is None:
+            log_id, self._next_id = self._next_id, self._next_id + 1
+            self._writer = await LogWriter.create(self._disk, self._directory, self._reader.log(log_id))
+            self._log_ids.append(log_id)
+        return self._writer
+
+    async def _sync(self) -> None:
+        while self._finished:
+            await self._finished[0].sync()
+            await self._finished.pop(0).close()
+        if self._writer is not None:
+            await self._writer.sync()
+
+    async def _finish_last(self) -> None:
+        if self._writer is not None:
+            try:
+                await self._writer.finish()
+            except DiskFull:
+                # It stays without a footer, as after a crash. What was synced is safe.
+                return
+        await self._sync()
+
+    @asynccontextmanager
+    async def _exclusively(self) -> AsyncIterator[None]:
+        """One change at a time, and none after one whose outcome is unknown."""
+        async with self._changing:
+            if self._stopped:
+                raise DiskFailed(f"the entry logs in {self._directory} take no more changes: {self._stopped}")
+            try:
+                yield
+            except (DiskFull, InvalidBatch):
+                raise
+            except BaseException as error:
+                # Also when cancelled: a write that nobody waits for may still reach the file.
+                self._stopped = repr(error)
+                raise
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def read(self, ledger_id: int, first_entry_id: int, location: Location) -> bytes:
+        """The batch at ``location``, which must be intact and the one that begins with this entry.
+
+        Raises:
+            EntryCorrupt: the bytes there are damaged, or another batch's, or cut off.
+            EntryUnknown: the file is missing, or the disk does not give the bytes.
+        """
+        return await self._reader.read(ledger_id, first_entry_id, location)
+
+    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
+        """The batches of ``rows``, adjacent ones by one large read, up to the first that cannot be had.
+
+        Raises:
+            EntryCorrupt, EntryUnknown: the first batch cannot be had, as for ``read``.
+        """
+        return await self._reader.read_many(rows)
+
+    def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Every batch of a log, in order, from the tables of its stretches: the batches are not looked at.
+
+        A batch may be listed that no row ever pointed at (a crash before the sync), and one
+        may be listed twice (the later one counts). Who stops early closes the generator (``aclosing``).
+
+        Raises:
+            DamagedFile: at the end, if part of the log is damaged. Then batches are missing, and
+                the log is no ground for deleting anything. It may also be missing as a whole.
+            DiskFailed: it cannot be read.
+        """
+        return self._reader.scan(log_id)
+
+    async def ledger_map(self, log_id: int) -> dict[int, LedgerShare]:
+        """How many bytes and batches of a log belong to which ledger.
+
+        Raises:
+            DamagedFile, DiskFailed: as for ``scan``.
+        """
+        if self._writer is not None and self._writer.log.log_id == log_id:
+            return dict(self._writer.ledgers)
+        return await self._reader.ledger_map(log_id)
+
+
+class _Pace:
+    """Spreads writes so that on average they take no more than ``bytes_per_second``; 0 is no limit."""
+
+    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
+        self._clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+
+    async def spend(self, size: int) -> None:
+        """Wait until a write of ``size`` bytes has had its time."""
+        if self._bytes_per_second:
+            now = self._clock.monotonic()
+            self._free_at = max(self._free_at, now) + size / self._bytes_per_second
+            await self._clock.sleep(self._free_at - now)
+
+
+async def _unpaced(_size: int) -> None:
+    """No limit."""

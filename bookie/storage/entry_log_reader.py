@@ -1,0 +1,219 @@
+"""Reading entry logs: single batches, runs of them, and what a whole log holds.
+
+Every batch that is read is checked before anybody gets it: it must be intact, and be the one
+that the index means (a misdirected write, or a row that points astray, shows here). What is
+wrong with it decides the answer. Bytes that are there and wrong are CORRUPT; a disk or a file
+that does not give any is UNKNOWN. Neither is ever ABSENT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from tallybook.core.batch import verify_batch
+from tallybook.core.errors import DamagedFile, DiskFailed, EntryCorrupt, EntryUnknown, InvalidBatch
+from tallybook.core.limits import BLOCK_BYTES, MIB
+from tallybook.runtime.disk import Disk, DiskFile
+
+from .entry_log_format import (
+    LOG_HEADER_BYTES,
+    MAX_TABLE_BYTES,
+    PART_HEADER_BYTES,
+    Footer,
+    LedgerShare,
+    LogFile,
+    TableRow,
+    add_to_map,
+    decode_log_header,
+    log_name,
+)
+from .entry_log_walk import Damage, read_footer, walk
+from .location import IndexRow, Location
+from .open_files import OpenFiles
+
+MAX_READ_BYTES: Final = MIB
+"""Adjacent batches are read in one piece up to this size."""
+
+MAX_GAP_BYTES: Final = BLOCK_BYTES + PART_HEADER_BYTES + MAX_TABLE_BYTES
+"""Batches count as adjacent across the padding and the table between two stretches."""
+
+
+class EntryLogReader:
+    """Reads the entry logs of one directory.
+
+    Args:
+        directory_uuid: 16 bytes; logs of another bookie are not taken for ours.
+        max_open_files: how many logs stay open.
+    """
+
+    def __init__(self, disk: Disk, directory: str, directory_uuid: bytes, max_open_files: int) -> None:
+        self._directory = directory
+        self._directory_uuid = directory_uuid
+        self._files = OpenFiles(disk, max_open_files)
+
+    def log(self, log_id: int) -> LogFile:
+        """The log's identity and path."""
+        return LogFile(f"{self._directory}/{log_name(log_id)}", self._directory_uuid, log_id)
+
+    async def read(self, ledger_id: int, first_entry_id: int, location: Location) -> bytes:
+        """The batch at ``location``, which must be the one of these ids; see ``EntryLogs.read``."""
+        return self._verified(await self._read_at(location), IndexRow(ledger_id, first_entry_id, location))
+
+    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
+        """The batches of ``rows``; see ``EntryLogs.read_many``."""
+        batches: list[bytes] = []
+        try:
+            for run in _runs(rows):
+                async with aclosing(self._read_run(run)) as pieces:
+                    async for row, data in pieces:
+                        batches.append(self._verified(data, row))
+        except (EntryCorrupt, EntryUnknown):
+            # Of a later batch the caller learns why when it asks for that one.
+            if not batches:
+                raise
+        return batches
+
+    async def _read_run(self, run: Sequence[IndexRow]) -> AsyncGenerator[tuple[IndexRow, bytes], None]:
+        """The bytes of adjacent batches by one read, or one by one where that fails: a bad sector then costs one."""
+        first, last = run[0].location, run[-1].location
+        try:
+            data = await self._read_at(first._replace(size=last.offset + last.size - first.offset))
+        except EntryUnknown:
+            if len(run) == 1:
+                raise
+            for row in run:
+                yield row, await self._read_at(row.location)
+            return
+        for row in run:
+            start = row.location.offset - first.offset
+            yield row, data[start : start + row.location.size]
+
+    async def _read_at(self, location: Location) -> bytes:
+        path = self.log(location.log_id).path
+        try:
+            async with self._files.use(path) as file:
+                return await file.read(location.offset, location.size)
+        except FileNotFoundError as error:
+            raise EntryUnknown(f"{path} is missing") from error
+        except DiskFailed as error:
+            raise EntryUnknown(f"{path}, offset {location.offset}: {error}") from error
+
+    def _verified(self, data: bytes, row: IndexRow) -> bytes:
+        """``data`` if it is the batch that ``row`` means."""
+        try:
+            header = verify_batch(data)
+        except InvalidBatch as error:
+            raise self._corrupt(row, error.message) from error
+        if (header.ledger_id, header.first_entry_id, header.entry_count) != (
+            row.ledger_id,
+            row.first_entry_id,
+            row.location.entry_count,
+        ):
+            raise self._corrupt(
+                row,
+                f"it is of ledger {header.ledger_id}, {header.entry_count} entries from {header.first_entry_id} on",
+            )
+        return data
+
+    def _corrupt(self, row: IndexRow, what: str) -> EntryCorrupt:
+        location = row.location
+        return EntryCorrupt(
+            f"the batch of ledger {row.ledger_id} from entry {row.first_entry_id} on is damaged: "
+            f"{self.log(location.log_id).path}, offset {location.offset}: {what}"
+        )
+
+    # -- whole logs --------------------------------------------------------------------------
+
+    async def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Every batch that the tables of a log name; see ``EntryLogs.scan``."""
+        log = self.log(log_id)
+        try:
+            async with self._files.use(log.path) as file, aclosing(_scan(log, file)) as batches:
+                async for found in batches:
+                    yield found
+        except FileNotFoundError as error:
+            raise DamagedFile(f"{log.path} is missing") from error
+
+    async def ledger_map(self, log_id: int) -> dict[int, LedgerShare]:
+        """How much of a log belongs to which ledger, from its footer or else from its tables."""
+        footer = await self.footer(log_id)
+        if footer is not None:
+            return footer.ledgers
+        ledgers: dict[int, LedgerShare] = {}
+        async with aclosing(self.scan(log_id)) as batches:
+            async for row, _ in batches:
+                add_to_map(ledgers, row)
+        return ledgers
+
+    async def footer(self, log_id: int) -> Footer | None:
+        """The footer of a log, or ``None`` where it has no intact one."""
+        log = self.log(log_id)
+        try:
+            async with self._files.use(log.path) as file:
+                return await read_footer(log, file.read, await file.size())
+        except FileNotFoundError as error:
+            raise DamagedFile(f"{log.path} is missing") from error
+        except DamagedFile:
+            # The tables say the same, and whether the log is damaged otherwise.
+            return None
+
+    async def forget(self, log_id: int) -> None:
+        """Let go of a log that is about to be removed."""
+        await self._files.forget(self.log(log_id).path)
+
+    async def close(self) -> None:
+        """Let go of every log."""
+        await self._files.close()
+
+
+def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
+    """Cut ``rows`` wherever the next batch is not adjacent to the one before, or one read would become too large."""
+    start = 0
+    for index in range(1, len(rows) + 1):
+        if index == len(rows) or not _adjoins(rows[start].location, rows[index - 1].location, rows[index].location):
+            yield rows[start:index]
+            start = index
+
+
+def _adjoins(first: Location, before: Location, after: Location) -> bool:
+    gap = after.offset - (before.offset + before.size)
+    return (
+        after.log_id == before.log_id
+        and 0 <= gap <= MAX_GAP_BYTES
+        and after.offset + after.size - first.offset <= MAX_READ_BYTES
+    )
+
+
+async def _scan(log: LogFile, file: DiskFile) -> AsyncGenerator[tuple[TableRow, Location], None]:
+    size = await file.size()
+    damage = await _header_damage(log, file, size)
+    vouched = 0
+    async with aclosing(walk(log, file.read, size)) as parts:
+        async for part in parts:
+            if isinstance(part, Damage):
+                damage = damage or part
+            elif isinstance(part, Footer):
+                vouched = part.offset
+            else:
+                vouched = max(vouched, part.header.vouched)
+                for found in part.batches:
+                    yield found
+    # The first damage lies lowest: if any lies below what was vouched for, it does.
+    if damage is not None and (damage.offset < vouched or damage.offset == 0):
+        raise DamagedFile(damage.what)
+
+
+async def _header_damage(log: LogFile, file: DiskFile, size: int) -> Damage | None:
+    """What is wrong with the header, which is durable before anything else is written."""
+    if size <= LOG_HEADER_BYTES:
+        return None
+    try:
+        found = decode_log_header(log.path, await file.read(0, LOG_HEADER_BYTES))
+    except DamagedFile as error:
+        return Damage(0, LOG_HEADER_BYTES, error.message)
+    if found != log:
+        what = f"the file is entry log {found.log_id} of directory {found.directory_uuid.hex()}"
+        return Damage(0, LOG_HEADER_BYTES, log.damaged(0, what).message)
+    return None

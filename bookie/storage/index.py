@@ -1,0 +1,118 @@
+"""The index port: where each batch lies, and what is known of each ledger.
+
+One row for each batch, and one opaque state for each ledger. Two drivers: ``RocksIndex`` on
+a real disk, ``MemoryIndex`` in simulation; one contract suite holds for both.
+
+Changes are *pending* until ``sync``. After a crash the index holds everything up to the last
+sync, and of the changes since then those before some point: never a later one without the
+earlier ones, never half of one *write batch*. An ``apply`` of up to ``WRITE_BATCH_ROWS`` rows,
+states and drops together is one write batch; a larger one is cut into several, in order.
+
+ABSENT is a promise, so a method that answers "nothing" has really looked. What cannot be
+told, because a row is damaged or the disk refuses, raises ``EntryUnknown``, and the message
+names the index and the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from .location import IndexRow
+
+WRITE_BATCH_ROWS: Final = 1_000
+"""Most rows, states and drops together that become visible, and durable, as one.
+
+RocksDB's Python binding holds the interpreter while it writes: this bounds for how long.
+"""
+
+MAX_FIND_ROWS: Final = 1_000
+"""Most rows that one ``find_range`` returns."""
+
+
+class Index(Protocol):
+    """Rows and states. All ids are valid; ``first <= last``."""
+
+    async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
+        """The row of the batch that holds the entry, or ``None`` where none does.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+
+    async def find_range(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
+        """The rows of batches with an entry in ``first .. last``, in order, the first ``limit`` of them.
+
+        Fewer than ``limit`` (at most ``MAX_FIND_ROWS``) means that there are no more.
+
+        Raises:
+            EntryUnknown: one of these rows cannot be told; ``find`` may still answer for single entries.
+        """
+
+    async def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id in a row of the ledger, ``NO_ENTRY`` if it has none.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+
+    async def apply(
+        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+    ) -> None:
+        """Forget all rows and states of ``drop_ledgers``, then put ``rows``, then put ``states``.
+
+        Visible at once, pending until ``sync``. A row replaces the one with the same ledger and
+        first entry id. The caller has synced the entry logs that the rows point into.
+
+        Raises:
+            DiskFull: nothing is lost, and it may be tried again when there is room.
+            DiskFailed: the index takes no more changes.
+        """
+
+    async def sync(self) -> None:
+        """Make everything applied durable.
+
+        Raises:
+            DiskFailed: nothing may be concluded about what was pending; the index takes no more changes.
+        """
+
+    async def load_state(self, ledger_id: int) -> bytes | None:
+        """The state of the ledger, or ``None`` where it has none.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+
+    async def ledger_ids(self, after: int, limit: int) -> list[int]:
+        """Ids above ``after`` that have a state or a row, ascending, the first ``limit`` of them.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+
+    async def close(self) -> None:
+        """Let go of the files. What is pending may be lost or kept."""
+
+
+class WriteBatch(NamedTuple):
+    """What becomes visible as one."""
+
+    drop_ledgers: Sequence[int]
+    rows: Sequence[IndexRow]
+    states: Mapping[int, bytes]
+
+
+def write_batches(
+    rows: Sequence[IndexRow], states: Mapping[int, bytes], drop_ledgers: Sequence[int]
+) -> Iterator[WriteBatch]:
+    """Cut an ``apply`` into write batches, in the order that it promises."""
+    if len(rows) + len(states) + len(drop_ledgers) <= WRITE_BATCH_ROWS:
+        yield WriteBatch(drop_ledgers, rows, states)
+        return
+    for start in range(0, len(drop_ledgers), WRITE_BATCH_ROWS):
+        yield WriteBatch(drop_ledgers[start : start + WRITE_BATCH_ROWS], (), {})
+    for start in range(0, len(rows), WRITE_BATCH_ROWS):
+        yield WriteBatch((), rows[start : start + WRITE_BATCH_ROWS], {})
+    ledger_ids = list(states)
+    for start in range(0, len(ledger_ids), WRITE_BATCH_ROWS):
+        yield WriteBatch((), (), {each: states[each] for each in ledger_ids[start : start + WRITE_BATCH_ROWS]})

@@ -1,0 +1,122 @@
+"""Rows of the index as bytes. Keys are big-endian, so that they sort by id; values little-endian.
+
+::
+
+    row of a batch
+      key    0   8  ledger id
+             8   8  first entry id
+      value  0   1  version (1)
+             1   3  reserved, zero
+             4   4  size of the batch in bytes
+             8   8  entry log id
+            16   8  offset in the entry log
+            24   4  entry count
+            28   4  CRC-32C of the key and the 28 bytes before it
+
+    state of a ledger
+      key    0   8  ledger id
+      value  0   1  version (1)
+             1   3  reserved, zero
+             4   4  CRC-32C of the key, the 4 bytes before it and the state
+             8      the state, opaque here
+
+The store below has checksums of its own. These cover the key too: a value that ended up under
+another key, or was changed before it was stored, is not believed either.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from tallybook.core.errors import DamagedFile
+
+from .location import IndexRow, Location
+
+VERSION: Final = 1
+ROW_KEY_BYTES: Final = 16
+ROW_VALUE_BYTES: Final = 32
+STATE_KEY_BYTES: Final = 8
+STATE_HEAD_BYTES: Final = 8
+
+_ROW_KEY: Final = struct.Struct(">qq")
+_STATE_KEY: Final = struct.Struct(">q")
+_ROW_VALUE: Final = struct.Struct("<B3xIqqI")
+_HEAD: Final = bytes([VERSION, 0, 0, 0])
+_CRC: Final = struct.Struct("<I")
+
+
+def row_key(ledger_id: int, entry_id: int) -> bytes:
+    """Where the row of the batch that begins with this entry sorts."""
+    return _ROW_KEY.pack(ledger_id, entry_id)
+
+
+def split_row_key(key: bytes) -> tuple[int, int]:
+    """Ledger id and first entry id.
+
+    Raises:
+        DamagedFile: it is not the key of a row.
+    """
+    if len(key) != ROW_KEY_BYTES:
+        raise DamagedFile(f"a row has the key {key.hex()} of {len(key)} bytes")
+    ledger_id, first_entry_id = _ROW_KEY.unpack(key)
+    return ledger_id, first_entry_id
+
+
+def encode_row(row: IndexRow) -> tuple[bytes, bytes]:
+    """Key and value of a row."""
+    log_id, offset, size, entry_count = row.location
+    key = _ROW_KEY.pack(row.ledger_id, row.first_entry_id)
+    value = _ROW_VALUE.pack(VERSION, size, log_id, offset, entry_count)
+    return key, value + _CRC.pack(crc32c(value, crc32c(key)))
+
+
+def decode_row(key: bytes, value: bytes) -> IndexRow:
+    """The row under ``key``.
+
+    Raises:
+        DamagedFile: it fails its checks.
+    """
+    ledger_id, first_entry_id = split_row_key(key)
+    body = value[: -_CRC.size]
+    if len(value) != ROW_VALUE_BYTES or body[:4] != _HEAD or _CRC.unpack(value[-4:])[0] != crc32c(body, crc32c(key)):
+        raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on is damaged: {value.hex()}")
+    _, size, log_id, offset, entry_count = _ROW_VALUE.unpack(body)
+    return IndexRow(ledger_id, first_entry_id, Location(log_id, offset, size, entry_count))
+
+
+def state_key(ledger_id: int) -> bytes:
+    """Where the state of a ledger sorts."""
+    return _STATE_KEY.pack(ledger_id)
+
+
+def split_state_key(key: bytes) -> int:
+    """The ledger id.
+
+    Raises:
+        DamagedFile: it is not the key of a state.
+    """
+    if len(key) != STATE_KEY_BYTES:
+        raise DamagedFile(f"a ledger state has the key {key.hex()} of {len(key)} bytes")
+    return int(_STATE_KEY.unpack(key)[0])
+
+
+def encode_state(ledger_id: int, state: bytes) -> tuple[bytes, bytes]:
+    """Key and value of a ledger's state."""
+    key = state_key(ledger_id)
+    return key, b"".join((_HEAD, _CRC.pack(crc32c(state, crc32c(key + _HEAD))), state))
+
+
+def decode_state(key: bytes, value: bytes) -> bytes:
+    """The state under ``key``.
+
+    Raises:
+        DamagedFile: it fails its checks.
+    """
+    state = value[STATE_HEAD_BYTES:]
+    ok = len(value) >= STATE_HEAD_BYTES and value[:4] == _HEAD
+    if not ok or _CRC.unpack_from(value, 4)[0] != crc32c(state, crc32c(key + _HEAD)):
+        raise DamagedFile(f"the state of ledger {split_state_key(key)} is damaged: {value[:64].hex()}")
+    return state

@@ -1,0 +1,259 @@
+"""The index in memory, over a log of its changes: for simulation and tests.
+
+It answers from memory and writes each write batch as one record to a file, so whatever the
+disk under it does in a crash (lose, tear, reorder) happens to the index as well, and crash
+tests of a whole bookie need nothing special for it. Opening reads the file and keeps the
+records up to the first that is not whole. The file is never made smaller.
+
+Record, little-endian::
+
+     0  4  magic "TMIX"
+     4  4  bytes of the body
+     8  8  number of this record, from 0
+    16  8  vouched: below this offset all was durable when the record was written
+    24  4  reserved, zero
+    28  4  CRC-32C of the 28 bytes before it and of the body
+    32     body: for each change 1 byte (0 drop, 1 row, 2 state), 4 bytes value length, key, value
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown
+from tallybook.core.ids import NO_ENTRY
+from tallybook.runtime.disk import Disk, DiskFile
+
+from .index import MAX_FIND_ROWS, WriteBatch, write_batches
+from .index_format import (
+    ROW_KEY_BYTES,
+    STATE_KEY_BYTES,
+    decode_row,
+    decode_state,
+    encode_row,
+    encode_state,
+    split_state_key,
+    state_key,
+)
+from .location import IndexRow, Location
+
+FILE_NAME: Final = "changes.log"
+
+_MAGIC: Final = b"TMIX"
+_RECORD: Final = struct.Struct("<4sIqqI")
+_CRC: Final = struct.Struct("<I")
+_HEAD_BYTES: Final = 32
+_CHANGE: Final = struct.Struct("<BI")
+_DROP, _ROW, _STATE = range(3)
+_KEY_BYTES: Final = {_DROP: STATE_KEY_BYTES, _ROW: ROW_KEY_BYTES, _STATE: STATE_KEY_BYTES}
+
+
+class _Record(NamedTuple):
+    number: int
+    vouched: int
+    body: memoryview
+    end: int
+
+
+class MemoryIndex:
+    """An ``Index`` whose rows are all in memory. Made by ``open``."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+        self._firsts: dict[int, list[int]] = {}
+        self._locations: dict[tuple[int, int], Location] = {}
+        self._states: dict[int, bytes] = {}
+        self._size = 0
+        self._durable_bytes = 0
+        self._records = 0
+        self._failed = ""
+        self._changing = asyncio.Lock()
+
+    @staticmethod
+    async def open(disk: Disk, directory: str, *, create: bool) -> MemoryIndex:
+        """Open the index in ``directory``.
+
+        Args:
+            create: it may be made where there is none.
+
+        Raises:
+            DamagedFile: there is none, or durable changes are damaged; the message names the directory.
+            DiskFailed: it cannot be read.
+        """
+        path = f"{directory}/{FILE_NAME}"
+        if create:
+            await disk.make_directory(directory)
+        try:
+            file = await disk.open(path, create=create)
+        except FileNotFoundError as error:
+            raise DamagedFile(f"there is no index in {directory}") from error
+        index = MemoryIndex(file)
+        await index._load()
+        await disk.sync_directory(directory)
+        return index
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
+        """The row of the batch that holds the entry."""
+        rows = await self.find_range(ledger_id, entry_id, entry_id, 1)
+        return rows[0] if rows else None
+
+    async def find_range(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
+        """Rows that overlap ``first .. last``."""
+        await self._touch()
+        firsts = self._firsts.get(ledger_id, [])
+        start = max(0, bisect_right(firsts, first) - 1)
+        rows = [self._row(ledger_id, each) for each in firsts[start : bisect_right(firsts, last)]]
+        return [row for row in rows if row.last_entry_id >= first][: min(limit, MAX_FIND_ROWS)]
+
+    async def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id, ``NO_ENTRY`` without rows."""
+        await self._touch()
+        firsts = self._firsts.get(ledger_id)
+        return self._row(ledger_id, firsts[-1]).last_entry_id if firsts else NO_ENTRY
+
+    async def load_state(self, ledger_id: int) -> bytes | None:
+        """The state of the ledger."""
+        await self._touch()
+        return self._states.get(ledger_id)
+
+    async def ledger_ids(self, after: int, limit: int) -> list[int]:
+        """Ledgers with a row or a state."""
+        await self._touch()
+        known = {*self._firsts, *self._states}
+        return sorted(each for each in known if each > after)[:limit]
+
+    # -- writing -----------------------------------------------------------------------------
+
+    async def apply(
+        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+    ) -> None:
+        """Record and show one write batch after the other."""
+        async with self._changing:
+            for batch in write_batches(rows, states, drop_ledgers):
+                await self._record(b"".join(_encode_changes(batch)))
+
+    async def sync(self) -> None:
+        """Sync the file."""
+        async with self._changing:
+            self._check_usable()
+            try:
+                await self._file.sync()
+            except BaseException as error:
+                self._failed = repr(error)
+                raise
+            self._durable_bytes = self._size
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._failed = "it was closed"
+        await self._file.close()
+
+    async def _record(self, body: bytes) -> None:
+        self._check_usable()
+        head = _RECORD.pack(_MAGIC, len(body), self._records, self._durable_bytes, 0)
+        try:
+            await self._file.write(self._size, [head, _CRC.pack(crc32c(body, crc32c(head))), body])
+        except DiskFull:
+            await self._file.truncate(self._size)
+            raise
+        except BaseException as error:
+            self._failed = repr(error)
+            raise
+        self._show(memoryview(body))
+        self._records += 1
+        self._size += _HEAD_BYTES + len(body)
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise DiskFailed(f"the index {self._file.path} takes no more changes: {self._failed}")
+
+    def _show(self, body: memoryview) -> None:
+        """Make the changes of one record visible."""
+        for kind, key, value in _decode_changes(body):
+            if kind == _ROW:
+                self._put_row(decode_row(key, value))
+            elif kind == _STATE:
+                self._states[split_state_key(key)] = decode_state(key, value)
+            else:
+                ledger_id = split_state_key(key)
+                self._states.pop(ledger_id, None)
+                for first in self._firsts.pop(ledger_id, ()):
+                    del self._locations[ledger_id, first]
+
+    def _put_row(self, row: IndexRow) -> None:
+        if (row.ledger_id, row.first_entry_id) not in self._locations:
+            insort(self._firsts.setdefault(row.ledger_id, []), row.first_entry_id)
+        self._locations[row.ledger_id, row.first_entry_id] = row.location
+
+    def _row(self, ledger_id: int, first_entry_id: int) -> IndexRow:
+        return IndexRow(ledger_id, first_entry_id, self._locations[ledger_id, first_entry_id])
+
+    async def _touch(self) -> None:
+        """Take the time that a look at the disk takes, and fail when the disk does."""
+        try:
+            await self._file.read(0, 1)
+        except DiskFailed as error:
+            raise EntryUnknown(f"the index {self._file.path} cannot be read: {error}") from error
+
+    # -- opening -----------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        data = memoryview(await self._file.read(0, await self._file.size()))
+        while (record := _decode_record(data, self._size)) is not None and record.number == self._records:
+            self._show(record.body)
+            self._records += 1
+            self._size = record.end
+        if self._size < len(data):
+            self._check_torn(data)
+            await self._file.truncate(self._size)
+        await self._file.sync()
+        self._durable_bytes = self._size
+
+    def _check_torn(self, data: memoryview) -> None:
+        """What is not whole may be cut off only if nothing vouches for it."""
+        for at in range(self._size, len(data) - _HEAD_BYTES + 1):
+            record = _decode_record(data, at) if bytes(data[at : at + 4]) == _MAGIC else None
+            if record is not None and record.vouched > self._size:
+                raise DamagedFile(f"the index {self._file.path} is damaged at offset {self._size}")
+
+
+def _encode_changes(batch: WriteBatch) -> Iterator[bytes]:
+    for ledger_id in batch.drop_ledgers:
+        yield _CHANGE.pack(_DROP, 0) + state_key(ledger_id)
+    for row in batch.rows:
+        key, value = encode_row(row)
+        yield _CHANGE.pack(_ROW, len(value)) + key + value
+    for ledger_id, state in batch.states.items():
+        key, value = encode_state(ledger_id, state)
+        yield _CHANGE.pack(_STATE, len(value)) + key + value
+
+
+def _decode_changes(body: memoryview) -> Iterator[tuple[int, bytes, bytes]]:
+    at = 0
+    while at < len(body):
+        kind, size = _CHANGE.unpack_from(body, at)
+        key_at = at + _CHANGE.size
+        value_at = key_at + _KEY_BYTES[kind]
+        at = value_at + size
+        yield kind, bytes(body[key_at:value_at]), bytes(body[value_at:at])
+
+
+def _decode_record(data: memoryview, at: int) -> _Record | None:
+    """The record at ``at``, or ``None`` where there is no whole one."""
+    if at + _HEAD_BYTES > len(data):
+        return None
+    magic, size, number, vouched, _ = _RECORD.unpack_from(data, at)
+    end = at + _HEAD_BYTES + size
+    if magic != _MAGIC or end > len(data):
+        return None
+    body = data[at + _HEAD_BYTES : end]
+    crc = _CRC.unpack_from(data, at + _RECORD.size)[0]
+    return _Record(number, vouched, body, end) if crc == crc32c(body, crc32c(data[at : at + _RECORD.size])) else None

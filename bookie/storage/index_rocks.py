@@ -1,0 +1,405 @@
+"""The index in RocksDB, through ``rocksdict``: the only file that knows either.
+
+What was learned about the binding by measuring, and shapes this file:
+
+- ``seek``, ``get`` of one key and ``write`` hold the interpreter while they wait for the disk;
+  ``get`` of a list, ``flush_wal``, ``open`` and ``close`` do not. So before a seek, the block
+  that it needs is brought into the cache by a ``get`` of a list, on a worker thread. Whether
+  that is needed, ``key_may_exist`` tells without touching the disk. (The predecessor of a key
+  is, once in about a hundred cold searches, in the block before, which the seek then reads
+  itself.) There are no bloom filters: they would keep that ``get`` away from the block.
+- Writes go to the page cache; ``sync`` flushes the log on a worker thread.
+- An iterator that met an error is merely not valid: only ``status`` tells it from the end.
+- Iterators are snapshots, so each search makes its own.
+- Recovery silently drops the log from the first damaged record on: see index_mark.py.
+- After a failed write RocksDB takes no more until it is opened again. Room is therefore
+  looked for before each write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, ParamSpec, TypeVar
+
+import rocksdict
+
+from tallybook.core.config import StorageSettings
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.limits import KIB, MIB
+from tallybook.runtime.disk import Disk
+from tallybook.runtime.tasks import Workers
+
+from .index import MAX_FIND_ROWS, WriteBatch, write_batches
+from .index_format import (
+    decode_row,
+    decode_state,
+    encode_row,
+    encode_state,
+    row_key,
+    split_row_key,
+    split_state_key,
+    state_key,
+)
+from .index_mark import read_mark, write_mark
+from .location import IndexRow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DATABASE_NAME: Final = "rocksdb"
+STATES: Final = "states"
+
+WRITE_BUFFER_BYTES: Final = 8 * MIB
+RESERVED_BYTES: Final = 64 * MIB
+"""Room that a write must find: for the log, and for the tables into which it is compacted."""
+
+_CLOSE_SECONDS: Final = 30.0
+
+
+class RocksIndex:
+    """An ``Index`` in RocksDB. Made by ``open``."""
+
+    def __init__(self, disk: Disk, directory: str, workers: Workers, database: _Database) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._workers = workers
+        self._database = database
+        self._changing = asyncio.Lock()
+        self._failed = ""
+        self._synced = NO_ENTRY
+
+    @staticmethod
+    async def open(
+        disk: Disk, directory: str, workers: Workers, settings: StorageSettings, *, create: bool
+    ) -> RocksIndex:
+        """Open the index in ``directory``.
+
+        Args:
+            workers: threads for what waits for the disk; at least two, so that a sync holds up no read.
+            create: it may be made where there is none. Never where there was one.
+
+        Raises:
+            DamagedFile: there is none, or it is damaged, or it lost durable changes; the message
+                names the directory.
+            DiskFull, DiskFailed: it cannot be read or made.
+        """
+        path = f"{directory}/{DATABASE_NAME}"
+        mark = await read_mark(disk, directory)
+        if mark is None:
+            if not create:
+                raise DamagedFile(f"there is no index in {directory}")
+            await disk.make_directory(path)
+        opened = await workers.run(_Database, path, settings.index_cache_bytes, create=mark is None)
+        index, sequence = RocksIndex(disk, directory, workers, opened), opened.sequence
+        if mark is None:
+            await write_mark(disk, directory, 0)
+        elif sequence < mark:
+            await index.close()
+            raise DamagedFile(f"the index in {directory} lost durable changes: it has {sequence} of {mark}")
+        return index
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
+        """The row of the batch that holds the entry: inline where no disk is needed."""
+        if self._database.is_cached(row_key(ledger_id, entry_id)):
+            rows = self._database.rows(ledger_id, entry_id, entry_id, 1)
+        else:
+            rows = await self._workers.run(self._database.rows, ledger_id, entry_id, entry_id, 1)
+        return rows[0] if rows else None
+
+    async def find_range(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
+        """Rows that overlap ``first .. last``."""
+        return await self._workers.run(self._database.rows, ledger_id, first, last, min(limit, MAX_FIND_ROWS))
+
+    async def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id, ``NO_ENTRY`` without rows."""
+        return await self._workers.run(self._database.last_entry, ledger_id)
+
+    async def load_state(self, ledger_id: int) -> bytes | None:
+        """The state of the ledger."""
+        return await self._workers.run(self._database.state, ledger_id)
+
+    async def ledger_ids(self, after: int, limit: int) -> list[int]:
+        """Ledgers with a row or a state."""
+        return await self._workers.run(self._database.ledger_ids, after, limit)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    async def apply(
+        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+    ) -> None:
+        """Write without sync, one write batch after the other."""
+        async with self._changing:
+            for batch in write_batches(rows, states, drop_ledgers):
+                self._check_usable()
+                free_bytes = (await self._disk.space(self._directory)).free_bytes
+                if free_bytes < RESERVED_BYTES:
+                    raise DiskFull(
+                        f"{free_bytes} bytes are free in {self._directory}, the index needs {RESERVED_BYTES}"
+                    )
+                await self._change(self._database.write, batch)
+
+    async def sync(self) -> None:
+        """Flush RocksDB's log, then note how far that was."""
+        async with self._changing:
+            self._check_usable()
+            sequence = self._database.sequence
+            if sequence == self._synced:
+                return
+            await self._change(self._database.flush_log)
+            try:
+                await write_mark(self._disk, self._directory, sequence)
+            except DiskFull:
+                # The changes are durable. The older mark still holds; it only guards less.
+                return
+            except DiskFailed as error:
+                self._failed = error.message
+                raise
+            self._synced = sequence
+
+    async def close(self) -> None:
+        """Close the database, after what reads it now."""
+        self._failed = self._failed or "it was closed"
+        await self._workers.run(self._database.close)
+
+    async def _check_room(self) -> None:
+        free_bytes = (await self._disk.space(self._directory)).free_bytes
+        if free_bytes < RESERVED_BYTES:
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {RESERVED_BYTES}")
+
+    async def _change(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a change; whatever goes wrong with it, there will be no other."""
+        try:
+            await self._workers.run(function, *args, **kwargs)
+        except DiskFull as error:
+            self._failed = error.message
+            raise DiskFailed(error.message) from error
+        except BaseException as error:
+            self._failed = repr(error)
+            raise
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise DiskFailed(f"the index in {self._directory} takes no more changes: {self._failed}")
+
+
+class _Database:
+    """RocksDB, blocking. Every method may run on any thread; those that read bring what they need into the cache."""
+
+    def __init__(self, path: str, cache_bytes: int, *, create: bool) -> None:
+        self._path = path
+        self._users = 0
+        self._idle = threading.Condition()
+        self._closed = False
+        options = _options(cache_bytes, create=create)
+        try:
+            self._rows = rocksdict.Rdict(path, options, {"default": options, STATES: options})
+            self._states = self._rows.get_column_family(STATES)
+        except Exception as error:  # rocksdict raises nothing more special
+            raise _translated(error, f"the index {path} cannot be opened") from error
+        self._read_options = rocksdict.ReadOptions()
+        # Files that an iterator kept alive are deleted in the background, not by whoever drops it.
+        self._read_options.set_background_purge_on_iterator_cleanup(True)
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last change written."""
+        return self._rows.latest_sequence_number()
+
+    def is_cached(self, key: bytes) -> bool:
+        """Whether a search for ``key`` finds all it needs in memory."""
+        if self._closed:
+            return False
+        may_exist, value = _pair(self._rows.key_may_exist(key, fetch=True))
+        return not may_exist or value is not None
+
+    def rows(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
+        """The first ``limit`` rows that overlap ``first .. last``."""
+        with self._reading():
+            cursor = self._seek_for_prev(row_key(ledger_id, first))
+            row = self._row(cursor, ledger_id)
+            if row is None or row.last_entry_id < first:
+                cursor.seek(row_key(ledger_id, first))
+                row = self._row(cursor, ledger_id, last)
+            found: list[IndexRow] = []
+            while row is not None and len(found) < limit:
+                found.append(row)
+                if len(found) == limit or row.last_entry_id >= last:
+                    break
+                self._fetch(self._rows, row_key(ledger_id, row.last_entry_id))
+                cursor.next()
+                row = self._row(cursor, ledger_id, last)
+            return found
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id in a row of the ledger."""
+        with self._reading():
+            row = self._row(self._seek_for_prev(row_key(ledger_id, MAX_ID)), ledger_id)
+            return NO_ENTRY if row is None else row.last_entry_id
+
+    def state(self, ledger_id: int) -> bytes | None:
+        """The state of the ledger."""
+        key = state_key(ledger_id)
+        with self._reading():
+            value = self._fetch(self._states, key)
+            return None if value is None else decode_state(key, value)
+
+    def ledger_ids(self, after: int, limit: int) -> list[int]:
+        """The first ``limit`` ledgers above ``after`` that have a row or a state."""
+        with self._reading():
+            found: list[int] = []
+            while after < MAX_ID and len(found) < limit:
+                with_row, with_state = self._next_with_row(after + 1), self._next_with_state(after + 1)
+                known = [each for each in (with_row, with_state) if each is not None]
+                if not known:
+                    break
+                after = min(known)
+                found.append(after)
+            return found
+
+    def write(self, batch: WriteBatch) -> None:
+        """Write one batch into memory and, unsynced, into the log."""
+        changes = rocksdict.WriteBatch(raw_mode=True)
+        with self._using("written"):
+            # The handle is not kept: it would keep the database open.
+            states = self._rows.get_column_family_handle(STATES)
+            for ledger_id in batch.drop_ledgers:
+                # A range excludes its end, so the last key there can be is deleted by itself.
+                changes.delete_range(row_key(ledger_id, 0), row_key(ledger_id, MAX_ID))
+                changes.delete(row_key(ledger_id, MAX_ID))
+                changes.delete(state_key(ledger_id), states)
+            for row in batch.rows:
+                changes.put(*encode_row(row))
+            for ledger_id, state in batch.states.items():
+                changes.put(*encode_state(ledger_id, state), states)
+            self._rows.write(changes)
+
+    def flush_log(self) -> None:
+        """Make everything written durable."""
+        with self._using("synced"):
+            self._rows.flush_wal(sync=True)
+
+    def close(self) -> None:
+        """Close, once nobody uses it."""
+        with self._idle:
+            if self._closed:
+                return
+            self._closed = True
+            if not self._idle.wait_for(lambda: not self._users, _CLOSE_SECONDS):
+                raise DiskFailed(f"the index {self._path} is in use for more than {_CLOSE_SECONDS} s: not closed")
+        self._states.close()
+        self._rows.close()
+
+    def _seek_for_prev(self, key: bytes) -> rocksdict.RdictIter:
+        self._fetch(self._rows, key)
+        cursor = self._rows.iter(self._read_options)
+        cursor.seek_for_prev(key)
+        return cursor
+
+    def _row(self, cursor: rocksdict.RdictIter, ledger_id: int, last: int = MAX_ID) -> IndexRow | None:
+        """The row under the cursor, if it is one of the ledger that begins at or before ``last``."""
+        if not cursor.valid():
+            cursor.status()
+            return None
+        key = bytes(cursor.key())
+        found_ledger, first = split_row_key(key)
+        return decode_row(key, bytes(cursor.value())) if found_ledger == ledger_id and first <= last else None
+
+    def _next_with_row(self, ledger_id: int) -> int | None:
+        key = row_key(ledger_id, 0)
+        self._fetch(self._rows, key)
+        cursor = self._rows.iter(self._read_options)
+        cursor.seek(key)
+        if not cursor.valid():
+            cursor.status()
+            return None
+        return split_row_key(bytes(cursor.key()))[0]
+
+    def _next_with_state(self, ledger_id: int) -> int | None:
+        key = state_key(ledger_id)
+        self._fetch(self._states, key)
+        cursor = self._states.iter(self._read_options)
+        cursor.seek(key)
+        if not cursor.valid():
+            cursor.status()
+            return None
+        return split_state_key(bytes(cursor.key()))
+
+    @staticmethod
+    def _fetch(table: rocksdict.Rdict, key: bytes) -> bytes | None:
+        """The value of ``key``, without holding the interpreter. What a search for it needs is in the cache then."""
+        found: Any = table.get([key])
+        return None if found[0] is None else bytes(found[0])
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever goes wrong, it is not known what the index holds."""
+        try:
+            with self._using("read"):
+                yield
+        except (DamagedFile, DiskFailed, DiskFull) as error:
+            raise EntryUnknown(f"the index {self._path} cannot tell: {error.message}") from error
+
+    @contextmanager
+    def _using(self, doing: str) -> Iterator[None]:
+        """Keep the database open, and raise our own errors."""
+        with self._idle:
+            if self._closed:
+                raise DiskFailed(f"the index {self._path} is closed")
+            self._users += 1
+        try:
+            yield
+        except DamagedFile:
+            raise
+        except Exception as error:  # rocksdict raises nothing more special
+            raise _translated(error, f"the index {self._path} cannot be {doing}") from error
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
+
+
+def _options(cache_bytes: int, *, create: bool) -> rocksdict.Options:
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_cache(rocksdict.Cache(max(cache_bytes, 64 * KIB)))
+    # Otherwise they live outside the cache, where nothing bounds them.
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = rocksdict.Options(raw_mode=True)
+    options.set_block_based_table_factory(blocks)
+    options.create_if_missing(create)
+    options.create_missing_column_families(create)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(3)
+    options.set_max_total_wal_size(8 * WRITE_BUFFER_BYTES)
+    options.set_max_open_files(256)
+    # A write that is slowed down would hold the interpreter; rows are too few to fall behind with them.
+    options.set_level_zero_slowdown_writes_trigger(100)
+    options.set_level_zero_stop_writes_trigger(200)
+    options.set_avoid_unnecessary_blocking_io(True)
+    options.set_bytes_per_sync(MIB)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    # A torn end is what a crash leaves; index_mark.py tells it from damage.
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
+    return options
+
+
+def _pair(found: bool | tuple[bool, object]) -> tuple[bool, object]:
+    return found if isinstance(found, tuple) else (found, None)
+
+
+def _translated(error: Exception, doing: str) -> DamagedFile | DiskFailed | DiskFull:
+    text = str(error)
+    if "No space left" in text:
+        return DiskFull(f"{doing}: {text}")
+    if text.startswith("IO error") and "No such file" not in text:
+        return DiskFailed(f"{doing}: {text}")
+    return DamagedFile(f"{doing}: {text}")

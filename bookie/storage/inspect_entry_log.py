@@ -1,0 +1,202 @@
+"""Looking into an entry log from outside: what ``tallybook entrylog dump`` and ``verify`` show.
+
+Reads everything, changes nothing, and does not give up at damage: each finding names the
+offset, and the walk goes on behind it. It needs no bookie, only the file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tallybook.core.batch import BatchHeader, verify_batch
+from tallybook.core.errors import DamagedFile, DiskFailed, InvalidBatch
+from tallybook.runtime.disk import Disk, DiskFile
+
+from .entry_log_format import (
+    LOG_HEADER_BYTES,
+    PART_HEADER_BYTES,
+    Footer,
+    LedgerShare,
+    LogFile,
+    TableRow,
+    add_to_map,
+    decode_log_header,
+    parse_log_name,
+    part_identity,
+)
+from .entry_log_walk import Damage, Stretch, walk
+from .location import Location
+
+MAX_REPORTED_DAMAGE: Final = 1_000
+
+
+class FoundLog(NamedTuple):
+    """The log itself, from its header, or from what follows where the header is damaged."""
+
+    directory_uuid: str
+    log_id: int
+    size: int
+
+
+class FoundStretch(NamedTuple):
+    """The head of a stretch; its batches follow."""
+
+    offset: int
+    batch_count: int
+    batch_bytes: int
+    vouched: int
+
+
+class FoundBatch(NamedTuple):
+    """An intact batch."""
+
+    header: BatchHeader
+    location: Location
+
+
+Found = FoundLog | FoundStretch | FoundBatch | Footer | Damage
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What a whole entry log holds. Counts and the ledger map are of intact batches.
+
+    Attributes:
+        finished: it has an intact footer.
+        damage: what is wrong with bytes that were once durable, by offset; at most ``MAX_REPORTED_DAMAGE``.
+        torn: what is wrong behind the last byte vouched for: what a power loss leaves, or damage.
+    """
+
+    path: str
+    directory_uuid: str = ""
+    log_id: int = -1
+    size: int = 0
+    finished: bool = False
+    stretches: int = 0
+    batches: int = 0
+    batch_bytes: int = 0
+    vouched: int = 0
+    ledgers: dict[int, LedgerShare] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+    torn: list[Damage] = field(default_factory=list)
+
+
+async def verify_entry_log(disk: Disk, path: str) -> LogReport:
+    """Read a whole log and report on it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    report = LogReport(path)
+    found_damage: list[Damage] = []
+    async with aclosing(inspect_entry_log(disk, path)) as everything:
+        async for found in everything:
+            if isinstance(found, Damage):
+                found_damage = [*found_damage, found][:MAX_REPORTED_DAMAGE]
+            else:
+                _count(report, found)
+    report.damage = [each for each in found_damage if each.offset < max(report.vouched, LOG_HEADER_BYTES)]
+    report.torn = [each for each in found_damage if each not in report.damage]
+    return report
+
+
+async def inspect_entry_log(disk: Disk, path: str) -> AsyncGenerator[Found, None]:
+    """Everything in a log, in order, damage included.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    file = await disk.open(path, writable=False)
+    try:
+        size = await file.size()
+        async with aclosing(_inspect(path, file, size)) as everything:
+            async for found in everything:
+                yield found
+    except DiskFailed as error:
+        yield Damage(0, 0, f"{path} cannot be read further: {error}")
+    finally:
+        await file.close()
+
+
+async def _inspect(path: str, file: DiskFile, size: int) -> AsyncGenerator[Found, None]:
+    log, damage = await _identity(path, file)
+    yield FoundLog(str(uuid.UUID(bytes=log.directory_uuid)), log.log_id, size)
+    if damage is not None:
+        yield damage
+    ledgers: dict[int, LedgerShare] = {}
+    async with aclosing(walk(log, file.read, size)) as parts:
+        async for part in parts:
+            if not isinstance(part, Stretch):
+                yield part
+                if isinstance(part, Footer) and part.ledgers != ledgers:
+                    what = log.damaged(part.offset, "the ledger map differs from the tables").message
+                    yield Damage(part.offset, 0, what)
+                continue
+            header = part.header
+            yield FoundStretch(header.offset, header.batch_count, header.batch_bytes, header.vouched)
+            data = await file.read(header.batches_offset, header.end - header.batches_offset)
+            for found in _batches(log, part, data):
+                yield found
+            for row, _ in part.batches:
+                add_to_map(ledgers, row)
+
+
+async def _identity(path: str, file: DiskFile) -> tuple[LogFile, Damage | None]:
+    """Which log this is, and what is wrong with its header."""
+    named_id = parse_log_name(path.rpartition("/")[2])
+    try:
+        log = decode_log_header(path, await file.read(0, LOG_HEADER_BYTES))
+    except DamagedFile as error:
+        first_part = await file.read(LOG_HEADER_BYTES, PART_HEADER_BYTES)
+        claimed = part_identity(first_part) if len(first_part) == PART_HEADER_BYTES else (bytes(16), -1)
+        return LogFile(path, *claimed), Damage(0, LOG_HEADER_BYTES, error.message)
+    if named_id is not None and named_id != log.log_id:
+        what = f"the header is that of entry log {log.log_id}"
+        return log, Damage(0, LOG_HEADER_BYTES, log.damaged(0, what).message)
+    return log, None
+
+
+def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch | Damage]:
+    """Check every batch of a stretch, and its padding."""
+    start = stretch.header.batches_offset
+    for row, location in stretch.batches:
+        begin = location.offset - start
+        try:
+            header = _checked(row, data[begin : begin + row.size])
+        except InvalidBatch as error:
+            what = f"the batch of ledger {row.ledger_id} from entry {row.first_entry_id} on: {error.message}"
+            yield Damage(location.offset, row.size, log.damaged(location.offset, what).message)
+        else:
+            yield FoundBatch(header, location)
+    padding_at = stretch.header.batch_bytes
+    if any(data[padding_at:]):
+        offset = start + padding_at
+        yield Damage(offset, len(data) - padding_at, log.damaged(offset, "the padding is not zero (harmless)").message)
+
+
+def _checked(row: TableRow, batch: bytes) -> BatchHeader:
+    header = verify_batch(batch)
+    if row != TableRow(header.ledger_id, header.first_entry_id, header.lac, header.entry_count, header.total_bytes):
+        raise InvalidBatch(f"it is of ledger {header.ledger_id} from entry {header.first_entry_id} on")
+    return header
+
+
+def _count(report: LogReport, found: FoundLog | FoundStretch | FoundBatch | Footer) -> None:
+    if isinstance(found, FoundLog):
+        report.directory_uuid, report.log_id, report.size = found
+    elif isinstance(found, FoundStretch):
+        report.stretches += 1
+        report.vouched = max(report.vouched, found.vouched)
+    elif isinstance(found, FoundBatch):
+        header = found.header
+        row = TableRow(header.ledger_id, header.first_entry_id, header.lac, header.entry_count, header.total_bytes)
+        add_to_map(report.ledgers, row)
+        report.batches += 1
+        report.batch_bytes += row.size
+    else:
+        report.finished = True
+        report.vouched = found.offset + PART_HEADER_BYTES

@@ -1,0 +1,27 @@
+"""Where a batch lies: what the entry logs hand out, and what the index keeps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Location(NamedTuple):
+    """The place of one batch: ``size`` bytes from ``offset`` in entry log ``log_id``."""
+
+    log_id: int
+    offset: int
+    size: int
+    entry_count: int
+
+
+class IndexRow(NamedTuple):
+    """One batch as the index knows it."""
+
+    ledger_id: int
+    first_entry_id: int
+    location: Location
+
+    @property
+    def last_entry_id(self) -> int:
+        """Id of the last entry in the batch."""
+        return self.first_entry_id + self.location.entry_count - 1

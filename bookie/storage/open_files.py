@@ -1,0 +1,83 @@
+"""Files kept open for reading: a bounded number of them, the least recently used closed first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tallybook.runtime.disk import Disk, DiskFile
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One path: its file once opened, and who uses it now."""
+
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    file: DiskFile | None = None
+    users: int = 0
+    forgotten: bool = False
+
+
+class OpenFiles:
+    """Opens files on demand and keeps them open.
+
+    Args:
+        max_open: files that stay open while nobody uses them. Those in use come on top; their
+            number is bounded by that of the readers.
+    """
+
+    def __init__(self, disk: Disk, max_open: int) -> None:
+        self._disk = disk
+        self._max_open = max_open
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @asynccontextmanager
+    async def use(self, path: str) -> AsyncIterator[DiskFile]:
+        """The open file; it stays open within the block.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+            DiskFailed: it cannot be opened.
+        """
+        entry = self._entries.setdefault(path, _Entry())
+        self._entries.move_to_end(path)
+        entry.users += 1
+        try:
+            async with entry.opening:
+                if entry.file is None:
+                    entry.file = await self._disk.open(path, writable=False)
+            yield entry.file
+        finally:
+            entry.users -= 1
+            await self._settle(path, entry)
+
+    async def forget(self, path: str) -> None:
+        """Close the file, when its last user is done."""
+        entry = self._entries.pop(path, None)
+        if entry is not None:
+            entry.forgotten = True
+            await self._settle(path, entry)
+
+    async def close(self) -> None:
+        """Close every file that nobody uses, the others when they are done."""
+        for path in list(self._entries):
+            await self.forget(path)
+
+    async def _settle(self, path: str, entry: _Entry) -> None:
+        """After a use: close what need not stay open."""
+        if entry.users:
+            return
+        if entry.file is None and not entry.forgotten:
+            del self._entries[path]
+        elif entry.forgotten and entry.file is not None:
+            await entry.file.close()
+        if len(self._entries) > self._max_open:
+            idle = next((each for each, other in self._entries.items() if not other.users), None)
+            if idle is not None:
+                await self.forget(idle)

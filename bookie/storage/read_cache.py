@@ -1,0 +1,166 @@
+"""The read cache: batches kept after they were read from an entry log.
+
+Bounded by bytes, and resistant to scans: a catch-up reader that passes once through a large
+ledger must not push out what many readers come back to. The scheme is S3-FIFO. New batches
+enter a *small* queue, a tenth of the budget; those used again while in it move to the *main*
+queue when their turn comes, the others leave, and only their ids stay for a while (the
+*ghosts*). A batch that returns as a ghost goes to the main queue at once. In the main queue a
+used batch gets another round instead of leaving. Queues are cheaper than one list ordered by
+last use, which a scan would sweep clean, and a hit only counts up a number.
+
+What counts as a use: reading on within a batch, entry by entry, is one pass and not many
+uses. Only an entry at or below the last one that was read tells of a second reader.
+
+Batches never change, so nothing here can be out of date; a deleted ledger is ``forget``-ed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from typing import Final
+
+from tallybook.core.batch import Buffer
+
+from .write_cache import BATCH_OVERHEAD_BYTES, CachedBatch
+
+SMALL_PART: Final = 10
+"""The small queue has one part in so many of the budget."""
+
+_MOST_USES: Final = 3
+
+_Key = tuple[int, int]
+
+
+class _Item:
+    """One batch in one of the queues."""
+
+    __slots__ = ("cached", "held_bytes", "last_read", "uses")
+
+    def __init__(self, cached: CachedBatch) -> None:
+        self.cached = cached
+        self.held_bytes = len(cached.batch) + BATCH_OVERHEAD_BYTES
+        self.uses = 0
+        self.last_read = -1
+
+
+class _Queue:
+    """Batches in the order in which they entered."""
+
+    __slots__ = ("held_bytes", "items")
+
+    def __init__(self) -> None:
+        self.items: OrderedDict[_Key, _Item] = OrderedDict()
+        self.held_bytes = 0
+
+    def push(self, key: _Key, item: _Item) -> None:
+        self.items[key] = item
+        self.held_bytes += item.held_bytes
+
+    def pop_oldest(self) -> tuple[_Key, _Item]:
+        key, item = self.items.popitem(last=False)
+        self.held_bytes -= item.held_bytes
+        return key, item
+
+    def discard(self, key: _Key) -> None:
+        item = self.items.pop(key, None)
+        if item is not None:
+            self.held_bytes -= item.held_bytes
+
+
+class ReadCache:
+    """Batches by ledger and entry.
+
+    Args:
+        max_bytes: of all batches with their overhead; 0 keeps nothing.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._small = _Queue()
+        self._main = _Queue()
+        self._ghosts: OrderedDict[_Key, None] = OrderedDict()
+        self._firsts: dict[int, list[int]] = {}
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in use, overhead included."""
+        return self._small.held_bytes + self._main.held_bytes
+
+    def __len__(self) -> int:
+        return len(self._small.items) + len(self._main.items)
+
+    def find(self, ledger_id: int, entry_id: int) -> CachedBatch | None:
+        """The batch with this entry."""
+        item = self._holding(ledger_id, entry_id)
+        if item is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        if entry_id <= item.last_read:
+            item.uses = min(item.uses + 1, _MOST_USES)
+        item.last_read = entry_id
+        return item.cached
+
+    def put(self, ledger_id: int, first: int, last: int, batch: Buffer) -> None:
+        """Keep a batch that was read and verified. One that is held already stays as it is."""
+        key = (ledger_id, first)
+        item = _Item(CachedBatch(ledger_id, first, last, batch))
+        if item.held_bytes > self._max_bytes or key in self._small.items or key in self._main.items:
+            return
+        if key in self._ghosts:
+            del self._ghosts[key]
+            self._main.push(key, item)
+        else:
+            self._small.push(key, item)
+        insort(self._firsts.setdefault(ledger_id, []), first)
+        while self.held_bytes > self._max_bytes:
+            self._make_room()
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop all batches of a ledger."""
+        for first in self._firsts.pop(ledger_id, ()):
+            self._small.discard((ledger_id, first))
+            self._main.discard((ledger_id, first))
+
+    def _holding(self, ledger_id: int, entry_id: int) -> _Item | None:
+        firsts = self._firsts.get(ledger_id, ())
+        at = bisect_right(firsts, entry_id) - 1
+        if at < 0:
+            return None
+        key = (ledger_id, firsts[at])
+        item = self._small.items.get(key) or self._main.items[key]
+        return item if entry_id <= item.cached.last else None
+
+    def _make_room(self) -> None:
+        """Let one batch leave, or move it on."""
+        if not self._main.items or self._small.held_bytes * SMALL_PART > self._max_bytes:
+            key, item = self._small.pop_oldest()
+            if item.uses:
+                item.uses = 0
+                self._main.push(key, item)
+            else:
+                self._remember(key)
+                self._drop(key)
+        else:
+            key, item = self._main.pop_oldest()
+            if item.uses:
+                item.uses -= 1
+                self._main.push(key, item)
+            else:
+                self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        ledger_id, first = key
+        firsts = self._firsts[ledger_id]
+        del firsts[bisect_left(firsts, first)]
+        if not firsts:
+            del self._firsts[ledger_id]
+
+    def _remember(self, key: _Key) -> None:
+        """Keep the ids of a batch that left the small queue: at most as many as there are batches."""
+        self._ghosts[key] = None
+        while len(self._ghosts) > len(self) + 1:
+            self._ghosts.popitem(last=False)

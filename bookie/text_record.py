@@ -1,0 +1,66 @@
+"""Small files that an operator may look at: a few named values, one a line, under a checksum.
+
+The cookie, the format file and the limbo marker are written this way::
+
+    tallybook cookie 1
+    bookie_id bookie-1
+    cluster_id 5f0c...
+    crc32c 1a2b3c4d
+
+The first line is kind and version, the last one the CRC-32C of every byte before it. Values
+are printable ASCII without spaces, so a file has exactly one reading, and encoding what was
+decoded gives the same bytes again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from crc32c import crc32c
+
+from tallybook.core.errors import DamagedFile, check
+
+MAX_RECORD_BYTES: Final = 4096
+"""Largest file of this kind."""
+
+_VALUE: Final = re.compile(r"[!-~]{1,256}")
+_CHECKSUM: Final = re.compile(rb"crc32c ([0-9a-f]{8})\n")
+_CHECKSUM_BYTES: Final = len(b"crc32c 00000000\n")
+
+
+def encode_record(kind: str, version: int, values: Mapping[str, str]) -> bytes:
+    """The bytes of one file. ``values`` keep their order."""
+    for name, value in values.items():
+        check(_VALUE.fullmatch(name) is not None, f"{kind}: {name!r} cannot name a value")
+        check(_VALUE.fullmatch(value) is not None, f"{kind}: {value!r} cannot be the value of {name}")
+    lines = [f"tallybook {kind} {version}", *(f"{name} {value}" for name, value in values.items())]
+    body = "".join(f"{line}\n" for line in lines).encode("ascii")
+    check(len(body) + _CHECKSUM_BYTES <= MAX_RECORD_BYTES, f"{kind}: the values are too long")
+    return body + b"crc32c %08x\n" % crc32c(body)
+
+
+def decode_record(kind: str, version: int, data: bytes, path: str) -> dict[str, str]:
+    """The values of one file, read from ``path``.
+
+    Raises:
+        DamagedFile: the checksum does not match, or it is not a file of this kind and
+            version. The message names the file and the place.
+    """
+    body, checksum = data[:-_CHECKSUM_BYTES], _CHECKSUM.fullmatch(data[-_CHECKSUM_BYTES:])
+    if checksum is None:
+        raise DamagedFile(f"{path}: no checksum line at offset {max(0, len(data) - _CHECKSUM_BYTES)}")
+    if int(checksum[1], 16) != crc32c(body):
+        raise DamagedFile(f"{path}: checksum mismatch over offsets 0 .. {len(body)}")
+    title, *lines = body.decode("ascii", "replace").splitlines() or [""]
+    if title != f"tallybook {kind} {version}":
+        raise DamagedFile(f"{path}: expected 'tallybook {kind} {version}' at offset 0, found {title!r}")
+    return dict(_split(line, path) for line in lines)
+
+
+def _split(line: str, path: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    if not value:
+        raise DamagedFile(f"{path}: line {line!r} has no value")
+    return name, value

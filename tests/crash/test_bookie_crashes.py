@@ -1,0 +1,275 @@
+"""A whole bookie, with the power lost at every disk operation, and once more while it boots again.
+
+Whatever the crash: it boots, everything it acked is readable with the same bytes, every fence it answered holds, every
+LAC it took is remembered, what it deleted stays deleted, and booting twice gives what booting once gave.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+
+from tallybook.bookie.storage.checkpoint import Checkpointer
+from tallybook.core.batch import decode_header
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import EntryAbsent, LedgerFenced, NoSuchLedger
+from tallybook.core.limits import KIB
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.deterministic import CrashOptions, SimClock, SimDisk, World, enumerate_crashes, run_seed
+from tallybook.runtime.deterministic.crash import CrashReport, Promises
+from tallybook.sim.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+LEDGERS = (1, 2, 3)
+LAST_ENTRY = 50
+SETTINGS = tiny_settings(segment_bytes=32 * KIB)
+FEW = CrashOptions(subsets=4, singles=8, torn_writes=2, tear_points=2)
+
+
+class Acked(NamedTuple):
+    batch: bytes
+    ledger_id: int
+    first: int
+
+
+class Fenced(NamedTuple):
+    ledger_id: int
+
+
+class Lac(NamedTuple):
+    ledger_id: int
+    lac: int
+
+
+class Deleted(NamedTuple):
+    ledger_id: int
+
+
+class Cookie(NamedTuple):
+    data: bytes
+
+
+class Registry(KnownMetadata):
+    """Metadata that promises, at once, that a cookie was recorded."""
+
+    promises: Promises | None = None
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        await super().write_cookie(bookie_id, cookie, replace=replace)
+        if self.promises is not None:
+            self.promises.add(Cookie(cookie))
+
+
+class Client:
+    """Does things to a bookie, and promises what was answered."""
+
+    def __init__(self, node: DiskBookie, promises: Promises) -> None:
+        self.node = node
+        self._promises = promises
+
+    async def add(self, *firsts: int, ledger_id: int = 1, size: int = 10, recovery: bool = False) -> None:
+        batches = [(batch_of(first, 2, ledger_id=ledger_id, payload=bytes(size)), first) for first in firsts]
+        answers = [self.node.add(batch, recovery=recovery) for batch, _ in batches]
+        for (batch, first), answer in zip(batches, answers, strict=True):
+            code = (await answer).code
+            assert code in (0, LedgerFenced.wire_code)
+            if code == 0:
+                self._promises.add(Acked(batch, ledger_id, first))
+
+    async def fence(self, ledger_id: int) -> None:
+        await self.node.bookie.fence(ledger_id, b"")
+        self._promises.add(Fenced(ledger_id))
+
+    async def lac(self, ledger_id: int, lac: int) -> None:
+        await self.node.bookie.write_lac(ledger_id, lac, b"")
+        self._promises.add(Lac(ledger_id, lac))
+
+    async def delete(self, ledger_id: int) -> None:
+        await self.node.bookie.delete_ledger(ledger_id)
+        self._promises.add(Deleted(ledger_id))
+
+
+async def snapshot(node: DiskBookie) -> dict[int, object]:
+    """Everything that can be read."""
+    found: dict[int, object] = {}
+    for ledger_id in LEDGERS:
+        batches: list[bytes] = []
+        position = 0
+        while position < LAST_ENTRY:
+            try:
+                answer = await node.bookie.read_batches(ledger_id, position, LAST_ENTRY, 1 << 20)
+            except (EntryAbsent, NoSuchLedger):
+                position += 2
+            else:
+                batches += map(bytes, answer.batches)
+                position = decode_header(answer.batches[-1]).last_entry_id + 1
+        try:
+            lac: object = await node.bookie.read_lac(ledger_id)
+        except (EntryAbsent, NoSuchLedger) as error:
+            lac = type(error)
+        found[ledger_id] = (batches, lac)
+    return found
+
+
+async def keeps(node: DiskBookie, promises: tuple[object, ...]) -> None:
+    """Whether the running bookie keeps what was promised."""
+    deleted = {promise.ledger_id for promise in promises if isinstance(promise, Deleted)}
+    for promise in promises:
+        match promise:
+            case Acked(batch, ledger_id, first) if ledger_id not in deleted:
+                answer = await node.bookie.read_batches(ledger_id, first, first, 1)
+                assert answer.batches == (batch,)
+            case Fenced(ledger_id):
+                refused = await node.add(batch_of(1_000, ledger_id=ledger_id))
+                assert refused.code in (LedgerFenced.wire_code, NoSuchLedger.wire_code)
+            case Lac(ledger_id, lac) if ledger_id not in deleted:
+                assert (await node.bookie.read_lac(ledger_id)).lac >= lac
+            case Deleted(ledger_id):
+                refused = await node.add(batch_of(1_000, ledger_id=ledger_id), recovery=True)
+                assert refused.code == NoSuchLedger.wire_code
+
+
+async def check(disk: SimDisk, promises: tuple[object, ...]) -> None:
+    """Boots, keeps its promises, takes new work; and a second boot finds what the first one found."""
+    told = next((promise.data for promise in promises if isinstance(promise, Cookie)), None)
+    told = told or await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
+    metadata = KnownMetadata(cookies={} if told is None else {"b1": told})
+    node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
+    await node.boot()
+    await keeps(node, promises)
+    before = await snapshot(node)
+    await node.kill()
+    await node.boot()
+    assert await snapshot(node) == before
+    await keeps(node, promises)
+    assert (await node.add(batch_of(0, ledger_id=500))).code == 0
+    await node.stop()
+    assert node.failures == []
+
+
+def booted(size: int = 0) -> SimDisk:
+    """The disk of a bookie that was booted once and stopped."""
+
+    async def scenario(world: World) -> SimDisk:
+        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
+        await node.boot()
+        await world.clock.sleep(1)
+        await node.stop()
+        return node.disk
+
+    return run_seed(1, scenario).value
+
+
+def tried(
+    work: Callable[[Client, Clock], Awaitable[None]],
+    *,
+    doubles: int = 0,
+    options: CrashOptions = FEW,
+    settings: BookieSettings | None = None,
+) -> CrashReport:
+    """Every crash of ``work``, done to a bookie that was booted before."""
+
+    async def workload(disk: SimDisk, promises: Promises) -> None:
+        cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
+        assert cookie is not None
+        promises.add(Cookie(cookie))
+        node = DiskBookie(disk, SimClock(), KnownMetadata(cookies={"b1": cookie}), settings or SETTINGS)
+        await node.boot()
+        await work(Client(node, promises), SimClock())
+        if node._bookie is not None:
+            await node.stop()
+        assert node.failures == []
+
+    return enumerate_crashes(workload, check, disk=booted(), options=options, double_crashes=doubles)
+
+
+def test_the_first_boot_survives_a_crash_at_every_disk_operation() -> None:
+    async def workload(disk: SimDisk, promises: Promises) -> None:
+        metadata = Registry()
+        metadata.promises = promises
+        node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
+        await node.boot()
+        await Client(node, promises).add(0)
+        await node.stop()
+
+    report = enumerate_crashes(workload, check, options=FEW, double_crashes=50)
+    assert report.checked > 100
+
+
+def test_adds_in_group_commits_survive_every_crash() -> None:
+    async def work(client: Client, clock: Clock) -> None:
+        await client.add(0, size=700)
+        await asyncio.gather(*(client.add(0, 2, 4, 6, ledger_id=ledger_id, size=700) for ledger_id in LEDGERS))
+        await client.add(8, 10, 12, size=3000)
+        await clock.sleep(0.2)
+        await client.add(2, size=700)
+
+    assert tried(work, doubles=100).checked > 200
+
+
+def test_fences_lacs_and_deletions_survive_every_crash() -> None:
+    async def work(client: Client, clock: Clock) -> None:
+        recovered = client.add(0, ledger_id=2, recovery=True)
+        await asyncio.gather(client.add(0, 2), client.fence(1), client.fence(2), recovered)
+        await client.lac(3, 7)
+        await client.add(4, 2, recovery=True)
+        await client.node.bookie.flush()
+        await client.lac(3, 9)
+        await client.delete(2)
+        await client.fence(3)
+
+    assert tried(work, doubles=100).checked > 200
+
+
+def test_checkpoints_survive_every_crash() -> None:
+    async def work(client: Client, clock: Clock) -> None:
+        await client.add(0, 2, size=500)
+        await asyncio.gather(client.node.bookie.flush(), client.add(0, 2, 4, ledger_id=2), client.fence(3))
+        await client.add(10, 12, recovery=True)
+        await asyncio.gather(client.node.bookie.flush(), client.fence(1), client.lac(2, 5))
+        await client.add(8, 6, recovery=True)
+        await client.node.bookie.flush()
+
+    assert tried(work, doubles=200).checked > 300
+
+
+def test_a_full_cache_and_a_turning_journal_survive_every_crash() -> None:
+    async def work(client: Client, clock: Clock) -> None:
+        for first in range(0, 48, 4):
+            await client.add(first, first + 2, ledger_id=1 + first % 3, size=3000)
+
+    small = tiny_settings(write_cache_bytes=32 * KIB, segment_bytes=32 * KIB)
+    few = CrashOptions(subsets=1, singles=1, torn_writes=1, tear_points=1)
+    report = tried(work, doubles=100, options=few, settings=small)
+    assert report.checked > 300
+
+
+def test_a_restart_over_an_unclean_stop_survives_every_crash() -> None:
+    async def work(client: Client, clock: Clock) -> None:
+        await client.add(0, 2, 4)
+        await client.fence(2)
+        await client.node.stop(clean=False)
+        await client.node.boot()
+        await client.add(6)
+        await client.add(0, ledger_id=3)
+
+    assert tried(work, doubles=100).checked > 150
+
+
+@pytest.mark.parametrize("bug", ["mark before flush", "no index sync"])
+def test_the_enumeration_finds_a_checkpoint_in_the_wrong_order(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpointer._checkpoint
+
+    async def mark_first(self: Checkpointer) -> None:
+        await self._journal.trim(self._journal.durable_mark())
+        await checkpoint(self)
+
+    async def nothing(self: object) -> None:
+        await asyncio.sleep(0)
+
+    if bug == "mark before flush":
+        monkeypatch.setattr(Checkpointer, "_checkpoint", mark_first)
+    else:
+        monkeypatch.setattr("tallybook.bookie.storage.index_memory.MemoryIndex.sync", nothing)
+    with pytest.raises(AssertionError, match="crash states fail"):
+        test_checkpoints_survive_every_crash()

@@ -1,0 +1,444 @@
+"""RocksDB as the index: what damage, a torn log and a full disk do to it. Never a wrong row, never a silent loss."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tallybook.bookie.storage.index_format import encode_row, encode_state, row_key, state_key
+from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.location import IndexRow, Location
+from tallybook.core.config import StorageSettings
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, StorageError
+from tallybook.core.ids import MAX_ID
+from tallybook.runtime.disk import Space
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.tasks import ThreadWorkers
+
+SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
+
+
+@dataclass
+class Home:
+    """A directory with an index, and what it takes to open it."""
+
+    root: Path
+    disk: RealDisk
+    workers: ThreadWorkers
+
+    @property
+    def path(self) -> Path:
+        return self.root / "index"
+
+    @property
+    def database(self) -> Path:
+        return self.path / "rocksdb"
+
+    def file(self, pattern: str) -> Path:
+        (found,) = self.database.glob(pattern)
+        return found
+
+    def copy(self) -> "Home":
+        """The same files somewhere else, as after a kill."""
+        other = Home(self.root / f"copy{len(list(self.root.iterdir()))}", self.disk, self.workers)
+        shutil.copytree(self.path, other.path)
+        return other
+
+    @asynccontextmanager
+    async def opened(self, *, create: bool = False) -> AsyncIterator[RocksIndex]:
+        index = await RocksIndex.open(self.disk, str(self.path), self.workers, SETTINGS, create=create)
+        try:
+            yield index
+        finally:
+            await index.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path, RealDisk(), ThreadWorkers(2, "index"))
+    yield home
+    asyncio.run(home.workers.close())
+    asyncio.run(home.disk.close())
+
+
+def row(ledger_id: int, first: int) -> IndexRow:
+    return IndexRow(ledger_id, first, Location(1, 4096 + first, 500, 10))
+
+
+async def fill(index: RocksIndex, number: int) -> None:
+    """One write batch: ten rows of ledger 1 and the count of batches as the state of ledger 1."""
+    await index.apply([row(1, 100 * number + 10 * i) for i in range(10)], {1: b"%d" % (number + 1)})
+
+
+async def filled(index: RocksIndex) -> int:
+    """How many write batches there are, once it is certain that they are whole and the first ones."""
+    count = int(await index.load_state(1) or b"0")
+    rows = await index.find_range(1, 0, MAX_ID, 1000)
+    assert rows == [row(1, 10 * i) for i in range(10 * count)]
+    return count
+
+
+async def to_tables(index: RocksIndex) -> None:
+    """Move everything from RocksDB's log to its sorted tables."""
+    await asyncio.to_thread(index._database._rows.flush)
+    await asyncio.to_thread(index._database._states.flush)
+
+
+# -- the log --------------------------------------------------------------------------------
+
+
+async def test_whatever_a_crash_leaves_of_the_unsynced_log_is_a_prefix_of_whole_write_batches(home):
+    async with home.opened(create=True) as index:
+        for number in range(5):
+            await fill(index, number)
+        await index.sync()
+        synced_bytes = home.file("*.log").stat().st_size
+        for number in range(5, 9):
+            await fill(index, number)
+        crashed = home.copy()
+    whole = crashed.file("*.log").read_bytes()
+    counts = set()
+    for cut in range(synced_bytes, len(whole) + 1, 301):
+        for tail in (b"", bytes(200), b"\xa5" * 200):
+            torn = crashed.copy()
+            torn.file("*.log").write_bytes(whole[:cut] + tail)
+            async with torn.opened() as index:
+                counts.add(await filled(index))
+            shutil.rmtree(torn.root)
+    assert counts == {5, 6, 7, 8}
+    async with crashed.opened() as index:
+        assert await filled(index) == 9
+
+
+async def test_durable_changes_that_the_log_lost_are_noticed_wherever_it_is_damaged(home):
+    async with home.opened(create=True) as index:
+        for number in range(3):
+            await fill(index, number)
+        await index.sync()
+        crashed = home.copy()
+    whole = crashed.file("*.log").read_bytes()
+    messages = set()
+    for position in range(0, len(whole), 41):
+        for damaged in (
+            whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :],
+            whole[:position],
+            whole[:position] + bytes(len(whole) - position),
+        ):
+            torn = crashed.copy()
+            torn.file("*.log").write_bytes(damaged)
+            try:
+                async with torn.opened() as index:
+                    assert await filled(index) == 3, "durable changes were lost, and nobody noticed"
+            except DamagedFile as error:
+                messages.add(error.message.replace(str(torn.path), "INDEX"))
+            shutil.rmtree(torn.root)
+    assert messages
+    assert all("the index in INDEX lost durable changes" in message for message in messages)
+
+
+async def test_an_older_copy_put_back_in_place_of_the_index_is_noticed(home):
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        await index.sync()
+        older = home.copy()
+        await fill(index, 1)
+        await index.sync()
+    shutil.rmtree(home.database)
+    shutil.copytree(older.database, home.database)
+    with pytest.raises(DamagedFile, match="lost durable changes"):
+        async with home.opened():
+            pass
+
+
+# -- missing and damaged files --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst", "*.log"])
+async def test_a_lost_file_of_the_database_is_an_error_that_names_the_index(home, pattern):
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        await index.sync()
+        await to_tables(index)
+        await fill(index, 1)
+        await index.sync()
+        crashed = home.copy()
+    for file in crashed.database.glob(pattern):
+        file.unlink()
+    with pytest.raises(DamagedFile, match=str(crashed.path)):
+        async with crashed.opened() as index:
+            await index.find(1, 0)
+
+
+async def test_a_database_that_vanished_is_not_made_anew_even_where_one_may_be_made(home):
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        await index.sync()
+    shutil.rmtree(home.database)
+    for create in (False, True):
+        with pytest.raises(DamagedFile, match=str(home.path)):
+            async with home.opened(create=create):
+                pass
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x", bytes(20), b"TIXM\x01\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0", b"x" * 4096, b"x" * 5000]
+)
+async def test_a_damaged_mark_is_an_error_that_names_it(home, data):
+    async with home.opened(create=True):
+        pass
+    (home.path / "synced").write_bytes(data)
+    with pytest.raises(DamagedFile, match="synced"):
+        async with home.opened():
+            pass
+
+
+async def test_every_flipped_bit_of_the_mark_is_noticed_and_so_is_its_loss(home):
+    async with home.opened(create=True):
+        pass
+    good = (home.path / "synced").read_bytes()
+    for bit in range(8 * len(good)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (home.path / "synced").write_bytes(damaged)
+        with pytest.raises(DamagedFile, match="synced"):
+            async with home.opened():
+                pass
+    (home.path / "synced").unlink()
+    with pytest.raises(DamagedFile, match=str(home.path)):
+        async with home.opened():
+            pass
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "gone"])
+async def test_what_the_binding_keeps_beside_the_database_does_not_matter(home, damage):
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        await index.sync()
+    config = home.database / "rocksdict-config.json"
+    if damage == "gone":
+        config.unlink()
+    else:
+        config.write_bytes(b"" if damage == "empty" else b"{{{" * 100)
+    async with home.opened() as index:
+        assert await filled(index) == 1
+
+
+async def test_rot_in_a_table_gives_the_right_row_or_unknown_and_never_absent(home):
+    count = 40
+    async with home.opened(create=True) as index:
+        for number in range(count):
+            await fill(index, number)
+        await index.sync()
+        await to_tables(index)
+        crashed = home.copy()
+    unknown = 0
+    for table in crashed.database.glob("*.sst"):
+        good = table.read_bytes()
+        for position in range(0, len(good), 211):
+            table.write_bytes(good[:position] + bytes([good[position] ^ 0x10]) + good[position + 1 :])
+            unknown += await unknown_answers(crashed, count)
+        table.write_bytes(good)
+    assert unknown > 0
+    assert await unknown_answers(crashed, count) == 0
+
+
+async def unknown_answers(home: Home, count: int) -> int:
+    """How many reads of the index could not be answered; those that were must be right."""
+    unknown = 0
+    try:
+        async with home.opened() as index:
+            for first in range(0, 100 * count, 130):
+                try:
+                    assert await index.find(1, first + 5) == row(1, first)
+                except EntryUnknown:
+                    unknown += 1
+            try:
+                assert await index.load_state(1) == b"%d" % count
+                assert await index.last_entry(1) == 100 * count - 1
+            except EntryUnknown:
+                unknown += 1
+    except DamagedFile:
+        unknown += 1
+    return unknown
+
+
+# -- damaged rows ---------------------------------------------------------------------------
+
+
+async def test_a_row_whose_bytes_changed_is_unknown_for_what_it_may_cover_and_for_nothing_else(home):
+    async with home.opened(create=True) as index:
+        await index.apply([row(1, 0), row(1, 10), row(1, 20)], {})
+        key, value = encode_row(row(1, 10))
+        for bit in range(8 * len(value)):
+            changed = bytearray(value)
+            changed[bit // 8] ^= 1 << bit % 8
+            index._database._rows.put(key, bytes(changed))
+            for entry_id in (10, 15, 19):
+                with pytest.raises(EntryUnknown, match="ledger 1 from entry 10"):
+                    await index.find(1, entry_id)
+            assert await index.find(1, 9) == row(1, 0)
+            assert await index.find(1, 20) == row(1, 20)
+        with pytest.raises(EntryUnknown):
+            await index.find_range(1, 0, 100, 10)
+        assert await index.last_entry(1) == 29
+
+
+@pytest.mark.parametrize("value", [b"", b"\x01", encode_row(row(1, 10))[1][:-1], encode_row(row(1, 10))[1] + b"\0"])
+async def test_a_row_of_another_length_is_unknown(home, value):
+    async with home.opened(create=True) as index:
+        index._database._rows.put(row_key(1, 10), value)
+        with pytest.raises(EntryUnknown) as caught:
+            await index.find(1, 10)
+        assert isinstance(caught.value.__cause__, DamagedFile)
+        with pytest.raises(EntryUnknown):
+            await index.last_entry(1)
+
+
+async def test_the_value_of_one_row_under_the_key_of_another_is_unknown(home):
+    async with home.opened(create=True) as index:
+        index._database._rows.put(row_key(1, 10), encode_row(row(1, 20))[1])
+        index._database._rows.put(row_key(2, 20), encode_row(row(1, 20))[1])
+        for ledger_id, entry_id in ((1, 10), (2, 20)):
+            with pytest.raises(EntryUnknown):
+                await index.find(ledger_id, entry_id)
+
+
+async def test_a_key_that_is_no_key_is_unknown(home):
+    async with home.opened(create=True) as index:
+        index._database._rows.put(row_key(1, 10) + b"x", b"")
+        for read in (lambda: index.find(1, 10**6), lambda: index.last_entry(1), lambda: index.ledger_ids(-1, 10)):
+            with pytest.raises(EntryUnknown):
+                await read()
+
+
+async def test_a_state_whose_bytes_changed_is_unknown_and_says_that_it_is_damaged(home):
+    key, value = encode_state(7, b"fenced")
+    damaged = [value[:-1], value + b"\0", b"", value[:7], encode_state(8, b"fenced")[1]]
+    for bit in range(8 * len(value)):
+        changed = bytearray(value)
+        changed[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(changed))
+    async with home.opened(create=True) as index:
+        states = index._database._states
+        for each in damaged:
+            states.put(key, each)
+            with pytest.raises(EntryUnknown, match="state of ledger 7") as caught:
+                await index.load_state(7)
+            assert isinstance(caught.value.__cause__, DamagedFile)
+        states.put(key, value)
+        assert await index.load_state(7) == b"fenced"
+        assert state_key(7) == key
+
+
+# -- a full or failing disk -----------------------------------------------------------------
+
+
+async def test_a_full_disk_refuses_the_change_before_the_database_sees_it(home, monkeypatch):
+    async def full(_path: str) -> Space:
+        return Space(free_bytes=1000, total_bytes=10**9)
+
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(home.disk, "space", full)
+            with pytest.raises(DiskFull, match=str(home.path)):
+                await fill(index, 1)
+            await index.sync()
+            assert await filled(index) == 1
+        await fill(index, 1)
+        await index.sync()
+        assert await filled(index) == 2
+
+
+async def test_no_room_for_the_mark_is_no_reason_to_fail_a_sync(home, monkeypatch):
+    async def full(_path: str, _data: bytes) -> None:
+        raise DiskFull("no space")
+
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(home.disk, "replace_file", full)
+            await index.sync()
+        await index.sync()
+        async with home.copy().opened() as crashed:
+            assert await filled(crashed) == 1
+
+
+@pytest.mark.parametrize("step", ["write", "flush_log", "mark"])
+@pytest.mark.parametrize("text", ["IO error: Input/output error", "IO error: No space left on device"])
+async def test_after_a_change_that_failed_there_is_no_other(home, monkeypatch, step, text):
+    def fail(*_args: object) -> None:
+        raise DiskFull(text) if "space" in text else DiskFailed(text)
+
+    async def fail_mark(*_args: object) -> None:
+        raise DiskFailed(text)
+
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        await index.sync()
+        with monkeypatch.context() as patched:
+            if step == "mark":
+                patched.setattr(home.disk, "replace_file", fail_mark)
+            else:
+                patched.setattr(index._database, step, fail)
+            with pytest.raises(DiskFailed):
+                await fill_and_sync(index, 1)
+        with pytest.raises(DiskFailed, match="no more changes"):
+            await fill(index, 1)
+        with pytest.raises(DiskFailed, match="no more changes"):
+            await index.sync()
+        assert await index.find(1, 5) == row(1, 0)
+
+
+async def fill_and_sync(index: RocksIndex, number: int) -> None:
+    await fill(index, number)
+    await index.sync()
+
+
+async def test_errors_of_the_database_come_out_as_ours(home):
+    async with home.opened(create=True):
+        with pytest.raises(StorageError, match=str(home.path)):
+            async with home.opened():
+                pass
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+
+async def test_what_is_cached_is_answered_without_a_thread_and_what_is_not_is_fetched_first(home, monkeypatch):
+    async with home.opened(create=True) as index:
+        for number in range(50):
+            await fill(index, number)
+        await to_tables(index)
+        await index.sync()
+    async with home.opened() as index:
+        threads = []
+        run = home.workers.run
+
+        async def counted(function, *args, **kwargs):
+            threads.append(function.__name__)
+            return await run(function, *args, **kwargs)
+
+        monkeypatch.setattr(home.workers, "run", counted)
+        assert await index.find(1, 2345) == row(1, 2340)
+        assert threads == ["rows"], "the first search needs the disk"
+        for entry_id in (2345, 2340, 2349, 2346):
+            assert await index.find(1, entry_id) == row(1, 2340)
+        assert threads == ["rows"], "the following ones do not"
+
+
+async def test_blocks_of_all_kinds_stay_within_the_cache(home):
+    async with home.opened(create=True) as index:
+        for number in range(100):
+            await index.apply([row(number, 10 * i) for i in range(1000)], {})
+        await to_tables(index)
+    async with home.opened() as index:
+        for number in range(100):
+            assert await index.find(number, 5000)
+        usage = index._database._rows.property_int_value("rocksdb.block-cache-usage")
+        assert usage <= 1.2 * SETTINGS.index_cache_bytes
+        assert index._database._rows.property_int_value("rocksdb.estimate-table-readers-mem") < 1 << 20

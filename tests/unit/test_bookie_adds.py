@@ -1,0 +1,430 @@
+"""The add path of a bookie on a simulated disk: what is taken, what is refused, and when it is answered."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tallybook.bookie import adds as adds_module
+from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
+from tallybook.core.config import AdmissionSettings
+from tallybook.core.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    Busy,
+    Conflict,
+    DiskFailed,
+    EntryTooLarge,
+    InvalidBatch,
+    MetadataUnavailable,
+    NoSuchLedger,
+    Unauthorized,
+)
+from tallybook.core.keys import key_verifier
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+BUSY = Busy.wire_code
+JOURNAL = "journal/segment"
+Scenario = Callable[[DiskBookie, World], Awaitable[None]]
+
+
+def play(scenario: Scenario, *, seed: int = 1, clean: bool = True, **settings: object) -> None:
+    """Run ``scenario`` on a booted bookie; it must stop in order afterwards, and must not have failed."""
+
+    async def run(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(**settings))  # type: ignore[arg-type]
+        await node.boot()
+        await world.clock.sleep(1)  # the journal has made all its segments by then
+        await scenario(node, world)
+        if clean:
+            await node.stop()
+            assert node.failures == []
+
+    run_seed(seed, run, deadline_seconds=3600)
+
+
+def hold_journal(node: DiskBookie, seconds: float = 30.0) -> None:
+    """The next writes to the journal take this long."""
+    node.disk.fail("write", JOURNAL, error=None, delay_seconds=seconds)
+
+
+async def codes(answers: list[asyncio.Future]) -> list[int]:
+    return [(await answer).code for answer in answers]
+
+
+def test_a_batch_is_acked_when_it_is_durable_and_not_before() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert (await node.add(batch_of(0))).code == 0
+        hold_journal(node)
+        answer = node.add(batch_of(1))
+        await world.clock.sleep(29)
+        assert not answer.done()
+        await world.clock.sleep(2)
+        assert answer.result().code == 0
+
+    play(scenario)
+
+
+def test_an_identical_resend_waits_for_the_first_copy_that_is_still_queued() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node)
+        first, second = node.add(batch_of(1, 3)), node.add(batch_of(1, 3))
+        await world.clock.sleep(29)
+        assert not first.done()
+        assert not second.done()
+        await world.clock.sleep(2)
+        assert await codes([first, second]) == [0, 0]
+        assert node.bookie.stats()["adds_batches_total"] == 2
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_resend_after_a_restart_is_acked_without_being_stored_again(flushed: bool) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0, 5))
+        if flushed:
+            await node.bookie.flush()
+        await node.lose_power()
+        await node.boot()
+        assert (await node.add(batch_of(0, 5))).code == 0
+        assert node.bookie.stats()["adds_batches_total"] == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("recovery", [False, True])
+@pytest.mark.parametrize(("first", "count"), [(0, 10), (5, 3), (9, 4), (0, 11), (0, 1)])
+def test_other_bytes_under_held_ids_are_a_conflict(flushed: bool, recovery: bool, first: int, count: int) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0, 10))
+        if flushed:
+            await node.bookie.flush()
+        answer = await node.add(batch_of(first, count, payload=b"other"), recovery=recovery)
+        assert answer.code == Conflict.wire_code
+        assert (await node.bookie.read_batches(1, 0, 9, 1)).batches == (batch_of(0, 10),)
+
+    play(scenario)
+
+
+def test_a_batch_that_is_being_flushed_while_its_resend_looks_into_the_index_is_not_taken_for_new() -> None:
+    """The batch moves from the cache to the index between the two looks; neither place may be believed alone."""
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0, 5))
+        flushing = asyncio.ensure_future(node.bookie.flush())
+        answers = []
+        while not flushing.done():
+            answers.append(node.add(batch_of(0, 5)))
+            answers.append(node.add(batch_of(3, 5)))
+            await asyncio.sleep(0)
+        assert len(answers) > 20
+        assert set(await codes(answers[::2])) == {0}
+        assert set(await codes(answers[1::2])) == {Conflict.wire_code}
+        assert node.bookie.stats()["adds_batches_total"] == 1
+
+    play(scenario)
+
+
+def test_recovery_adds_come_in_any_order_and_fill_gaps() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(20, 10))
+        await node.bookie.flush()
+        answers = [node.add(batch_of(first, 10), recovery=True) for first in (40, 0, 30, 10)]
+        assert await codes(answers) == [0, 0, 0, 0]
+        for flushed in (False, True):
+            if flushed:
+                await node.bookie.flush()
+            answer = await node.bookie.read_batches(1, 0, 49, 1 << 20)
+            assert answer.batches == tuple(batch_of(first, 10) for first in range(0, 50, 10))
+
+    play(scenario)
+
+
+def test_keys_are_checked_against_the_metadata_once_and_then_remembered_across_restarts() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.verifiers = {1: key_verifier(b"right")}
+        answers = [node.add(batch_of(number), key) for number, key in enumerate((b"right", b"wrong", b"", b"right"))]
+        assert await codes(answers) == [0, Unauthorized.wire_code, Unauthorized.wire_code, 0]
+        assert node.metadata.lookups == 1
+        await node.lose_power()
+        await node.boot()
+        assert (await node.add(batch_of(9), b"wrong")).code == Unauthorized.wire_code
+        assert (await node.add(batch_of(9), b"right")).code == 0
+        assert node.metadata.lookups == 1
+
+    play(scenario)
+
+
+def test_a_ledger_that_the_metadata_does_not_know_is_refused_and_leaves_no_trace() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.open_to_all = False
+        before = node.bookie.stats()["records_total"]
+        assert (await node.add(batch_of(0))).code == NoSuchLedger.wire_code
+        assert node.bookie.stats()["records_total"] == before
+
+    play(scenario)
+
+
+def test_while_the_metadata_is_away_known_ledgers_go_on_and_new_ones_get_a_typed_answer() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+
+        async def away(ledger_id: int) -> bytes | None:
+            await world.clock.sleep(3600)
+            return None
+
+        node.metadata.verifier_of = away  # type: ignore[method-assign]
+        await node.stop()
+        await node.boot()
+        unknown = node.add(batch_of(0, ledger_id=2))
+        assert (await node.add(batch_of(1))).code == 0
+        assert (await unknown).code == MetadataUnavailable.wire_code
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("damage", ["short", "empty", "bit", "length", "magic"])
+def test_bytes_that_are_no_batch_are_refused_before_anything_else(damage: str) -> None:
+    good = batch_of(0, 3)
+    bad = {
+        "short": good[:-1],
+        "empty": b"",
+        "bit": good[:-1] + bytes([good[-1] ^ 1]),
+        "length": good + b"\0",
+        "magic": b"X" + good[1:],
+    }[damage]
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert (await node.add(bad)).code == InvalidBatch.wire_code
+        assert node.bookie.stats()["inflight_bytes"] == 0
+        assert node.metadata.lookups == 0
+
+    play(scenario)
+
+
+def test_a_batch_above_the_largest_group_commit_is_refused_for_good() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert (await node.add(batch_of(0, payload=bytes(16 * KIB)))).code == EntryTooLarge.wire_code
+
+    play(scenario)
+
+
+def test_an_answer_never_comes_from_within_add() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.bookie.set_read_only(True)
+        for batch in (b"no batch", batch_of(0)):
+            assert not node.add(batch).done()
+
+    play(scenario)
+
+
+def test_a_read_only_bookie_takes_recovery_adds_and_fences_only() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.bookie.set_read_only(True)
+        assert (await node.add(batch_of(0))).code == BookieReadOnly.wire_code
+        await node.bookie.fence(1, b"")
+        assert (await node.add(batch_of(0), recovery=True)).code == 0
+        node.bookie.set_read_only(False)
+        assert (await node.add(batch_of(0, ledger_id=2))).code == 0
+
+    play(scenario)
+
+
+def test_j30_a_slow_journal_bounds_what_is_in_flight_and_says_busy_with_a_hint() -> None:
+    limit = 32 * KIB
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 0.5)
+        answers = [node.add(batch_of(number, payload=bytes(KIB))) for number in range(1, 400)]
+        await world.clock.sleep(0.1)
+        assert node.bookie.stats()["inflight_bytes"] <= limit
+        assert node.bookie.stats()["write_cache_bytes"] <= limit + KIB
+        refused = [answer.result() for answer in answers if answer.done()]
+        assert len(refused) > 300
+        assert all(answer.code == BUSY and answer.retry_after_ms > 0 for answer in refused)
+        assert sorted(set(await codes(answers))) == [0, BUSY]
+        assert node.bookie.stats()["inflight_bytes"] == 0
+
+    play(scenario, admission=AdmissionSettings(max_inflight_bytes=limit))
+
+
+def test_j30_an_old_journal_queue_says_busy_even_where_bytes_are_few() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 3.0)
+        old = node.add(batch_of(1))
+        await world.clock.sleep(0.9)
+        young = node.add(batch_of(2))
+        await world.clock.sleep(0.2)
+        assert (await node.add(batch_of(3))).code == BUSY
+        assert await codes([old, young]) == [0, 0]
+        assert (await node.add(batch_of(3))).code == 0
+
+    play(scenario)
+
+
+def test_recovery_adds_and_fences_are_taken_while_ordinary_adds_are_busy() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 5.0)
+        flood = [node.add(batch_of(number, payload=bytes(KIB))) for number in range(1, 200)]
+        await world.clock.sleep(1.5)
+        assert (await node.add(batch_of(300))).code == BUSY
+        recovered = node.add(batch_of(0, ledger_id=2), recovery=True)
+        fence = asyncio.ensure_future(node.bookie.fence(1, b""))
+        await asyncio.sleep(0)
+        assert (await recovered).code == 0
+        await fence
+        assert sorted(set(await codes(flood))) == [0, BUSY]
+
+    play(scenario, admission=AdmissionSettings(max_inflight_bytes=16 * KIB))
+
+
+def test_j08_an_add_that_waits_for_the_cache_starts_the_flush_that_makes_room() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for number in range(200):
+            assert (await node.add(batch_of(number, payload=bytes(2 * KIB)))).code == 0
+        assert node.bookie.stats()["checkpoints_total"] >= 200 * 2.5 / 32
+        assert world.clock.monotonic() < 9, "the flush interval would have done it"
+
+    play(scenario, write_cache_bytes=64 * KIB)
+
+
+def test_j08_while_both_buffers_are_full_adds_wait_then_say_busy_and_go_on_afterwards() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.disk.fail("sync", "entrylog", error=None, delay_seconds=20)
+        answers = [node.add(batch_of(number, payload=bytes(2 * KIB))) for number in range(60)]
+        began = world.clock.monotonic()
+        assert sorted(set(await codes(answers))) == [0, BUSY]
+        assert 0.9 < world.clock.monotonic() - began < 1.5
+        assert node.bookie.stats()["write_cache_bytes"] <= 64 * KIB
+        assert node.bookie.stats()["refused_room_in_the_write_cache_total"] > 10
+        await world.clock.sleep(25)
+        assert await codes([node.add(batch_of(number + 100)) for number in range(10)]) == [0] * 10
+        acked = [number for number, answer in enumerate(answers) if answer.result().code == 0]
+        for number in acked:
+            assert (await node.bookie.read_batches(1, number, number, 1)).batches
+
+    play(scenario, write_cache_bytes=64 * KIB)
+
+
+def test_j08_adds_that_wait_for_room_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adds_module, "MAX_WAITING_ADDS", 5)
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.disk.fail("sync", "entrylog", error=None, delay_seconds=20)
+        answers = [node.add(batch_of(number, payload=bytes(2 * KIB))) for number in range(60)]
+        await asyncio.sleep(0)
+        assert node.bookie.stats()["adds_waiting"] <= 5
+        await world.clock.sleep(0.01)
+        assert node.bookie.stats()["adds_waiting"] <= 5
+        assert sorted(set(await codes(answers))) == [0, BUSY]
+
+    play(scenario, write_cache_bytes=64 * KIB)
+
+
+def test_the_journal_never_fills_up_because_it_starts_checkpoints_itself() -> None:
+    """Small batches one at a time cost a block of the journal each, and hardly anything of the cache."""
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for number in range(300):
+            assert (await node.add(batch_of(number))).code == 0
+        assert node.bookie.stats()["journal_used_fraction"] <= 0.8
+        assert world.clock.monotonic() < 9
+
+    play(scenario, write_cache_bytes=128 * KIB)
+
+
+def test_j14_a_failed_journal_write_ends_the_node_and_nothing_is_acked_ever_after() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        node.disk.fail("write", JOURNAL)
+        answers = [node.add(batch_of(number)) for number in (1, 2, 3)]
+        fence = asyncio.ensure_future(node.bookie.fence(2, b""))
+        assert set(await codes(answers)) == {DiskFailed.wire_code}
+        with pytest.raises(DiskFailed):
+            await fence
+        assert len(node.failures) == 1
+        assert "journal" in node.failures[0]
+        assert (await node.add(batch_of(1))).code == DiskFailed.wire_code
+        assert (await node.add(batch_of(1))).code == DiskFailed.wire_code
+        with pytest.raises(DiskFailed):
+            await node.bookie.fence(3, b"")
+        await node.lose_power()
+        await node.boot()
+        assert (await node.add(batch_of(0))).code == 0
+
+    play(scenario)
+
+
+def test_a_stop_answers_every_add_once_and_what_was_acked_is_there_afterwards() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.verifiers = {1: b""}
+        hold_journal(node, 1.0)
+        answers = [node.add(batch_of(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        late = node.add(batch_of(0, ledger_id=2))
+        await node.stop()
+        answered = await codes([*answers, late])
+        assert set(answered) <= {0, BookieUnavailable.wire_code}
+        await node.boot()
+        for number, code in enumerate(answered[:5]):
+            if code == 0:
+                assert (await node.bookie.read_batches(1, number, number, 1)).batches == (batch_of(number),)
+
+    play(scenario)
+
+
+def test_an_unclean_stop_fails_what_is_queued_and_loses_nothing_acked() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert (await node.add(batch_of(0))).code == 0
+        hold_journal(node, 5.0)
+        queued = [node.add(batch_of(number)) for number in range(1, 4)]
+        await asyncio.sleep(0)
+        await node.stop(clean=False)
+        assert set(await codes(queued)) <= {0, BookieUnavailable.wire_code}
+        await node.boot()
+        assert (await node.bookie.read_batches(1, 0, 0, 1)).batches == (batch_of(0),)
+
+    play(scenario)
+
+
+def test_memory_stays_bounded_under_ten_times_overload_of_tiny_batches_for_many_ledgers() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        taken = refused = 0
+        for wave in range(20):
+            answers = [node.add(batch_of(0, ledger_id=wave * 500 + number)) for number in range(500)]
+            stats = node.bookie.stats()
+            assert stats["inflight_bytes"] <= 64 * KIB + 16 * KIB
+            assert stats["write_cache_bytes"] <= 64 * KIB
+            assert stats["ledgers_dirty"] <= 64 * KIB / BATCH_OVERHEAD_BYTES
+            found = await codes(answers)
+            taken += found.count(0)
+            refused += found.count(BUSY)
+            assert set(found) <= {0, BUSY}
+        assert taken > 500
+        assert refused > 500
+
+    play(scenario, admission=AdmissionSettings(max_inflight_bytes=64 * KIB))
+
+
+def test_the_same_run_gives_the_same_answers_whatever_the_order_of_ready_callbacks() -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata())
+        await node.boot()
+        answers = [node.add(batch_of(number * 3, 3, ledger_id=number % 4)) for number in range(60)]
+        assert set(await codes(answers)) == {0}
+        for number in range(60):
+            answer = await node.bookie.read_batches(number % 4, number * 3, number * 3, 1)
+            assert answer.batches == (batch_of(number * 3, 3, ledger_id=number % 4),)
+        await node.stop()
+        assert node.failures == []
+
+    for seed in range(10):
+        run_seed(seed, scenario, shuffle=True)

@@ -1,0 +1,239 @@
+"""Whose data directory is it? Every way in which the answer may be "not yours" (J13, J28, checklist 19 and 20)."""
+
+import pytest
+
+from tallybook.bookie.cookie import Cookie, decode_cookie
+from tallybook.bookie.directories import DataDirectory, claim, replace_identity
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import (
+    DamagedFile,
+    DirectoryInUse,
+    DiskFailed,
+    DiskFull,
+    ForeignDirectory,
+    InvalidConfig,
+    MetadataConflict,
+)
+from tallybook.runtime.deterministic import SimDisk
+from tallybook.runtime.rng import SeededRng
+
+ROOT = "/data/b1"
+
+
+class Registry:
+    """The metadata store, as far as cookies go."""
+
+    def __init__(self, cluster: str = "cluster-a") -> None:
+        self.cluster = cluster
+        self.cookies: dict[str, bytes] = {}
+
+    async def cluster_id(self) -> str:
+        return self.cluster
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        return self.cookies.get(bookie_id)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        if not replace and self.cookies.get(bookie_id, cookie) != cookie:
+            raise MetadataConflict("another cookie")
+        self.cookies[bookie_id] = cookie
+
+
+def settings(bookie_id: str = "b1", root: str = ROOT, min_free_bytes: int = 0) -> BookieSettings:
+    return BookieSettings(
+        bookie_id=bookie_id, data_directory=root, metadata="memory:", storage={"min_free_bytes": min_free_bytes}
+    )
+
+
+async def start(disk: SimDisk, registry: Registry, seed: int = 1, **changes: object) -> DataDirectory:
+    """Claim and release, as a bookie that starts and stops."""
+    directory = await claim(settings(**changes), disk, registry, SeededRng(seed))  # type: ignore[arg-type]
+    await directory.release()
+    return directory
+
+
+async def remove(disk: SimDisk, prefix: str) -> None:
+    """Lose every file under ``prefix``."""
+    for path in [f"{prefix}/{name}" for name in await disk.list(prefix)]:
+        if path in disk.state.directories:
+            await remove(disk, path)
+        else:
+            await disk.unlink(path)
+
+
+async def test_a_fresh_directory_is_laid_out_and_registered_and_keeps_its_identity() -> None:
+    disk, registry = SimDisk(), Registry()
+    first = await start(disk, registry)
+    assert (await start(disk, registry, seed=2)).cookie == first.cookie
+    assert set(await disk.list(ROOT)) == {"FORMAT", "LOCK", "cookie", "index", "journal", "ledgers", "limbo"}
+    assert registry.cookies["b1"] == first.cookie.encode()
+    assert first.layout.journal == f"{ROOT}/journal"
+
+
+async def test_without_a_configured_id_one_is_made_up_and_found_again() -> None:
+    disk, registry = SimDisk(), Registry()
+    first = await start(disk, registry, bookie_id="")
+    assert first.cookie.bookie_id.startswith("bookie-")
+    assert (await start(disk, registry, seed=2, bookie_id="")).cookie == first.cookie
+    assert list(registry.cookies) == [first.cookie.bookie_id]
+
+
+async def test_a_mount_point_with_lost_and_found_counts_as_fresh() -> None:
+    disk = SimDisk()
+    await disk.make_directory(f"{ROOT}/lost+found")
+    await start(disk, Registry())
+
+
+async def test_j28_a_registered_bookie_with_an_empty_directory_is_refused_and_the_directory_named() -> None:
+    registry = Registry()
+    await start(SimDisk(), registry)
+    with pytest.raises(ForeignDirectory, match=rf"b1 is registered.*{ROOT}.*--replace"):
+        await start(SimDisk(), registry)
+
+
+@pytest.mark.parametrize("part", ["journal", "ledgers", "index"])
+async def test_j13_a_part_that_came_back_empty_is_refused_by_name(part: str) -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    await remove(disk, f"{ROOT}/{part}")
+    with pytest.raises(ForeignDirectory, match=f"{ROOT}/{part}"):
+        await start(disk, registry)
+
+
+async def test_j28_a_directory_that_lost_its_cookie_but_not_its_data_is_refused() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    await disk.unlink(f"{ROOT}/cookie")
+    with pytest.raises(ForeignDirectory, match="lost its identity"):
+        await start(disk, registry)
+
+
+async def test_j28_the_directory_of_another_bookie_is_refused() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    with pytest.raises(ForeignDirectory, match="belongs to bookie b1, not to b2"):
+        await start(disk, registry, bookie_id="b2")
+
+
+async def test_j28_a_directory_of_another_cluster_is_refused() -> None:
+    disk = SimDisk()
+    await start(disk, Registry("cluster-a"))
+    with pytest.raises(ForeignDirectory, match="cluster-a.*cluster-b"):
+        await start(disk, Registry("cluster-b"))
+
+
+async def test_j28_a_bookie_whose_registration_was_removed_is_refused() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    registry.cookies.clear()
+    with pytest.raises(ForeignDirectory, match="registration was removed"):
+        await start(disk, registry)
+
+
+async def test_j28_an_older_directory_of_a_replaced_bookie_is_refused() -> None:
+    old, new, registry = SimDisk(), SimDisk(), Registry()
+    await start(old, registry)
+    replaced = await replace_identity(settings(), new, registry, SeededRng(2))
+    assert registry.cookies["b1"] == replaced.encode()
+    assert (await start(new, registry)).cookie == replaced
+    with pytest.raises(ForeignDirectory, match="registered with another directory"):
+        await start(old, registry)
+
+
+async def test_replacing_refuses_a_directory_with_data() -> None:
+    disk, registry = SimDisk(), Registry()
+    first = await start(disk, registry)
+    with pytest.raises(ForeignDirectory, match="only an empty one"):
+        await replace_identity(settings(), disk, registry, SeededRng(2))
+    assert (await start(disk, registry)).cookie == first.cookie
+
+
+async def test_a_part_of_another_bookie_is_refused() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    other = Cookie("b9", "other-uuid", "cluster-a")
+    await disk.replace_file(f"{ROOT}/journal/cookie", other.encode())
+    with pytest.raises(ForeignDirectory, match=f"{ROOT}/journal belongs to bookie b9"):
+        await start(disk, registry)
+
+
+async def test_a_directory_full_of_somebody_elses_files_is_refused_and_left_alone() -> None:
+    disk, registry = SimDisk(), Registry()
+    await disk.make_directory(ROOT)
+    await disk.replace_file(f"{ROOT}/thesis.doc", b"!")
+    with pytest.raises(ForeignDirectory, match=r"thesis\.doc"):
+        await start(disk, registry)
+    assert set(await disk.list(ROOT)) == {"LOCK", "thesis.doc"}
+    assert not registry.cookies
+
+
+async def test_a_directory_in_use_is_refused_and_free_again_after_its_release() -> None:
+    disk, registry = SimDisk(), Registry()
+    directory = await claim(settings(), disk, registry, SeededRng(1))
+    with pytest.raises(DirectoryInUse):
+        await start(disk, registry)
+    await directory.release()
+    await start(disk, registry)
+
+
+async def test_a_refused_directory_is_not_left_locked() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    for _ in range(2):
+        with pytest.raises(ForeignDirectory):
+            await start(disk, registry, bookie_id="b2")
+
+
+@pytest.mark.parametrize("name", ["cookie", "FORMAT", "journal/cookie", "ledgers/cookie", "index/cookie"])
+async def test_damage_in_any_file_that_tells_the_identity_is_found_and_the_file_named(name: str) -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    path = f"{ROOT}/{name}"
+    good = disk.peek(path)
+    flipped = good[:5] + b"\xff" + good[6:]
+    for damaged in (good[:-1], good[: len(good) // 2], b"", bytes(len(good)), flipped, bytes(5000)):
+        await disk.replace_file(path, damaged)
+        with pytest.raises(DamagedFile, match=path):
+            await start(disk, registry)
+    await disk.replace_file(path, good)
+    await start(disk, registry)
+
+
+async def test_a_missing_format_file_is_named() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    await disk.unlink(f"{ROOT}/FORMAT")
+    with pytest.raises(DamagedFile, match=f"{ROOT}/FORMAT is missing"):
+        await start(disk, registry)
+
+
+async def test_a_directory_that_cannot_be_written_is_refused_in_one_sentence() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    disk.fail("write", "probe")
+    disk.fail("create", "probe")
+    with pytest.raises(DiskFailed, match=f"data directory {ROOT} cannot be written"):
+        await start(disk, registry)
+    disk.faults.clear()
+    await start(disk, registry)
+
+
+async def test_a_directory_with_too_little_room_is_refused_in_one_sentence() -> None:
+    disk, registry = SimDisk(capacity_bytes=1 << 20), Registry()
+    await start(disk, registry, min_free_bytes=1000)
+    with pytest.raises(DiskFull, match=f"{ROOT} has .* bytes free, {1 << 21} are needed"):
+        await start(disk, registry, min_free_bytes=1 << 21)
+
+
+async def test_a_bookie_id_that_cannot_be_one_is_refused_before_anything_is_written() -> None:
+    disk, registry = SimDisk(), Registry()
+    with pytest.raises(InvalidConfig):
+        await start(disk, registry, bookie_id="no spaces please")
+    assert set(await disk.list(ROOT)) == {"LOCK"}
+
+
+async def test_what_is_registered_is_what_lies_on_the_disk() -> None:
+    disk, registry = SimDisk(), Registry()
+    await start(disk, registry)
+    for name in ("cookie", "journal/cookie", "ledgers/cookie", "index/cookie"):
+        assert decode_cookie(disk.peek(f"{ROOT}/{name}"), name) == decode_cookie(registry.cookies["b1"], "metadata")

@@ -1,0 +1,268 @@
+"""The bytes of an entry log: what was encoded comes back, what was altered or belongs elsewhere does not."""
+
+import struct
+import uuid
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.bookie.storage import entry_log_format as fmt
+from tallybook.bookie.storage.entry_log_format import LedgerShare, LogFile, TableRow
+from tallybook.bookie.storage.location import Location
+from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
+
+UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+LOG = LogFile("/b/entrylog-0000000000000005.log", UUID.bytes, 5)
+ROWS = [TableRow(7, 3, 2, 3, 98), TableRow(7, 6, 5, 1, 200), TableRow(9, 0, -1, 16384, 131136)]
+
+
+def flips(data: bytes):
+    """Every single-bit change of ``data``."""
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bytes(changed)
+
+
+def decode_stretch(data: bytes, offset: int = BLOCK_BYTES, log: LogFile = LOG):
+    return fmt.decode_table(log, fmt.decode_stretch_header(log, offset, data), data)
+
+
+@st.composite
+def table_rows(draw):
+    count = draw(st.integers(1, MAX_BATCH_ENTRIES))
+    first = draw(st.integers(0, MAX_ID - count + 1))
+    lac, size = draw(st.integers(-1, first - 1)), draw(st.integers(65, 4000))
+    return TableRow(draw(st.integers(0, MAX_ID)), first, lac, count, size)
+
+
+# -- names and headers ----------------------------------------------------------------------
+
+
+@given(st.integers(0, MAX_ID))
+def test_a_file_name_gives_back_its_log_id_and_sorts_by_it(log_id):
+    assert fmt.parse_log_name(fmt.log_name(log_id)) == log_id
+    assert log_id == 0 or fmt.log_name(log_id - 1) < fmt.log_name(log_id)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cookie",
+        "LOCK",
+        "",
+        "entrylog-.log",
+        "entrylog-5.log",
+        "entrylog-000000000000000A.log",
+        "entrylog--000000000000005.log",
+        "entrylog-+000000000000005.log",
+        "entrylog-0000_00000000005.log",
+        "entrylog-8000000000000000.log",
+        "entrylog-0000000000000005.log.tmp",
+        "xentrylog-0000000000000005.log",
+        "entrylog-00000000000000005.log",
+    ],
+)
+def test_other_names_are_not_taken_for_entry_logs(name):
+    assert fmt.parse_log_name(name) is None
+
+
+def test_a_directory_uuid_must_be_one():
+    assert fmt.uuid_bytes(str(UUID)) == UUID.bytes
+    with pytest.raises(InvalidArgument, match="uuid"):
+        fmt.uuid_bytes("bookie-1")
+
+
+def test_a_log_header_is_one_block_and_says_which_log_it_begins():
+    block = fmt.encode_log_header(LOG)
+    assert len(block) == BLOCK_BYTES
+    assert fmt.decode_log_header(LOG.path, block) == LOG
+
+
+def test_no_damage_to_a_log_header_goes_unnoticed():
+    block = fmt.encode_log_header(LOG)
+    interesting = [*range(40), 100, 2000, *range(4088, 4096)]
+    for byte in interesting:
+        for bit in range(8):
+            changed = bytearray(block)
+            changed[byte] ^= 1 << bit
+            with pytest.raises(DamagedFile, match=LOG.path):
+                fmt.decode_log_header(LOG.path, changed)
+    for length in (0, 1, 32, BLOCK_BYTES - 1):
+        with pytest.raises(DamagedFile):
+            fmt.decode_log_header(LOG.path, block[:length])
+
+
+def test_a_header_of_another_version_is_refused_under_a_fitting_checksum():
+    block = bytearray(fmt.encode_log_header(LOG))
+    block[4] = 2
+    block[-4:] = struct.pack("<I", crc32c(bytes(block[:-4])))
+    with pytest.raises(DamagedFile, match="version 2"):
+        fmt.decode_log_header(LOG.path, block)
+
+
+def test_a_block_of_zeros_is_not_a_header():
+    with pytest.raises(DamagedFile):
+        fmt.decode_log_header(LOG.path, bytes(BLOCK_BYTES))
+
+
+# -- stretches ------------------------------------------------------------------------------
+
+
+@given(st.lists(table_rows(), min_size=1, max_size=20), st.integers(1, 10**6), st.data())
+def test_the_table_of_a_stretch_gives_every_batch_and_its_place(rows, block, data):
+    offset = block * BLOCK_BYTES
+    vouched = data.draw(st.integers(0, offset))
+    encoded = fmt.encode_stretch(LOG, offset, rows, vouched)
+    header = fmt.decode_stretch_header(LOG, offset, encoded)
+    assert (header.offset, header.batch_count, header.vouched) == (offset, len(rows), vouched)
+    assert header.batches_offset == offset + len(encoded)
+    assert header.end % BLOCK_BYTES == 0
+    assert 0 <= header.end - (header.batches_offset + sum(row.size for row in rows)) < BLOCK_BYTES
+    found = fmt.decode_table(LOG, header, encoded + b"batches follow")
+    assert [row for row, _ in found] == rows
+    expected = header.batches_offset
+    for row, location in found:
+        assert location == Location(5, expected, row.size, row.entry_count)
+        expected += row.size
+
+
+def test_every_flipped_bit_and_every_cut_of_a_stretch_head_is_detected():
+    encoded = fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS, 64)
+    for changed in flips(encoded):
+        with pytest.raises(DamagedFile, match=r"offset 4096"):
+            decode_stretch(changed)
+    for length in range(len(encoded)):
+        with pytest.raises(DamagedFile):
+            decode_stretch(encoded[:length])
+
+
+@pytest.mark.parametrize(
+    ("log", "offset"),
+    [
+        (LOG, 2 * BLOCK_BYTES),
+        (LOG._replace(log_id=6), BLOCK_BYTES),
+        (LOG._replace(directory_uuid=bytes(16)), BLOCK_BYTES),
+    ],
+)
+def test_an_intact_stretch_is_refused_at_another_offset_in_another_log_and_in_another_bookie(log, offset):
+    with pytest.raises(DamagedFile, match="belongs to"):
+        decode_stretch(fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS, 0), offset, log)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        TableRow(-1, 0, -1, 1, 100),
+        TableRow(1, -1, -1, 1, 100),
+        TableRow(1, MAX_ID, 0, 2, 100),
+        TableRow(1, 5, 5, 1, 100),
+        TableRow(1, 5, -2, 1, 100),
+        TableRow(1, 5, 4, 0, 100),
+        TableRow(1, 5, 4, MAX_BATCH_ENTRIES + 1, 100),
+        TableRow(1, 5, 4, 1, 64),
+        TableRow(1, 5, 4, 1, MAX_BATCH_BYTES + 1),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_under_a_fitting_checksum(row):
+    with pytest.raises(DamagedFile, match="cannot be"):
+        decode_stretch(fmt.encode_stretch(LOG, BLOCK_BYTES, [row], 0))
+
+
+def test_counts_that_would_fill_memory_are_refused_before_the_table_is_read():
+    for count, size in ((0, 100), (1001, 100), (2**32 - 1, 100), (1, 0), (1, MIB + 1), (1, 2**32 - 1)):
+        encoded = bytearray(fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS[:1], 0))
+        encoded[40:48] = struct.pack("<II", count, size)
+        with pytest.raises(DamagedFile, match="cannot be"):
+            fmt.decode_stretch_header(LOG, BLOCK_BYTES, encoded[:64])
+
+
+def test_a_stretch_cannot_vouch_for_what_lies_behind_it():
+    with pytest.raises(DamagedFile, match="vouches"):
+        decode_stretch(fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS, BLOCK_BYTES + 1))
+
+
+def test_sizes_that_do_not_add_up_are_refused_under_a_fitting_checksum():
+    encoded = bytearray(fmt.encode_stretch(LOG, BLOCK_BYTES, ROWS, 0))
+    encoded[44:48] = struct.pack("<I", 98)
+    encoded[60:64] = struct.pack("<I", crc32c(bytes(encoded[64:]), crc32c(bytes(encoded[:60]))))
+    with pytest.raises(DamagedFile, match="add up"):
+        decode_stretch(bytes(encoded))
+
+
+# -- the footer -----------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, MAX_ID), st.builds(LedgerShare, st.integers(1, 10**9), st.integers(1, 10**6)), max_size=300
+    ),
+    st.integers(1, 10**6),
+)
+def test_a_footer_gives_back_its_map_and_is_found_from_the_end(ledgers, block):
+    offset = block * BLOCK_BYTES
+    encoded = fmt.encode_footer(LOG, offset, ledgers)
+    assert len(encoded) == fmt.footer_bytes(len(ledgers))
+    assert len(encoded) % BLOCK_BYTES == 0
+    assert fmt.decode_end_mark(encoded[-16:]) == offset
+    footer = fmt.decode_footer(LOG, offset, encoded)
+    assert footer == fmt.Footer(offset, ledgers)
+    assert list(footer.ledgers) == sorted(ledgers)
+
+
+def test_every_flipped_bit_of_a_footer_is_detected_or_lies_in_its_padding():
+    ledgers = {7: LedgerShare(298, 2), 9: LedgerShare(131136, 1)}
+    encoded = fmt.encode_footer(LOG, BLOCK_BYTES, ledgers)
+    used = 64 + 2 * 24
+    for at, changed in enumerate(flips(encoded)):
+        if used <= at // 8 < len(encoded) - 16:
+            assert fmt.decode_footer(LOG, BLOCK_BYTES, changed).ledgers == ledgers
+            continue
+        with pytest.raises(DamagedFile, match=r"offset 4096"):
+            fmt.decode_footer(LOG, BLOCK_BYTES, changed)
+
+
+def test_a_cut_or_extended_footer_is_detected():
+    encoded = fmt.encode_footer(LOG, BLOCK_BYTES, {7: LedgerShare(298, 2)})
+    for length in (*range(130), len(encoded) - 512, len(encoded) - 1):
+        with pytest.raises(DamagedFile):
+            fmt.decode_footer(LOG, BLOCK_BYTES, encoded[:length])
+    with pytest.raises(DamagedFile):
+        fmt.decode_footer(LOG, BLOCK_BYTES, encoded + bytes(BLOCK_BYTES))
+
+
+@pytest.mark.parametrize("data", [b"", bytes(16), b"x" * 16, bytes(15)])
+def test_what_is_no_end_mark_is_not_taken_for_one(data):
+    assert fmt.decode_end_mark(data) is None
+
+
+def test_an_end_mark_of_another_kind_or_with_a_negative_offset_is_refused():
+    for body in (struct.pack("<q4s", 4096, b"TENX"), struct.pack("<q4s", -1, b"TEND")):
+        assert fmt.decode_end_mark(body + struct.pack("<I", crc32c(body))) is None
+
+
+def test_a_ledger_map_that_does_not_add_up_is_refused_under_a_fitting_checksum():
+    encoded = bytearray(fmt.encode_footer(LOG, BLOCK_BYTES, {7: LedgerShare(298, 2)}))
+    encoded[48:56] = struct.pack("<q", 299)
+    encoded[60:64] = struct.pack("<I", crc32c(bytes(encoded[64:88]), crc32c(bytes(encoded[:60]))))
+    with pytest.raises(DamagedFile, match="add up"):
+        fmt.decode_footer(LOG, BLOCK_BYTES, bytes(encoded))
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_raise_the_declared_error_and_no_other(data):
+    for decode in (
+        lambda: fmt.decode_log_header("/x", data),
+        lambda: decode_stretch(data),
+        lambda: decode_stretch(b"TSTR\x01\0\0\0" + UUID.bytes + struct.pack("<qq", 5, BLOCK_BYTES) + data),
+        lambda: fmt.decode_footer(LOG, BLOCK_BYTES, data),
+        lambda: fmt.decode_footer(
+            LOG, BLOCK_BYTES, b"TFTR\x01\0\0\0" + UUID.bytes + struct.pack("<qq", 5, BLOCK_BYTES) + data
+        ),
+    ):
+        with pytest.raises(DamagedFile):
+            decode()

@@ -1,0 +1,737 @@
+"""The entry logs on a simulated disk: where batches go, what comes back, and what a failure leaves."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from tallybook.bookie.storage.entry_log import EntryLogs
+from tallybook.bookie.storage.entry_log_format import LedgerShare, log_name
+from tallybook.bookie.storage.location import IndexRow, Location
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import StorageSettings
+from tallybook.core.errors import (
+    DamagedFile,
+    DiskFailed,
+    DiskFull,
+    EntryCorrupt,
+    EntryUnknown,
+    InvalidBatch,
+    InvariantViolation,
+)
+from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.deterministic import Effect, SimClock, SimDisk, run_seed
+from tallybook.runtime.rng import SeededRng
+
+HOME = "/b/ledgers"
+UUID = str(uuid.UUID(int=77))
+
+
+def batch(ledger_id: int, first: int, payload_bytes: int = 100, count: int = 2) -> bytes:
+    payloads = [bytes([first % 251]) * payload_bytes] * count
+    return encode_batch(
+        ledger_id, first, payloads, lac=first - 1, ledger_length=payload_bytes * (first + count), written_at_us=1
+    )
+
+
+def row_of(data: bytes, location: Location) -> IndexRow:
+    return IndexRow(int.from_bytes(data[16:24], "little"), int.from_bytes(data[24:32], "little"), location)
+
+
+async def open_logs(disk: SimDisk, *, clock=None, directory_uuid: str = UUID, **settings) -> EntryLogs:
+    await disk.make_directory(HOME)
+    settings = StorageSettings(**{"entry_log_bytes": 64 * KIB} | settings)
+    return await EntryLogs.open(disk, HOME, directory_uuid, settings, clock or RealClock())
+
+
+async def written(disk: SimDisk, batches, **settings) -> tuple[EntryLogs, list[IndexRow]]:
+    """Logs that hold ``batches``, synced, and a row for each."""
+    logs = await open_logs(disk, **settings)
+    locations = await logs.append(batches)
+    await logs.sync()
+    return logs, [row_of(data, location) for data, location in zip(batches, locations, strict=True)]
+
+
+async def append_and_sync(logs: EntryLogs, batches) -> None:
+    await logs.append(batches)
+    await logs.sync()
+
+
+def path_of(log_id: int) -> str:
+    return f"{HOME}/{log_name(log_id)}"
+
+
+def operations(disk: SimDisk, name: str) -> list[tuple[str, int, int]]:
+    return [(op.path, op.offset, op.size) for op in disk.trace if op.name == name]
+
+
+async def scanned(logs: EntryLogs, log_id: int):
+    return [(row.ledger_id, row.first_entry_id, location) async for row, location in logs.scan(log_id)]
+
+
+async def scanned_with_error(logs: EntryLogs, log_id: int):
+    """What a scan gave before it ended in an error, and the error."""
+    found = []
+    try:
+        async for row, location in logs.scan(log_id):
+            found.append((row.ledger_id, row.first_entry_id, location))
+    except DamagedFile as error:
+        return found, error
+    pytest.fail("the scan reported no damage")
+
+
+# -- appending and reading ------------------------------------------------------------------
+
+
+async def test_what_was_appended_is_read_back_byte_for_byte_before_and_after_the_sync():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    batches = [batch(7, 0), batch(7, 2, 3000), batch(9, 0, 0, 1)]
+    locations = await logs.append(batches)
+    for synced in (False, True):
+        for data, location in zip(batches, locations, strict=True):
+            row = row_of(data, location)
+            assert await logs.read(row.ledger_id, row.first_entry_id, location) == data, synced
+        await logs.sync()
+    await logs.close()
+
+
+async def test_batches_lie_in_the_file_as_they_were_sent_and_each_append_begins_on_a_boundary():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0), batch(7, 2)])
+    (third,) = await logs.append([batch(8, 0)])
+    data = disk.peek(path_of(1))
+    for row, sent in zip(rows, [batch(7, 0), batch(7, 2)], strict=True):
+        at = row.location
+        assert data[at.offset : at.offset + at.size] == sent
+        assert at.entry_count == 2
+    assert (third.offset - 64 - 32) % BLOCK_BYTES == 0
+    assert len(data) % BLOCK_BYTES == 0
+    await logs.close()
+
+
+async def test_opening_writes_nothing_and_the_first_append_makes_a_log_whose_name_and_header_are_durable():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    before = disk.operations
+    assert logs.log_ids == []
+    assert logs.current_log_id is None
+    assert await disk.list(HOME) == []
+    assert disk.operations == before + 1
+    await logs.append([batch(7, 0)])
+    survivor = disk.image({})
+    assert await survivor.list(HOME) == [log_name(1)]
+    assert survivor.peek(path_of(1))[:4] == b"TLOG"
+    await logs.close()
+
+
+async def test_after_a_sync_everything_appended_survives_a_power_loss():
+    disk = SimDisk()
+    batches = [batch(7, i, 3000) for i in range(0, 80, 2)]
+    _, rows = await written(disk, batches)
+    disk.crash(SeededRng(1))
+    logs = await open_logs(disk)
+    for row, data in zip(rows, batches, strict=True):
+        assert await logs.read(row.ledger_id, row.first_entry_id, row.location) == data
+    await logs.close()
+
+
+async def test_large_appends_are_written_in_stretches_of_at_most_a_mebibyte_of_batches():
+    disk = SimDisk()
+    batches = [batch(7, i, 50_000) for i in range(0, 60, 2)]
+    logs, rows = await written(disk, batches, entry_log_bytes=64 * MIB)
+    writes = [size for path, offset, size in operations(disk, "write") if offset]
+    assert max(writes) <= MIB + 36 * KIB
+    assert len(writes) == 3
+    assert await logs.read_many(rows) == batches
+    await logs.close()
+
+
+async def test_thousands_of_tiny_batches_make_stretches_of_at_most_a_thousand():
+    disk = SimDisk()
+    batches = [batch(7, i, 0, 1) for i in range(2_500)]
+    logs, rows = await written(disk, batches, entry_log_bytes=64 * MIB)
+    assert len([1 for _, offset, _ in operations(disk, "write") if offset]) == 3
+    assert await logs.read_many(rows) == batches
+    assert [first for _, first, _ in await scanned(logs, 1)] == list(range(2_500))
+    await logs.close()
+
+
+async def test_a_full_log_is_finished_by_the_next_append_and_one_append_never_spans_two():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    for number in range(4):
+        locations = await logs.append([batch(7, 100 * number + i, 5000) for i in range(0, 20, 2)])
+        assert {location.log_id for location in locations} == {1 + number}
+        await logs.sync()
+    assert logs.log_ids == [1, 2, 3, 4]
+    assert logs.current_log_id == 4
+    for log_id in (1, 2, 3):
+        assert disk.peek(path_of(log_id))[-8:-4] == b"TEND"
+    assert disk.peek(path_of(4))[-8:-4] != b"TEND"
+    await logs.close()
+
+
+async def test_a_sync_covers_a_log_that_was_finished_since_the_last_one():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    (first,) = await logs.append([batch(7, 0, 40_000)])
+    (second,) = await logs.append([batch(7, 2, 40_000)])
+    (third,) = await logs.append([batch(7, 4)])
+    assert [each.log_id for each in (first, second, third)] == [1, 2, 3]
+    await logs.sync()
+    survivor = await open_logs(disk.image({}))
+    for first_id, location in ((0, first), (2, second), (4, third)):
+        assert await survivor.read(7, first_id, location)
+    await logs.close()
+    await survivor.close()
+
+
+async def test_a_sync_with_nothing_new_does_not_touch_the_disk():
+    disk = SimDisk()
+    logs, _ = await written(disk, [batch(7, 0)])
+    before = disk.operations
+    await logs.sync()
+    assert disk.operations == before
+    await logs.close()
+
+
+async def test_an_unfinished_log_is_left_alone_by_the_next_life():
+    disk = SimDisk()
+    await written(disk, [batch(7, 0)])
+    before = disk.peek(path_of(1))
+    disk.crash(SeededRng(1))
+    logs = await open_logs(disk)
+    assert logs.log_ids == [1]
+    (location,) = await logs.append([batch(7, 2)])
+    assert location.log_id == 2
+    assert disk.peek(path_of(1)) == before
+    await logs.close()
+
+
+async def test_files_of_other_kinds_are_ignored_and_a_missing_directory_is_refused():
+    disk = SimDisk()
+    await disk.make_directory(HOME)
+    for name in ("cookie", "entrylog-7.log", "entrylog-00000000000000ff.log"):
+        await (await disk.open(f"{HOME}/{name}", create=True)).close()
+    logs = await open_logs(disk)
+    assert logs.log_ids == [255]
+    (location,) = await logs.append([batch(7, 0)])
+    assert location.log_id == 256
+    await logs.close()
+    with pytest.raises(DamagedFile, match="/nowhere"):
+        await EntryLogs.open(disk, "/nowhere", UUID, StorageSettings(), RealClock())
+
+
+async def test_something_that_is_no_batch_is_refused_and_nothing_of_the_append_is_kept():
+    disk = SimDisk()
+    logs, _ = await written(disk, [batch(7, 0)])
+    before = disk.peek(path_of(1))
+    tiny = [batch(7, 2 + i, 0, 1) for i in range(1_200)]
+    with pytest.raises(InvalidBatch):
+        await logs.append([*tiny, b"no batch"])
+    assert disk.peek(path_of(1)) == before
+    (location,) = await logs.append([batch(7, 2)])
+    assert await logs.read(7, 2, location) == batch(7, 2)
+    assert await logs.ledger_map(1) == {7: LedgerShare(2 * len(batch(7, 0)), 2)}
+    await logs.close()
+
+
+# -- what reads say of damage ---------------------------------------------------------------
+
+
+async def test_every_flipped_bit_of_a_stored_batch_is_corrupt_and_the_message_names_file_and_offset():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0, 20)])
+    (row,) = rows
+    for byte in range(row.location.size):
+        disk.rot.flip_bit(path_of(1), row.location.offset + byte, byte % 8)
+        with pytest.raises(EntryCorrupt, match=rf"{log_name(1)}, offset {row.location.offset}\b"):
+            await logs.read(7, 0, row.location)
+        disk.rot.flip_bit(path_of(1), row.location.offset + byte, byte % 8)
+    assert await logs.read(7, 0, row.location) == batch(7, 0, 20)
+    await logs.close()
+
+
+async def test_an_intact_batch_under_the_wrong_row_is_corrupt():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0), batch(7, 2), batch(8, 0)])
+    here = rows[0].location
+    for wrong in (
+        (8, 0, here),
+        (7, 2, here),
+        (7, 0, rows[1].location),
+        (7, 0, rows[2].location),
+        (7, 0, here._replace(entry_count=1)),
+        (7, 0, here._replace(size=here.size - 1)),
+        (7, 0, here._replace(size=here.size + 1)),
+        (7, 0, here._replace(offset=here.offset + 1)),
+        (7, 0, here._replace(offset=10**9)),
+    ):
+        with pytest.raises(EntryCorrupt):
+            await logs.read(*wrong)
+    await logs.close()
+
+
+async def test_two_batches_swapped_on_the_disk_are_both_corrupt():
+    # J18: a misdirected write. Both are intact; neither is where its row says.
+    disk = SimDisk()
+    batches = [batch(7, 0), batch(7, 2)]
+    logs, rows = await written(disk, batches)
+    for row, other in zip(rows, reversed(batches), strict=True):
+        disk.rot.overwrite(path_of(1), row.location.offset, other)
+    for row in rows:
+        with pytest.raises(EntryCorrupt):
+            await logs.read(7, row.first_entry_id, row.location)
+    await logs.close()
+
+
+async def test_a_missing_log_is_unknown_and_named():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)])
+    disk.rot.remove(path_of(1))
+    with pytest.raises(EntryUnknown, match=f"{path_of(1)} is missing"):
+        await logs.read(7, 0, rows[0].location)
+    with pytest.raises(EntryUnknown, match=path_of(9)):
+        await logs.read(7, 0, rows[0].location._replace(log_id=9))
+    await logs.close()
+
+
+async def test_a_log_that_was_cut_off_is_corrupt_and_a_disk_that_refuses_is_unknown():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)])
+    disk.fail("read", path_of(1))
+    with pytest.raises(EntryUnknown, match=path_of(1)):
+        await logs.read(7, 0, rows[0].location)
+    assert await logs.read(7, 0, rows[0].location) == batch(7, 0)
+    disk.rot.truncate(path_of(1), rows[0].location.offset + 5)
+    with pytest.raises(EntryCorrupt, match=path_of(1)):
+        await logs.read(7, 0, rows[0].location)
+    await logs.close()
+
+
+# -- many at once ---------------------------------------------------------------------------
+
+
+async def test_adjacent_batches_are_read_in_one_piece_also_across_stretches():
+    disk = SimDisk()
+    logs = await open_logs(disk, entry_log_bytes=MIB)
+    batches, rows = [], []
+    for number in range(5):
+        piece = [batch(7, 10 * number + i, 3000) for i in range(0, 10, 2)]
+        rows += [row_of(data, at) for data, at in zip(piece, await logs.append(piece), strict=True)]
+        batches += piece
+    disk.trace.clear()
+    assert await logs.read_many(rows) == batches
+    assert len(operations(disk, "read")) == 1
+    await logs.close()
+
+
+async def test_a_read_grows_no_larger_than_a_mebibyte_unless_one_batch_is():
+    disk = SimDisk()
+    batches = [batch(7, i, 100_000) for i in range(0, 24, 2)]
+    logs, rows = await written(disk, batches, entry_log_bytes=64 * MIB)
+    disk.trace.clear()
+    assert await logs.read_many(rows) == batches
+    sizes = [size for _, _, size in operations(disk, "read")]
+    assert len(sizes) == 3
+    assert max(sizes) <= MIB
+    await logs.close()
+
+
+async def test_batches_far_apart_in_other_logs_or_out_of_order_are_read_one_by_one():
+    disk = SimDisk()
+    batches = [batch(7, 0, 30_000), batch(8, 0, 30_000), batch(7, 2)]
+    logs, rows = await written(disk, batches)
+    (other,) = await logs.append([batch(7, 4)])
+    wanted = [rows[0], rows[2], row_of(batch(7, 4), other), rows[0]]
+    disk.trace.clear()
+    assert await logs.read_many(wanted) == [batches[0], batches[2], batch(7, 4), batches[0]]
+    assert len(operations(disk, "read")) == 4
+    assert await logs.read_many([]) == []
+    await logs.close()
+
+
+async def test_damage_ends_a_run_before_it_and_is_raised_only_for_the_first_batch():
+    disk = SimDisk()
+    batches = [batch(7, i) for i in range(0, 10, 2)]
+    logs, rows = await written(disk, batches)
+    disk.rot.flip_bit(path_of(1), rows[2].location.offset + 70)
+    assert await logs.read_many(rows) == batches[:2]
+    with pytest.raises(EntryCorrupt):
+        await logs.read_many(rows[2:])
+    assert await logs.read_many(rows[3:]) == batches[3:]
+    await logs.close()
+
+
+async def test_a_sector_that_cannot_be_read_costs_its_batch_and_not_its_neighbours():
+    disk = SimDisk()
+    batches = [batch(7, i) for i in range(0, 10, 2)]
+    logs, rows = await written(disk, batches)
+    disk.fail("read", path_of(1))  # the one large read; the small ones succeed
+    assert await logs.read_many(rows) == batches
+    disk.fail("read", path_of(1), nth=1)
+    disk.fail("read", path_of(1), nth=3)  # large, then the second small one
+    assert await logs.read_many(rows) == batches[:1]
+    await logs.close()
+
+
+async def test_reads_go_on_while_an_append_takes_its_time():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)])
+    disk.fail("write", error=None, delay_seconds=0.05)
+    append = asyncio.ensure_future(logs.append([batch(7, 2)]))
+    await asyncio.sleep(0)
+    assert await logs.read(7, 0, rows[0].location) == batch(7, 0)
+    assert not append.done()
+    await append
+    await logs.close()
+
+
+# -- failures -------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_leaves_the_log_as_it_was_and_the_append_can_be_tried_again():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)], entry_log_bytes=64 * MIB)
+    before = disk.peek(path_of(1))
+    more = [batch(7, 2 + i, 60_000) for i in range(0, 60, 2)]
+    disk.capacity_bytes = len(before) + 2 * MIB
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            await logs.append(more)
+        assert disk.peek(path_of(1)) == before
+    disk.capacity_bytes = 64 * MIB
+    locations = await logs.append(more)
+    await logs.sync()
+    assert await logs.read_many([row_of(*each) for each in zip(more, locations, strict=True)])
+    assert await logs.read(7, 0, rows[0].location) == batch(7, 0)
+    assert (await logs.ledger_map(1))[7].batches == 31
+    await logs.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+async def test_a_disk_too_full_for_a_new_log_leaves_no_file_behind(operation):
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    disk.fail(operation, log_name(1), error=DiskFull)
+    with pytest.raises(DiskFull):
+        await logs.append([batch(7, 0)])
+    assert await disk.list(HOME) == []
+    (location,) = await logs.append([batch(7, 0)])
+    await logs.sync()
+    assert await logs.read(7, 0, location) == batch(7, 0)
+    await logs.close()
+
+
+async def test_a_disk_too_full_for_a_footer_keeps_the_log_open_for_another_try():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0, 40_000)])
+    before = disk.peek(path_of(1))
+    disk.fail("write", path_of(1), error=DiskFull, effect=Effect.PART)
+    with pytest.raises(DiskFull):
+        await logs.append([batch(7, 2)])
+    assert disk.peek(path_of(1)) == before
+    (location,) = await logs.append([batch(7, 2)])
+    assert location.log_id == 2
+    assert await logs.ledger_map(1) == {7: LedgerShare(rows[0].location.size, 1)}
+    await logs.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "truncate"])
+async def test_after_a_failure_whose_effect_is_unknown_nothing_more_is_written(operation):
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)])
+    if operation == "truncate":
+        disk.fail("write", path_of(1), error=DiskFull)
+    disk.fail(operation, path_of(1))
+    with pytest.raises(DiskFailed):
+        await append_and_sync(logs, [batch(7, 2)])
+    before = disk.operations
+    for attempt in (lambda: logs.append([batch(7, 2)]), logs.sync, lambda: logs.remove(1)):
+        with pytest.raises(DiskFailed, match="no more changes"):
+            await attempt()
+    assert disk.operations == before, "a failed sync was followed by another operation"
+    assert await logs.read(7, 0, rows[0].location) == batch(7, 0)
+    await logs.close()
+
+
+async def test_an_append_that_was_cancelled_is_not_followed_by_another():
+    # The write it began may still reach the file, behind the back of whoever writes there next.
+    disk = SimDisk()
+    logs, _ = await written(disk, [batch(7, 0)])
+    disk.fail("write", error=None, delay_seconds=5.0)
+    append = asyncio.ensure_future(logs.append([batch(7, 2)]))
+    await asyncio.sleep(0)
+    append.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await append
+    with pytest.raises(DiskFailed, match="Cancelled"):
+        await logs.append([batch(7, 2)])
+    await logs.close()
+
+
+async def test_a_directory_that_vanished_fails_the_append():
+    disk = SimDisk()
+    await disk.make_directory(HOME)
+    logs = await open_logs(disk)
+    disk.fail("create", error=DiskFailed)
+    with pytest.raises(DiskFailed):
+        await logs.append([batch(7, 0)])
+    await logs.close()
+
+
+# -- closing --------------------------------------------------------------------------------
+
+
+async def test_closing_finishes_the_current_log_durably():
+    disk = SimDisk()
+    logs, _ = await written(disk, [batch(7, 0)])
+    await logs.append([batch(8, 0)])
+    await logs.close()
+    survivor = await open_logs(disk.image({}))
+    assert await survivor.ledger_map(1) == {7: LedgerShare(len(batch(7, 0)), 1), 8: LedgerShare(len(batch(8, 0)), 1)}
+    with pytest.raises(DiskFailed, match="closed"):
+        await logs.append([batch(7, 2)])
+    await survivor.close()
+
+
+async def test_closing_twice_or_with_nothing_written_does_nothing():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    await logs.close()
+    await logs.close()
+    assert await disk.list(HOME) == []
+
+
+async def test_closing_on_a_full_disk_leaves_the_log_unfinished_and_readable():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)])
+    disk.capacity_bytes = 1
+    await logs.close()
+    again = await open_logs(disk)
+    assert await again.read(7, 0, rows[0].location) == batch(7, 0)
+    assert await again.ledger_map(1) == {7: LedgerShare(len(batch(7, 0)), 1)}
+    await again.close()
+
+
+async def test_closing_lets_go_of_every_file_even_when_the_last_sync_fails():
+    disk = SimDisk()
+    logs, rows = await written(disk, [batch(7, 0)])
+    await logs.read(7, 0, rows[0].location)
+    disk.fail("sync")
+    with pytest.raises(DiskFailed):
+        await logs.close()
+    assert all(file.handles == 0 for file in disk.state.files.values())
+
+
+# -- whole logs -----------------------------------------------------------------------------
+
+
+async def some_stretches(disk: SimDisk, count: int = 4) -> tuple[EntryLogs, list[list[IndexRow]]]:
+    """One unfinished log with a stretch for each of ``count`` synced appends of three batches."""
+    logs = await open_logs(disk, entry_log_bytes=MIB)
+    stretches = []
+    for number in range(count):
+        piece = [batch(7, 10 * number + i, 900) for i in (0, 2)] + [batch(8, 10 * number, 900)]
+        stretches.append([row_of(*each) for each in zip(piece, await logs.append(piece), strict=True)])
+        await logs.sync()
+    return logs, stretches
+
+
+def listed(stretches) -> list[tuple[int, int, Location]]:
+    return [(row.ledger_id, row.first_entry_id, row.location) for rows in stretches for row in rows]
+
+
+async def test_a_scan_lists_every_batch_in_order_and_reads_only_the_tables():
+    disk = SimDisk()
+    batches = [batch(7, i, 40_000) for i in range(0, 60, 2)]
+    logs, rows = await written(disk, batches, entry_log_bytes=64 * MIB)
+    disk.trace.clear()
+    assert await scanned(logs, 1) == listed([rows])
+    assert sum(size for _, _, size in operations(disk, "read")) < 200_000
+    await logs.close()
+    assert await scanned(logs, 1) == listed([rows])
+
+
+async def test_a_damaged_table_costs_its_stretch_and_is_reported_at_the_end():
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    offset = stretches[1][0].location.offset - 64 - 3 * 32
+    disk.rot.flip_bit(path_of(1), offset + 70)
+    found, error = await scanned_with_error(logs, 1)
+    assert found == listed([stretches[0], *stretches[2:]])
+    assert f"{log_name(1)}, offset {offset}:" in error.message
+    crashed = await open_logs(disk.image({}))
+    with pytest.raises(DamagedFile):
+        await crashed.ledger_map(1)
+    await crashed.close()
+    await logs.close()
+
+
+async def test_a_damaged_batch_is_still_listed_so_that_nobody_takes_it_for_absent():
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    location = stretches[1][1].location
+    disk.rot.overwrite(path_of(1), location.offset, bytes(location.size))
+    assert await scanned(logs, 1) == listed(stretches)
+    await logs.close()
+
+
+async def test_a_tail_that_nobody_vouches_for_ends_the_scan_quietly():
+    # What a power loss leaves of an append that was never synced: no row points there.
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    disk.rot.zero_sector(path_of(1), (stretches[3][0].location.offset - 160) // 512)
+    assert await scanned(logs, 1) == listed(stretches[:3])
+    disk.rot.truncate(path_of(1), stretches[3][0].location.offset)
+    assert await scanned(logs, 1) == listed(stretches[:3])
+    await logs.close()
+
+
+async def test_the_footer_vouches_for_all_of_the_log():
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    await logs.close()
+    disk.rot.zero_sector(path_of(1), (stretches[3][0].location.offset - 160) // 512)
+    with pytest.raises(DamagedFile):
+        await scanned(logs, 1)
+
+
+async def test_a_damaged_header_hides_no_batch_and_is_reported():
+    # E01: a garbage header must not make a log look empty.
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    disk.rot.overwrite(path_of(1), 0, b"garbage!")
+    found, error = await scanned_with_error(logs, 1)
+    assert found == listed(stretches)
+    assert f"{log_name(1)}, offset 0:" in error.message
+    await logs.close()
+
+
+async def test_a_log_of_another_bookie_or_another_id_under_our_name_is_reported():
+    disk = SimDisk()
+    foreign, _ = await written(disk, [batch(7, 0)], directory_uuid=str(uuid.UUID(int=5)))
+    await foreign.close()
+    disk.rot.duplicate(path_of(1), path_of(2))
+    logs = await open_logs(disk)
+    for log_id in (1, 2):
+        with pytest.raises(DamagedFile, match="offset 0: the file is entry log 1"):
+            await scanned(logs, log_id)
+    await logs.close()
+
+
+async def test_what_a_crash_during_the_creation_of_a_log_leaves_counts_as_empty():
+    disk = SimDisk()
+    for name, data in ((log_name(1), b""), (log_name(2), bytes(512)), (log_name(3), b"x" * 4096)):
+        await disk.make_directory(HOME)
+        await disk.replace_file(f"{HOME}/{name}", data)
+    logs = await open_logs(disk)
+    for log_id in (1, 2, 3):
+        assert await scanned(logs, log_id) == []
+        assert await logs.ledger_map(log_id) == {}
+    await logs.close()
+
+
+async def test_scanning_a_missing_log_is_an_error_and_not_an_empty_log():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    with pytest.raises(DamagedFile, match=path_of(3)):
+        await scanned(logs, 3)
+    with pytest.raises(DamagedFile, match=path_of(3)):
+        await logs.ledger_map(3)
+    await logs.close()
+
+
+async def test_bytes_of_a_client_that_look_like_a_stretch_are_not_taken_for_one():
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk, 1)
+    true_head = disk.peek(path_of(1))[BLOCK_BYTES : 2 * BLOCK_BYTES]
+    # A payload that begins 168 bytes into its stretch, filled so that the copies lie on boundaries.
+    payload = bytes(BLOCK_BYTES - 64 - 32 - 64 - 8) + true_head * 8
+    evil = encode_batch(9, 0, [payload], lac=-1, ledger_length=len(payload), written_at_us=0)
+    (location,) = await logs.append([evil])
+    await logs.sync()
+    after = [row_of(batch(7, 50), (await logs.append([batch(7, 50)]))[0])]
+    assert disk.peek(path_of(1))[location.offset + BLOCK_BYTES - 96 :][:4] == b"TSTR"
+    disk.rot.flip_bit(path_of(1), location.offset - 96 + 61)
+    found, error = await scanned_with_error(logs, 1)
+    assert found == listed([stretches[0], after])
+    assert f"offset {location.offset - 96}:" in error.message
+    await logs.close()
+
+
+async def test_the_ledger_map_of_a_finished_log_comes_from_its_footer_and_else_from_its_tables():
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    size = stretches[0][0].location.size
+    expected = {7: LedgerShare(8 * size, 8), 8: LedgerShare(4 * size, 4)}
+    assert await logs.ledger_map(1) == expected
+    crashed = await open_logs(disk.image({}))
+    assert await crashed.ledger_map(1) == expected
+    await logs.close()
+    again = await open_logs(disk)
+    disk.trace.clear()
+    assert await again.ledger_map(1) == expected
+    assert sum(each for _, _, each in operations(disk, "read")) < 2 * BLOCK_BYTES
+    disk.rot.flip_bit(path_of(1), len(disk.peek(path_of(1))) - 3)
+    assert await again.ledger_map(1) == expected
+    await crashed.close()
+    await again.close()
+
+
+# -- removing -------------------------------------------------------------------------------
+
+
+async def test_a_removed_log_is_gone_durably_and_its_id_is_not_used_again():
+    disk = SimDisk()
+    logs = await open_logs(disk)
+    for number in range(3):
+        (location,) = await logs.append([batch(7, 2 * number, 40_000)])
+        await logs.read(7, 2 * number, location)
+    await logs.sync()
+    await logs.remove(2)
+    assert logs.log_ids == [1, 3]
+    assert await disk.image({}).list(HOME) == [log_name(1), log_name(3)]
+    with pytest.raises(EntryUnknown, match=path_of(2)):
+        await logs.read(7, 2, location._replace(log_id=2))
+    (location,) = await logs.append([batch(7, 6)])
+    assert location.log_id == 4
+    await logs.close()
+
+
+async def test_the_log_being_written_cannot_be_removed():
+    logs, _ = await written(SimDisk(), [batch(7, 0)])
+    with pytest.raises(InvariantViolation):
+        await logs.remove(1)
+    await logs.close()
+
+
+# -- pacing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("paced", "low", "high"), [(True, 3.5, 4.5), (False, 0.0, 0.1)])
+def test_a_paced_append_keeps_to_its_rate_and_an_urgent_one_does_not(paced, low, high):
+    async def scenario(world):
+        logs = await open_logs(SimDisk(), clock=SimClock(), entry_log_bytes=64 * MIB, flush_bytes_per_second=MIB)
+        await logs.append([batch(7, i, 100_000) for i in range(0, 42, 2)], paced=paced)
+        seconds = world.clock.monotonic()
+        await logs.close()
+        return seconds
+
+    assert low <= run_seed(1, scenario).value <= high
+
+
+def test_time_without_writes_is_not_saved_up():
+    async def scenario(world):
+        logs = await open_logs(SimDisk(), clock=SimClock(), entry_log_bytes=64 * MIB, flush_bytes_per_second=MIB)
+        await logs.append([batch(7, 0)])
+        await world.clock.sleep(100.0)
+        start = world.clock.monotonic()
+        await logs.append([batch(7, i, 100_000) for i in range(2, 42, 2)])
+        seconds = world.clock.monotonic() - start
+        await logs.close()
+        return seconds
+
+    assert run_seed(1, scenario).value > 3.0

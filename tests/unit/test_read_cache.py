@@ -1,0 +1,192 @@
+"""The read cache: within its bytes, right by entry id, and not swept clean by one pass over a large ledger."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.bookie.storage.read_cache import ReadCache
+from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
+
+SIZE = 1000
+COST = SIZE + BATCH_OVERHEAD_BYTES
+ENTRIES = 10
+
+
+def body(ledger_id: int, first: int) -> bytes:
+    return b"%d/%d" % (ledger_id, first) + bytes(SIZE - len(b"%d/%d" % (ledger_id, first)))
+
+
+def put(cache: ReadCache, ledger_id: int, number: int) -> None:
+    first = ENTRIES * number
+    cache.put(ledger_id, first, first + ENTRIES - 1, body(ledger_id, first))
+
+
+def read(cache: ReadCache, ledger_id: int, number: int) -> bool:
+    """Read a batch as a bookie does: from the cache, else from "disk" into the cache. Whether it was a hit."""
+    found = cache.find(ledger_id, ENTRIES * number)
+    if found is None:
+        put(cache, ledger_id, number)
+        return False
+    assert found.batch == body(ledger_id, ENTRIES * number)
+    return True
+
+
+def test_every_entry_of_a_batch_finds_it_and_its_neighbours_do_not():
+    cache = ReadCache(100 * COST)
+    cache.put(7, 10, 14, b"batch")
+    assert [cache.find(7, each) is not None for each in range(8, 17)] == [False, False, *[True] * 5, False, False]
+    assert cache.find(7, 12) == (7, 10, 14, b"batch")
+    assert cache.find(6, 12) is None
+    assert cache.find(8, 12) is None
+
+
+def test_the_right_batch_is_found_whatever_the_order_of_arrival():
+    cache = ReadCache(100 * COST)
+    numbers = list(range(50))
+    random.Random(3).shuffle(numbers)
+    for number in numbers:
+        put(cache, 7, number)
+    for number in range(50):
+        assert cache.find(7, ENTRIES * number + 7).batch == body(7, ENTRIES * number)
+
+
+def test_a_batch_that_is_held_already_is_not_counted_twice():
+    cache = ReadCache(100 * COST)
+    put(cache, 7, 0)
+    put(cache, 7, 0)
+    assert (len(cache), cache.held_bytes) == (1, COST)
+
+
+def test_nothing_is_kept_beyond_the_budget_and_nothing_larger_than_it():
+    cache = ReadCache(10 * COST)
+    for number in range(100):
+        put(cache, 7, number)
+        assert cache.held_bytes <= 10 * COST
+    assert len(cache) == 10
+    cache.put(8, 0, 0, bytes(10 * COST))
+    assert cache.find(8, 0) is None
+
+
+def test_a_cache_of_no_bytes_keeps_nothing():
+    cache = ReadCache(0)
+    put(cache, 7, 0)
+    assert (len(cache), cache.held_bytes, cache.find(7, 0)) == (0, 0, None)
+
+
+def test_hits_and_misses_are_counted():
+    cache = ReadCache(10 * COST)
+    for number in (0, 0, 1, 0):
+        read(cache, 7, number)
+    assert (cache.hits, cache.misses) == (2, 2)
+
+
+def test_a_forgotten_ledger_is_gone_and_gives_its_bytes_back():
+    cache = ReadCache(100 * COST)
+    for number in range(5):
+        put(cache, 7, number)
+        put(cache, 8, number)
+    for _ in range(3):
+        read(cache, 7, 1)
+    cache.forget(7)
+    cache.forget(9)
+    assert [cache.find(7, ENTRIES * number) for number in range(5)] == [None] * 5
+    assert all(cache.find(8, ENTRIES * number) for number in range(5))
+    assert cache.held_bytes == 5 * COST
+
+
+# -- what stays -----------------------------------------------------------------------------
+
+
+def warm(cache: ReadCache, count: int) -> None:
+    """Batches that readers come back to, among others that pass."""
+    for turn in range(20):
+        for number in range(count):
+            read(cache, 1, number)
+            read(cache, 2, 100_000 + 1000 * turn + number)
+
+
+def test_a_scan_of_a_large_ledger_spares_what_readers_come_back_to():
+    cache = ReadCache(100 * COST)
+    warm(cache, 50)
+    for number in range(5_000):
+        assert not read(cache, 3, number)
+    survivors = sum(cache.find(1, ENTRIES * number) is not None for number in range(50))
+    assert survivors >= 48
+
+
+def test_hits_go_on_while_a_scan_runs_beside():
+    cache = ReadCache(100 * COST)
+    warm(cache, 50)
+    hits = tries = 0
+    draws = random.Random(1)
+    for number in range(10_000):
+        read(cache, 3, number)
+        if number % 4 == 0:
+            hits += read(cache, 1, draws.randrange(50))
+            tries += 1
+    assert hits / tries > 0.95
+
+
+def test_reading_a_ledger_once_entry_by_entry_is_a_scan_too():
+    cache = ReadCache(100 * COST)
+    warm(cache, 50)
+    for number in range(2_000):
+        for entry_id in range(ENTRIES * number, ENTRIES * (number + 1)):
+            if cache.find(3, entry_id) is None:
+                put(cache, 3, number)
+    survivors = sum(cache.find(1, ENTRIES * number) is not None for number in range(50))
+    assert survivors >= 48
+
+
+def test_what_was_hot_once_gives_way_to_what_is_hot_now():
+    cache = ReadCache(100 * COST)
+    warm(cache, 80)
+    for _ in range(30):
+        for number in range(80):
+            read(cache, 4, number)
+    assert all(cache.find(4, ENTRIES * number) for number in range(80))
+
+
+def test_a_batch_that_returns_soon_after_it_left_is_kept_longer():
+    cache = ReadCache(100 * COST)
+    for number in range(100):
+        put(cache, 9, number)
+    put(cache, 1, 0)
+    for number in range(100, 200):
+        read(cache, 9, number)
+    assert not read(cache, 1, 0)
+    for number in range(200, 1_200):
+        read(cache, 9, number)
+    assert read(cache, 1, 0)
+
+
+def test_the_memory_of_what_left_is_bounded():
+    cache = ReadCache(10 * COST)
+    for number in range(10_000):
+        put(cache, 7, number)
+    assert len(cache._ghosts) <= 11
+    assert sum(map(len, cache._firsts.values())) == len(cache) == 10
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("prf"), st.integers(0, 3), st.integers(0, 12), st.integers(0, 4000)), max_size=120
+    )
+)
+def test_whatever_happens_the_books_balance_and_no_wrong_batch_is_found(steps):
+    cache = ReadCache(8 * COST)
+    for step, ledger_id, number, size in steps:
+        first = ENTRIES * number
+        if step == "p":
+            cache.put(ledger_id, first, first + 9, bytes([ledger_id, number]) + bytes(size))
+        elif step == "f":
+            cache.forget(ledger_id)
+        elif (found := cache.find(ledger_id, first + 5)) is not None:
+            assert (found.ledger_id, found.first, found.last) == (ledger_id, first, first + 9)
+            assert found.batch[:2] == bytes([ledger_id, number])
+        queues = (cache._small, cache._main)
+        items = [item for queue in queues for item in queue.items.values()]
+        assert cache.held_bytes == sum(len(item.cached.batch) + BATCH_OVERHEAD_BYTES for item in items) <= 8 * COST
+        assert sum(map(len, cache._firsts.values())) == len(items) == len(cache)
+        assert all(firsts == sorted(firsts) for firsts in cache._firsts.values())
