@@ -101,9 +101,10 @@ class AddStream:
         await self._stream.close()
 
     def _acked(self, ack: Ack) -> None:
-        add = self._unanswered.pop(ack.number, None)
+        add = self._unanswered.get(ack.number)
         if add is None or add.ids != ack.answer[:3]:
             raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
+        del self._unanswered[ack.number]
         self._unanswered_bytes -= add.cost_bytes
         self.pending_bytes -= add.cost_bytes
         add.on_answer(ack.answer)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import World, boot
+from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.answers import AddAnswer
@@ -141,7 +141,7 @@ class DiskBookie:
         check(self._tasks is None, "the bookie runs already")
         self.failures = []
         self._tasks = Tasks("b1", lambda name, error: self.failures.append(f"task {name} died: {error!r}"))
-        world = World(
+        world = BookieWorld(
             disk=self.disk,
             clock=self._clock,
             rng=self._rng,

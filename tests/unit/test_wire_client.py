@@ -1,0 +1,543 @@
+"""The client's side of the wire against bookies that grant little, answer late, or lie."""
+
+import asyncio
+from inspect import Signature, signature
+
+import pytest
+
+from tallybook.client.bookie_rpc import open_bookie
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    BookieUnavailable,
+    InvalidArgument,
+    ProtocolViolation,
+    RequestTimeout,
+    StaleIncarnation,
+    Unauthorized,
+)
+from tallybook.core.limits import MAX_BATCH_BYTES, MIB
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.deterministic import SimNet, run_seed
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
+
+LIFE = Incarnation("directory", 3)
+WELCOME = wire.Welcome("b1", LIFE, 4 * MIB, 100, 100)
+UNAVAILABLE = BookieUnavailable.wire_code
+LANES = pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
+
+
+def batch(first: int, size: int = 10, ledger_id: int = 1) -> bytes:
+    return encode_batch(ledger_id, first, [b"x" * size], lac=-1, ledger_length=10**9, written_at_us=0)
+
+
+class Scripted:
+    """A bookie that answers what a test tells it to, message by message, and a client's way to it."""
+
+    def __init__(self, world) -> None:
+        self.world = world
+        self.net = SimNet(world.rng.fork("net"))
+        self.tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+        self.welcomes: dict[Lane, wire.Welcome | None] = dict.fromkeys(Lane, WELCOME)
+        self.hellos: list[wire.Hello] = []
+        self.streams = {}
+        self.heard: dict[Lane, asyncio.Queue[bytes]] = {lane: asyncio.Queue() for lane in Lane}
+        self.settings = ClientSettings(request_timeout_ms=1000, connect_timeout_ms=2000)
+
+    async def accept(self, lane, stream) -> None:
+        self.hellos.append(wire.decode_hello(await stream.receive()))
+        welcome = self.welcomes[lane]
+        if welcome is None:
+            await self.world.clock.sleep(3600)
+        await stream.send(wire.encode_welcome(welcome))
+        self.streams[lane] = stream
+        try:
+            while (message := await stream.receive()) is not None:
+                self.heard[lane].put_nowait(message)
+        except BookieUnavailable:
+            return
+
+    async def open(self, **arguments):
+        return await open_bookie(
+            self.net.transport("client"), "bookie:1", settings=self.settings, tasks=self.tasks,
+            **{"bookie_id": "b1", "expected": LIFE, "cluster_id": "cluster", "client_id": "me", **arguments},
+        )  # fmt: skip
+
+    async def adds(self) -> tuple[wire.Attach | None, list[bytes]]:
+        """The next message of the Add stream."""
+        attach, batches = wire.decode_adds(await self.heard[Lane.ADD].get())
+        return attach, [bytes(given) for given in batches]
+
+    async def ack(self, number: int, answer: AddAnswer) -> None:
+        await self.streams[Lane.ADD].send(wire.encode_acks([wire.Ack(number, answer)]))
+
+    async def asked(self, lane: Lane) -> wire.Request:
+        return wire.decode_request(await self.heard[lane].get())
+
+    async def reply(self, lane: Lane, request_id: int, outcome) -> None:
+        await self.streams[lane].send(wire.encode_reply(request_id, outcome))
+
+    async def settle(self) -> None:
+        await self.world.clock.sleep(0.1)
+
+    def call(self, work) -> asyncio.Task:
+        return asyncio.ensure_future(work)
+
+
+class Answers(list):
+    """A callback that keeps what it is called with."""
+
+    def __call__(self, answer: AddAnswer) -> None:
+        self.append(answer)
+
+
+def scripted(test):
+    """Run the decorated test against a scripted bookie, in virtual time; no stream may be left at its end."""
+
+    def run(**arguments):
+        async def play(world):
+            bookie = Scripted(world)
+            listener = await bookie.net.transport("bookie").listen("bookie:1", bookie.accept)
+            await test(bookie, **arguments)
+            await listener.close(0)
+            await world.clock.sleep(1)
+            assert bookie.net.stream_count == 0
+            await bookie.tasks.close()
+
+        run_seed(1, play, deadline_seconds=7200)
+
+    run.__name__ = test.__name__
+    run.__signature__ = Signature(list(signature(test).parameters.values())[1:])
+    return run
+
+
+# -- opening ----------------------------------------------------------------------------------
+
+
+@scripted
+async def test_every_stream_begins_with_the_same_hello(bookie):
+    connection = await bookie.open()
+    assert bookie.hellos == [wire.Hello("cluster", "me", LIFE)] * 3
+    assert (connection.bookie_id, connection.incarnation, connection.broken) == ("b1", LIFE, False)
+    await connection.close()
+
+
+@LANES
+@scripted
+async def test_a_bookie_that_is_silent_on_one_stream_is_given_up_in_time(bookie, lane):
+    bookie.welcomes[lane] = None
+    before = bookie.world.clock.monotonic()
+    with pytest.raises(BookieUnavailable):
+        await bookie.open()
+    assert bookie.world.clock.monotonic() - before <= 2.1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"bookie_id": "b2"}, StaleIncarnation),
+        ({"incarnation": Incarnation("directory", 4)}, StaleIncarnation),
+        ({"credit_bytes": MAX_ADD_COST_BYTES - 1}, ProtocolViolation),
+        ({"max_requests": 0}, ProtocolViolation),
+        ({"max_waits": 0}, ProtocolViolation),
+        ({"protocol_version": 2}, ProtocolViolation),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+@LANES
+@scripted
+async def test_a_welcome_that_cannot_be_right_is_refused(bookie, lane, change, error):
+    bookie.welcomes[lane] = WELCOME._replace(**change)
+    with pytest.raises(error):
+        await bookie.open(expected=None)
+
+
+@scripted
+async def test_nobody_at_the_address_is_unavailable(bookie):
+    with pytest.raises(BookieUnavailable):
+        await open_bookie(
+            bookie.net.transport("client"), "bookie:2", bookie_id="b1", expected=None, settings=bookie.settings,
+            tasks=bookie.tasks,
+        )  # fmt: skip
+
+
+# -- adds -------------------------------------------------------------------------------------
+
+
+@scripted
+async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come(bookie):
+    size = MAX_BATCH_BYTES - 104
+    cost = add_cost_bytes(len(batch(0, size)))
+    bookie.welcomes[Lane.ADD] = WELCOME._replace(credit_bytes=2 * cost + 100)
+    connection = await bookie.open()
+    answers = Answers()
+    for first in range(5):
+        connection.add(batch(first, size), b"", answers)
+    assert connection.pending_bytes == 5 * cost
+    for first in range(5):
+        await bookie.settle()
+        sent = 0
+        while not bookie.heard[Lane.ADD].empty():
+            _, batches = await bookie.adds()
+            sent += len(batches)
+        assert sent == (2 if first == 0 else 1 if first < 4 else 0)
+        await bookie.ack(first + 1, AddAnswer(1, first, 1))
+    await bookie.settle()
+    assert answers == [AddAnswer(1, first, 1) for first in range(5)]
+    assert connection.pending_bytes == 0
+    await connection.close()
+
+
+@scripted
+async def test_small_batches_that_wait_together_leave_together_and_large_ones_alone(bookie):
+    connection = await bookie.open()
+    connection.add(batch(0), b"", Answers())
+    await bookie.adds()
+    for first in range(1, 101):
+        connection.add(batch(first), b"", Answers())
+    connection.add(batch(101, 200_000), b"", Answers())
+    connection.add(batch(102, 200_000), b"", Answers())
+    counts = [len((await bookie.adds())[1]) for _ in range(3)]
+    assert counts == [100, 1, 1]
+    await connection.close()
+
+
+@scripted
+async def test_joined_messages_have_a_bounded_size(bookie):
+    connection = await bookie.open()
+    for first in range(200):
+        connection.add(batch(first, 2000), b"", Answers())
+    seen = 0
+    while seen < 200:
+        message = await bookie.heard[Lane.ADD].get()
+        assert len(message) <= 65 * 1024
+        seen += len(wire.decode_adds(message).batches)
+    await connection.close()
+
+
+@scripted
+async def test_a_batch_for_several_bookies_is_framed_once(bookie):
+    frames = FrameCache()
+    one, other = await bookie.open(frames=frames), await bookie.open(frames=frames)
+    sent = batch(0, 1000)
+    before = frames.held_bytes
+    one.add(sent, b"", Answers())
+    framed = frames.held_bytes - before
+    other.add(sent, b"", Answers())
+    assert framed > 1000
+    assert frames.held_bytes - before == framed
+    await one.close()
+    await other.close()
+
+
+@scripted
+async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_another_key(bookie):
+    connection = await bookie.open()
+    attached = []
+    for first, (ledger_id, key) in enumerate([(1, b"a"), (1, b"a"), (2, b"b"), (1, b"a"), (1, b"c"), (1, b"a")]):
+        connection.add(batch(first, ledger_id=ledger_id), key, Answers())
+        attach, batches = await bookie.adds()
+        attached.append(attach)
+        assert batches == [batch(first, ledger_id=ledger_id)]
+    assert attached == [
+        wire.Attach(1, b"a"), None, wire.Attach(2, b"b"), None, wire.Attach(1, b"c"), wire.Attach(1, b"a")
+    ]  # fmt: skip
+    await connection.close()
+
+
+@scripted
+async def test_an_attachment_never_shares_a_message_with_an_earlier_batch(bookie):
+    connection = await bookie.open()
+    for first, key in enumerate((b"a", b"b", b"a")):
+        connection.add(batch(first), key, Answers())
+    seen = [await bookie.adds() for _ in range(3)]
+    assert seen == [(wire.Attach(1, key), [batch(first)]) for first, key in enumerate((b"a", b"b", b"a"))]
+    await connection.close()
+
+
+@scripted
+async def test_a_ledger_that_the_bookie_has_forgotten_is_attached_again(bookie):
+    connection = await bookie.open()
+    for ledger_id in (*range(MAX_ATTACHED_LEDGERS + 1), 1, 0):
+        connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
+    attached = []
+    for _ in range(MAX_ATTACHED_LEDGERS + 1):
+        attached.append((await bookie.adds())[0])
+        assert attached[-1] is not None
+    # Ledger 1 is still known, and goes with the one before it; ledger 0 was attached first of all and is forgotten.
+    last = await bookie.adds()
+    if last[0] is None:
+        last = await bookie.adds()
+    assert last == (wire.Attach(0, b"k"), [batch(0, ledger_id=0)])
+    await connection.close()
+
+
+@scripted
+async def test_an_answer_never_comes_from_within_add(bookie):
+    connection = await bookie.open()
+    await connection.close()
+    answers = Answers()
+    connection.add(batch(7), b"", answers)
+    assert answers == []
+    await bookie.settle()
+    assert answers == [AddAnswer(1, 7, 1, UNAVAILABLE)]
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        (1, AddAnswer(1, 1, 1)),
+        (1, AddAnswer(2, 0, 1)),
+        (1, AddAnswer(1, 0, 2)),
+        (2, AddAnswer(1, 0, 1)),
+        (0, AddAnswer(1, 0, 1)),
+    ],
+    ids=["entry", "ledger", "count", "never sent", "zero"],
+)
+@scripted
+async def test_an_ack_of_what_was_not_sent_so_ends_the_connection_and_counts_for_nothing(bookie, number, answer):
+    connection = await bookie.open()
+    answers = Answers()
+    connection.add(batch(0), b"", answers)
+    await bookie.adds()
+    await bookie.ack(number, answer)
+    await bookie.settle()
+    assert answers == [AddAnswer(1, 0, 1, UNAVAILABLE)]
+    assert connection.broken
+    await connection.close()
+
+
+@scripted
+async def test_a_second_ack_of_one_add_ends_the_connection_and_is_not_told(bookie):
+    connection = await bookie.open()
+    answers = Answers()
+    connection.add(batch(0), b"", answers)
+    await bookie.adds()
+    await bookie.ack(1, AddAnswer(1, 0, 1))
+    await bookie.ack(1, AddAnswer(1, 0, 1))
+    await bookie.settle()
+    assert answers == [AddAnswer(1, 0, 1)]
+    assert connection.broken
+    await connection.close()
+
+
+@scripted
+async def test_acks_in_any_order_find_their_adds(bookie):
+    connection = await bookie.open()
+    answers = {first: Answers() for first in range(5)}
+    for first, callback in answers.items():
+        connection.add(batch(first), b"", callback)
+    await bookie.adds()
+    for first in (3, 0, 4, 1, 2):
+        await bookie.ack(first + 1, AddAnswer(1, first, 1, first))
+    await bookie.settle()
+    assert {first: list(told) for first, told in answers.items()} == {n: [AddAnswer(1, n, 1, n)] for n in range(5)}
+    await connection.close()
+
+
+@LANES
+@scripted
+async def test_the_end_of_one_stream_is_the_end_of_all(bookie, lane):
+    connection = await bookie.open()
+    answers = Answers()
+    for first in range(3):
+        connection.add(batch(first), b"", answers)
+    calls = [bookie.call(connection.fence(1, b"")), bookie.call(connection.wait_lac(1, 0, 60_000))]
+    await bookie.settle()
+    bookie.streams[lane].abort()
+    for call in calls:
+        with pytest.raises(BookieUnavailable):
+            await call
+    await bookie.settle()
+    assert answers == [AddAnswer(1, first, 1, UNAVAILABLE) for first in range(3)]
+    assert connection.pending_bytes == 0
+    with pytest.raises(BookieUnavailable):
+        await connection.read_lac(1)
+    await connection.close()
+
+
+@LANES
+@scripted
+async def test_garbage_from_a_bookie_ends_the_connection(bookie, lane):
+    connection = await bookie.open()
+    await bookie.streams[lane].send(b"\xff" * 30)
+    await bookie.settle()
+    assert connection.broken
+    await connection.close()
+
+
+@LANES
+@scripted
+async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, lane):
+    connection = await bookie.open()
+    call = bookie.call(connection.fence(1, b""))
+    await bookie.settle()
+    await bookie.streams[lane].send(wire.encode_refusal(ProtocolViolation("too many of everything")))
+    with pytest.raises(BookieUnavailable, match="too many of everything"):
+        await call
+    await connection.close()
+
+
+# -- requests ---------------------------------------------------------------------------------
+
+
+@scripted
+async def test_each_question_goes_out_on_its_lane(bookie):
+    connection = await bookie.open()
+    questions = [
+        (Lane.READ, connection.read_batches(1, 2, 3, 4), wire.ReadBatches(1, 2, 3, 4), ReadAnswer((b"x",), 9)),
+        (Lane.READ, connection.wait_lac(1, 2, 3), wire.WaitLac(1, 2, 3), LacAnswer(9, False)),
+        (Lane.CONTROL, connection.read_lac(1), wire.ReadLac(1), LacAnswer(9, True)),
+        (Lane.CONTROL, connection.fence(1, b"k"), wire.Fence(1, b"k"), FenceAnswer(9, 10)),
+        (Lane.CONTROL, connection.recovery_read(1, 2, b"k"), wire.RecoveryRead(1, 2, b"k"), ReadAnswer((b"x",), 9)),
+        (Lane.CONTROL, connection.write_lac(1, 2, b"k"), wire.WriteLac(1, 2, b"k"), None),
+        (Lane.CONTROL, connection.recovery_add(b"batch", b"k"), wire.RecoveryAdd(b"k", b"batch"), None),
+    ]
+    for lane, question, ask, answer in questions:
+        call = bookie.call(question)
+        request = await bookie.asked(lane)
+        assert request.ask == ask
+        await bookie.reply(lane, request.request_id, answer)
+        assert await call == answer
+    await connection.close()
+
+
+@scripted
+async def test_replies_in_any_order_find_their_callers(bookie):
+    connection = await bookie.open()
+    calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(5)]
+    requests = [await bookie.asked(Lane.CONTROL) for _ in calls]
+    for request in reversed(requests):
+        await bookie.reply(Lane.CONTROL, request.request_id, FenceAnswer(request.ask.ledger_id, 0))
+    assert [(await call).lac for call in calls] == list(range(5))
+    await connection.close()
+
+
+@pytest.mark.parametrize("answer", [None, LacAnswer(1, False), ReadAnswer((), 1)], ids=["done", "lac", "no batch"])
+@scripted
+async def test_an_answer_to_another_question_is_a_violation(bookie, answer):
+    connection = await bookie.open()
+    call = bookie.call(connection.read_batches(1, 0, 1, 100))
+    await bookie.reply(Lane.READ, (await bookie.asked(Lane.READ)).request_id, answer)
+    with pytest.raises(ProtocolViolation):
+        await call
+    await connection.close()
+
+
+@scripted
+async def test_a_reply_to_what_was_not_asked_ends_the_connection(bookie):
+    connection = await bookie.open()
+    await bookie.reply(Lane.READ, 77, None)
+    await bookie.settle()
+    assert connection.broken
+    await connection.close()
+
+
+@scripted
+async def test_calls_beyond_what_is_granted_wait_their_turn(bookie):
+    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(max_requests=2)
+    connection = await bookie.open()
+    calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(4)]
+    await bookie.settle()
+    assert bookie.heard[Lane.CONTROL].qsize() == 2
+    for _ in calls:
+        request = await bookie.asked(Lane.CONTROL)
+        await bookie.reply(Lane.CONTROL, request.request_id, Unauthorized("no"))
+    for call in calls:
+        with pytest.raises(Unauthorized):
+            await call
+    await connection.close()
+
+
+@scripted
+async def test_a_call_given_up_keeps_its_place_until_it_is_answered(bookie):
+    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(max_requests=1)
+    connection = await bookie.open()
+    with pytest.raises(RequestTimeout):
+        await connection.fence(1, b"")
+    late = await bookie.asked(Lane.CONTROL)
+    with pytest.raises(RequestTimeout):
+        await connection.fence(2, b"")
+    assert bookie.heard[Lane.CONTROL].empty()
+    await bookie.reply(Lane.CONTROL, late.request_id, FenceAnswer(0, 0))
+    call = bookie.call(connection.fence(3, b""))
+    request = await bookie.asked(Lane.CONTROL)
+    assert request.ask == wire.Fence(3, b"")
+    await bookie.reply(Lane.CONTROL, request.request_id, FenceAnswer(3, 3))
+    assert await call == FenceAnswer(3, 3)
+    await connection.close()
+
+
+@scripted
+async def test_cancelled_calls_leave_their_places_to_others(bookie):
+    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(max_requests=1)
+    connection = await bookie.open()
+    calls = [bookie.call(connection.fence(ledger_id, b"")) for ledger_id in range(10)]
+    await bookie.settle()
+    for call in calls[1:9]:
+        call.cancel()
+    await asyncio.gather(*calls[1:9], return_exceptions=True)
+    for ledger_id in (0, 9):
+        request = await bookie.asked(Lane.CONTROL)
+        assert request.ask.ledger_id == ledger_id
+        await bookie.reply(Lane.CONTROL, request.request_id, FenceAnswer(0, 0))
+        await calls[ledger_id]
+    await connection.close()
+
+
+@scripted
+async def test_recovery_adds_wait_for_credit(bookie):
+    bookie.welcomes[Lane.CONTROL] = WELCOME._replace(credit_bytes=2 * MAX_ADD_COST_BYTES)
+    connection = await bookie.open()
+    calls = [bookie.call(connection.recovery_add(batch(first, 900_000), b"")) for first in range(4)]
+    await bookie.settle()
+    assert bookie.heard[Lane.CONTROL].qsize() == 2
+    # A fence is never behind them.
+    fence = bookie.call(connection.fence(1, b""))
+    await bookie.settle()
+    assert bookie.heard[Lane.CONTROL].qsize() == 3
+    for _ in range(5):
+        request = await bookie.asked(Lane.CONTROL)
+        await bookie.reply(
+            Lane.CONTROL, request.request_id, FenceAnswer(0, 0) if request.ask == wire.Fence(1, b"") else None
+        )
+    await asyncio.gather(*calls, fence)
+    await connection.close()
+
+
+@scripted
+async def test_long_polls_have_places_of_their_own(bookie):
+    bookie.welcomes[Lane.READ] = WELCOME._replace(max_waits=2, max_requests=1)
+    connection = await bookie.open()
+    waits = [bookie.call(connection.wait_lac(1, 0, 500)) for _ in range(5)]
+    read = bookie.call(connection.read_entry(1, 0))
+    await bookie.settle()
+    kinds = [type((await bookie.asked(Lane.READ)).ask) for _ in range(3)]
+    assert sorted(kind.__name__ for kind in kinds) == ["ReadEntry", "WaitLac", "WaitLac"]
+    await connection.close()
+    for call in (*waits, read):
+        with pytest.raises(BookieUnavailable):
+            await call
+
+
+@scripted
+async def test_a_value_that_no_message_can_hold_is_the_callers_error_and_harms_nothing(bookie):
+    connection = await bookie.open()
+    with pytest.raises(InvalidArgument):
+        await connection.read_entry(2**63, 0)
+    assert not connection.broken
+    await connection.close()
+
+
+@scripted
+async def test_closing_twice_is_closing_once(bookie):
+    connection = await bookie.open()
+    call = bookie.call(connection.fence(1, b""))
+    await bookie.settle()
+    await connection.close()
+    await connection.close()
+    with pytest.raises(BookieUnavailable):
+        await call

@@ -1,0 +1,175 @@
+"""The messages between client and bookie, there and back; and what is none of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import EntrySlice
+from tallybook.core.errors import (
+    Busy,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    InvalidArgument,
+    InvariantViolation,
+    Outcome,
+    ProtocolViolation,
+    TallybookError,
+    Unauthorized,
+)
+from tallybook.core.ids import MAX_ID
+from tallybook.proto import bookie_pb2 as pb
+from tallybook.runtime import grpc_messages as wire
+
+ids = st.integers(0, MAX_ID)
+lacs = st.integers(-1, MAX_ID)
+signed = st.integers(-(2**63), MAX_ID)
+keys = st.binary(max_size=32)
+u32 = st.integers(0, 2**32 - 1)
+batches = st.binary(max_size=100)
+
+asks = st.one_of(
+    st.builds(wire.ReadBatches, signed, signed, signed, u32),
+    st.builds(wire.ReadEntry, signed, signed),
+    st.builds(wire.ReadLac, signed),
+    st.builds(wire.WaitLac, signed, lacs, u32),
+    st.builds(wire.Fence, signed, keys),
+    st.builds(wire.RecoveryRead, signed, signed, keys),
+    st.builds(wire.RecoveryAdd, keys, batches),
+    st.builds(wire.WriteLac, signed, lacs, keys),
+)
+answers = st.one_of(
+    st.builds(ReadAnswer, st.lists(batches, max_size=4).map(tuple), lacs),
+    st.builds(EntrySlice, ids, ids, st.binary(max_size=50), u32, ids, lacs),
+    st.builds(LacAnswer, lacs, st.booleans()),
+    st.builds(FenceAnswer, lacs, lacs),
+    st.none(),
+)
+
+
+@given(st.integers(1, 2**64 - 1), asks)
+def test_every_request_arrives_as_it_was_sent(request_id, ask):
+    assert wire.decode_request(wire.encode_request(request_id, ask)) == wire.Request(request_id, ask)
+
+
+@given(st.integers(1, 2**64 - 1), answers)
+def test_every_answer_arrives_as_it_was_sent(request_id, answer):
+    assert wire.decode_reply(wire.encode_reply(request_id, answer)) == wire.Reply(request_id, answer)
+
+
+@given(st.lists(st.builds(wire.Ack, ids, st.builds(AddAnswer, ids, ids, u32, u32, u32)), max_size=50))
+def test_acks_arrive_as_they_were_sent(acks):
+    assert wire.decode_acks(wire.encode_acks(acks)) == acks
+
+
+def test_a_message_with_nothing_known_in_it_adds_nothing():
+    assert wire.decode_adds(b"\xa2\x06\x02hi") == wire.Adds(None, [])
+
+
+@given(st.builds(wire.Hello, st.text(), st.text(), st.none() | st.builds(Incarnation, st.text(), ids), u32))
+def test_a_hello_arrives_as_it_was_sent(hello):
+    assert wire.decode_hello(wire.encode_hello(hello)) == hello
+
+
+@given(st.builds(wire.Welcome, st.text(), st.builds(Incarnation, st.text(), ids), ids, u32, u32, u32))
+def test_a_welcome_arrives_as_it_was_sent(welcome):
+    assert wire.decode_welcome(wire.encode_welcome(welcome)) == welcome
+
+
+@pytest.mark.parametrize("kind", [EntryAbsent, EntryCorrupt, EntryUnknown, Unauthorized, InvalidArgument])
+def test_an_error_arrives_as_its_own_class_with_its_sentence(kind):
+    reply = wire.decode_reply(wire.encode_reply(9, kind("entry 7 of ledger 1")))
+    assert type(reply.outcome) is kind
+    assert reply.outcome.message == "entry 7 of ledger 1"
+
+
+def test_busy_arrives_with_its_hint():
+    outcome = wire.decode_reply(wire.encode_reply(9, Busy("full", retry_after_ms=70))).outcome
+    assert isinstance(outcome, Busy)
+    assert outcome.retry_after_ms == 70
+
+
+def test_a_defect_of_the_bookie_is_not_taken_for_one_of_the_client():
+    outcome = wire.decode_reply(wire.encode_reply(9, InvariantViolation("impossible"))).outcome
+    assert type(outcome) is TallybookError
+    assert outcome.outcome is Outcome.UNKNOWN
+
+
+def test_a_long_sentence_is_cut():
+    assert len(wire.encode_reply(9, EntryAbsent("x" * 10_000_000))) < 2000
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_refusal_is_raised_by_whoever_waits_for_the_welcome_or_reads_on(adds):
+    refusal = wire.encode_refusal(Unauthorized("no"))
+    with pytest.raises(Unauthorized):
+        wire.decode_welcome(refusal)
+    if adds:
+        with pytest.raises(Unauthorized):
+            wire.decode_acks(refusal)
+    else:
+        reply = wire.decode_reply(refusal)
+        assert reply.request_id == 0
+        assert isinstance(reply.outcome, Unauthorized)
+
+
+@pytest.mark.parametrize(
+    "ask", [wire.ReadEntry(2**63, 0), wire.WaitLac(1, 0, 2**32), wire.WaitLac(1, 0, -1), wire.Fence("1", b"")]
+)
+def test_a_value_that_does_not_fit_its_field_is_the_callers_error(ask):
+    with pytest.raises(InvalidArgument):
+        wire.encode_request(1, ask)
+
+
+def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
+    unknown = pb.Request(request_id=5).SerializeToString() + b"\xa2\x06\x02hi"
+    assert wire.decode_request(unknown) == wire.Request(5, None)
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        (wire.decode_hello, b""),
+        (wire.decode_hello, pb.Request(request_id=1, read_lac=pb.ReadLac()).SerializeToString()),
+        (wire.decode_hello, b"\x0a\x05\x12\x03\xff\xfe\xfd"),  # a cluster id that is not UTF-8
+        (wire.decode_welcome, b""),
+        (wire.decode_welcome, b"\xff" * 20),
+        (wire.decode_adds, b"\x0a\x00"),  # a second hello
+        (wire.decode_adds, b"\x12\x7f"),
+        (wire.decode_acks, b"\x12\x7f"),
+        (wire.decode_request, b""),
+        (wire.decode_request, pb.Request(read_lac=pb.ReadLac()).SerializeToString()),  # no id
+        (wire.decode_request, pb.Request(request_id=1, recovery_add=pb.RecoveryAdd()).SerializeToString()),
+        (
+            wire.decode_request,
+            pb.Request(request_id=1, recovery_add=pb.RecoveryAdd(), batches=[b"", b""]).SerializeToString(),
+        ),
+        (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(), batches=[b"x"]).SerializeToString()),
+        (wire.decode_reply, b""),
+        (wire.decode_reply, pb.Reply(request_id=1).SerializeToString()),
+        (wire.decode_reply, pb.Reply(request_id=1, done_answer=pb.DoneAnswer(), batches=[b"x"]).SerializeToString()),
+    ],
+)
+def test_what_is_not_a_message_of_its_kind_is_a_violation(decode, message):
+    with pytest.raises(ProtocolViolation):
+        decode(message)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        wire.decode_hello,
+        wire.decode_welcome,
+        wire.decode_adds,
+        wire.decode_acks,
+        wire.decode_request,
+        wire.decode_reply,
+    ],
+)
+@given(message=st.binary(max_size=120))
+def test_any_bytes_are_a_message_or_a_typed_error(decode, message):
+    try:
+        decode(message)
+    except TallybookError:
+        return

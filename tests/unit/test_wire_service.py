@@ -1,0 +1,516 @@
+"""The bookie's side of the wire against clients that do as they please: hellos, credits, deaf and lying peers."""
+
+import asyncio
+import logging
+import tracemalloc
+from contextlib import asynccontextmanager
+from inspect import Signature, signature
+
+import pytest
+
+from tallybook.bookie.request_lane import MAX_REQUESTS, MAX_WAITS
+from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS, BookieService
+from tallybook.core.answers import AddAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import AdmissionSettings, BookieSettings
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    InvalidArgument,
+    InvalidBatch,
+    InvalidConfig,
+    InvariantViolation,
+    ProtocolViolation,
+    RequestTimeout,
+    StaleIncarnation,
+    TallybookError,
+)
+from tallybook.core.limits import KIB, MIB
+from tallybook.proto import bookie_pb2 as pb
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.deterministic import SimNet, run_seed
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, add_cost_bytes, frame_batch
+from tallybook.sim.memory_bookie import MemoryBookie
+
+
+def batch(first: int, size: int = 10, ledger_id: int = 1) -> bytes:
+    return encode_batch(ledger_id, first, [b"x" * size], lac=-1, ledger_length=10**9, written_at_us=0)
+
+
+class Bench:
+    """A served bookie, and raw streams to it."""
+
+    def __init__(self, world, settings, store) -> None:
+        self.world = world
+        self.net = SimNet(world.rng.fork("net"), window_bytes=32 * KIB)
+        self.tasks = Tasks("bench", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+        self.bookie = store or MemoryBookie("b1", verifier_of=self.verifier, clock=world.clock, tasks=self.tasks)
+        self.service = BookieService(self.bookie, settings, world.clock, self.tasks, "cluster")
+
+    async def verifier(self, ledger_id: int) -> bytes:
+        return b""
+
+    async def raw(self, lane: Lane):
+        """A stream on which nothing was said yet."""
+        return await self.net.transport("client").connect("bookie:1", lane, timeout_seconds=1.0)
+
+    async def open(self, lane: Lane, said: wire.Hello | None = None):
+        """A stream after its hello."""
+        stream = await self.raw(lane)
+        await stream.send(wire.encode_hello(said or hello()))
+        return stream, wire.decode_welcome(await stream.receive())
+
+    async def attached(self, *ledger_ids: int):
+        stream, welcome = await self.open(Lane.ADD)
+        for ledger_id in ledger_ids or (1,):
+            await stream.send(wire.encode_attach(wire.Attach(ledger_id, b"")))
+        return stream, welcome
+
+    async def works(self) -> None:
+        """Another client is served as if nothing had happened."""
+        stream, _ = await self.attached()
+        await stream.send(frame_batch(batch(10**6)))
+        assert [ack.answer.code for ack in wire.decode_acks(await stream.receive())] == [0]
+        await stream.close()
+
+
+def bench(credit_bytes: int = 4 * MIB, max_streams: int = 100, store=None):
+    """Run the decorated test on a bench, in virtual time; every stream must be over at its end."""
+    admission = AdmissionSettings(stream_credit_bytes=credit_bytes, max_streams=max_streams)
+    settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
+
+    def decorate(test):
+        def run(**arguments):
+            async def play(world):
+                made = Bench(world, settings, store() if store else None)
+                listener = await made.net.transport("bookie").listen("bookie:1", made.service.accept)
+                await test(made, **arguments)
+                made.net.kill("client")
+                await world.clock.sleep(10)
+                assert made.service.stream_count == 0
+                await listener.close(0)
+                await made.tasks.close()
+
+            run_seed(1, play, deadline_seconds=3600)
+
+        run.__name__ = test.__name__
+        run.__signature__ = Signature(list(signature(test).parameters.values())[1:])
+        return run
+
+    return decorate
+
+
+async def reason_of(stream) -> TallybookError:
+    """The error with which the bookie ends a stream; acks before it are passed over."""
+    while (message := await stream.receive()) is not None:
+        failure = pb.Reply.FromString(message)
+        if failure.HasField("failure"):
+            reply = wire.decode_reply(message)
+            assert await stream.receive() is None
+            return reply.outcome
+    pytest.fail("the stream ended without a reason")
+
+
+async def reply_on(stream, request_id: int):
+    """The outcome of a request."""
+    while (message := await stream.receive()) is not None:
+        reply = wire.decode_reply(message)
+        if reply.request_id == request_id:
+            return reply.outcome
+    pytest.fail("the stream ended without this reply")
+
+
+# -- the hello --------------------------------------------------------------------------------
+
+
+def hello(**changes) -> wire.Hello:
+    return wire.Hello("cluster", "test", None)._replace(**changes)
+
+
+@bench()
+async def test_a_welcome_tells_who_it_is_and_what_it_grants(made):
+    _, welcome = await made.open(Lane.READ)
+    assert (welcome.bookie_id, welcome.incarnation) == ("b1", made.bookie.incarnation)
+    assert (welcome.credit_bytes, welcome.max_requests, welcome.max_waits) == (4 * MIB, MAX_REQUESTS, MAX_WAITS)
+
+
+@pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (hello(protocol_version=2), ProtocolViolation),
+        (hello(cluster_id="other"), InvalidConfig),
+        (hello(expected=Incarnation("directory-of-b1", 2)), StaleIncarnation),
+        (hello(expected=Incarnation("another", 1)), StaleIncarnation),
+    ],
+    ids=["version", "cluster", "boot", "directory"],
+)
+@bench()
+async def test_a_hello_that_does_not_fit_is_refused_with_its_reason(made, lane, said, error):
+    with pytest.raises(error):
+        await made.open(lane, said)
+
+
+@bench()
+async def test_hellos_that_leave_things_open_are_welcome(made):
+    for said in (hello(cluster_id=""), hello(expected=made.bookie.incarnation), hello(client_id="")):
+        await made.open(Lane.ADD, said)
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\n\r\n", frame_batch(batch(0)), b"\xff" * 100])
+@bench()
+async def test_whoever_does_not_say_hello_first_is_cut(made, first):
+    stream = await made.raw(Lane.ADD)
+    await stream.send(first)
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+    await made.works()
+
+
+@bench()
+async def test_whoever_says_nothing_is_cut_in_time(made):
+    stream = await made.raw(Lane.ADD)
+    before = made.world.clock.monotonic()
+    assert isinstance(await reason_of(stream), RequestTimeout)
+    assert made.world.clock.monotonic() - before < HELLO_TIMEOUT_SECONDS + 1
+
+
+@bench(max_streams=3)
+async def test_streams_beyond_the_limit_are_refused_as_busy_and_places_come_free(made):
+    streams = [(await made.open(Lane.ADD))[0] for _ in range(3)]
+    with pytest.raises(Busy):
+        await made.open(Lane.READ)
+    await streams[0].close()
+    await made.world.clock.sleep(1)
+    await made.open(Lane.READ)
+
+
+# -- adds -------------------------------------------------------------------------------------
+
+
+@bench(credit_bytes=4096)
+async def test_a_small_configured_credit_still_lets_the_largest_batch_through(made):
+    _, welcome = await made.open(Lane.ADD)
+    assert welcome.credit_bytes >= MAX_ADD_COST_BYTES
+
+
+@bench(credit_bytes=2 * MIB)
+async def test_a_client_may_use_its_whole_credit_and_not_a_byte_more(made):
+    made.bookie.hold_commits()
+    size = len(batch(0, 1000))
+    fits = (2 * MIB) // add_cost_bytes(size)
+    stream, _ = await made.attached()
+    for first in range(fits):
+        await stream.send(frame_batch(batch(first, 1000)))
+    await made.world.clock.sleep(1)
+    made.bookie.release_commits()
+    acked = 0
+    while acked < fits:
+        acked += len(wire.decode_acks(await stream.receive()))
+
+    made.bookie.hold_commits()
+    for first in range(fits, 2 * fits + 1):
+        await stream.send(frame_batch(batch(first, 1000)))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+    made.bookie.release_commits()
+    await made.works()
+
+
+@bench()
+async def test_acks_are_numbered_as_the_batches_came_whatever_message_they_came_in(made):
+    stream, _ = await made.attached()
+    await stream.send(frame_batch(batch(0)) + frame_batch(batch(1)) + frame_batch(batch(2)))
+    await stream.send(frame_batch(batch(3)))
+    acks = []
+    while len(acks) < 4:
+        acks += wire.decode_acks(await stream.receive())
+    assert acks == [wire.Ack(first + 1, AddAnswer(1, first, 1)) for first in range(4)]
+
+
+@bench()
+async def test_acks_of_one_turn_leave_in_one_message(made):
+    made.bookie.hold_commits()
+    stream, _ = await made.attached()
+    for first in range(100):
+        await stream.send(frame_batch(batch(first)))
+    await made.world.clock.sleep(1)
+    made.bookie.release_commits()
+    assert len(wire.decode_acks(await stream.receive())) == 100
+
+
+@bench()
+async def test_an_attachment_goes_before_the_batches_of_its_own_message(made):
+    stream, _ = await made.open(Lane.ADD)
+    await stream.send(frame_batch(batch(0)) + wire.encode_attach(wire.Attach(1, b"")))
+    assert [ack.answer.code for ack in wire.decode_acks(await stream.receive())] == [0]
+
+
+@bench()
+async def test_a_batch_of_a_ledger_that_was_not_attached_ends_the_stream(made):
+    stream, _ = await made.attached(1)
+    await stream.send(frame_batch(batch(0, ledger_id=2)))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+    await made.works()
+
+
+@bench()
+async def test_the_ledgers_attached_last_are_remembered_and_no_more(made):
+    stream, _ = await made.attached(*range(1, MAX_ATTACHED_LEDGERS + 2))
+    await stream.send(frame_batch(batch(0, ledger_id=2)) + frame_batch(batch(0, ledger_id=MAX_ATTACHED_LEDGERS + 1)))
+    acks = []
+    while len(acks) < 2:
+        acks += wire.decode_acks(await stream.receive())
+    await stream.send(frame_batch(batch(0, ledger_id=1)))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+
+
+@pytest.mark.parametrize("attach", [wire.Attach(-1, b""), wire.Attach(1, b"k" * 33)], ids=["ledger", "key"])
+@bench()
+async def test_an_attachment_that_cannot_be_ends_the_stream(made, attach):
+    stream, _ = await made.open(Lane.ADD)
+    await stream.send(wire.encode_attach(attach))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (b"\x7a\xff\xff\xff\xff\x0f", ProtocolViolation),
+        (b"random bytes", ProtocolViolation),
+        (wire.encode_hello(wire.Hello("cluster", "again", None)), ProtocolViolation),
+        (frame_batch(b"TBAT"), InvalidBatch),
+        (frame_batch(b""), InvalidBatch),
+    ],
+    ids=["length", "noise", "second hello", "short", "empty"],
+)
+@bench()
+async def test_a_malformed_message_ends_its_stream_only_and_is_logged_once(made, message, error, caplog):
+    caplog.set_level(logging.INFO)
+    other, _ = await made.attached()
+    stream, _ = await made.attached()
+    await stream.send(message)
+    assert isinstance(await reason_of(stream), error)
+    await other.send(frame_batch(batch(0)))
+    assert wire.decode_acks(await other.receive())
+    assert [record.getMessage() for record in caplog.records] == ["stream refused"]
+
+
+@bench()
+async def test_a_damaged_batch_is_answered_under_its_number_and_costs_nobody_else(made):
+    damaged = bytearray(batch(0))
+    damaged[-1] ^= 1
+    stream, _ = await made.attached()
+    await stream.send(frame_batch(bytes(damaged)) + frame_batch(batch(1)))
+    acks = []
+    while len(acks) < 2:
+        acks += wire.decode_acks(await stream.receive())
+    assert {ack.number: ack.answer.code for ack in acks} == {1: InvalidBatch.wire_code, 2: 0}
+
+
+class BrokenStore:
+    """A bookie with a defect in every method."""
+
+    bookie_id = "b1"
+    incarnation = Incarnation("directory-of-b1", 1)
+
+    def add(self, batch, key, on_answer, *, recovery=False):
+        raise InvariantViolation("defect") if recovery else ZeroDivisionError
+
+    async def read_lac(self, ledger_id):
+        raise ZeroDivisionError
+
+    async def wait_lac(self, ledger_id, above, timeout_ms):
+        return LacAnswer(7, False)
+
+
+@bench(store=BrokenStore)
+async def test_a_defect_is_answered_as_internal_and_the_stream_goes_on(made, caplog):
+    adds, _ = await made.attached()
+    for number in (1, 2):
+        await adds.send(frame_batch(batch(number)))
+        (ack,) = wire.decode_acks(await adds.receive())
+        assert (ack.number, ack.answer.code) == (number, TallybookError.wire_code)
+    control, _ = await made.open(Lane.CONTROL)
+    for request_id, ask in ((5, wire.ReadLac(1)), (6, wire.RecoveryAdd(b"", batch(0)))):
+        await control.send(wire.encode_request(request_id, ask))
+        assert type(await reply_on(control, request_id)) is TallybookError
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 3
+
+
+# -- requests ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lane", "ask"),
+    [
+        (Lane.READ, wire.Fence(1, b"")),
+        (Lane.READ, wire.RecoveryAdd(b"", batch(0))),
+        (Lane.CONTROL, wire.ReadBatches(1, 0, 1, 1)),
+        (Lane.READ, wire.ReadLac(-1)),
+        (Lane.READ, wire.ReadEntry(1, -1)),
+        (Lane.READ, wire.ReadBatches(1, 5, 4, 1)),
+        (Lane.READ, wire.ReadBatches(1, -(2**63), 2**63 - 1, 1)),
+        (Lane.READ, wire.WaitLac(1, -2, 1)),
+        (Lane.CONTROL, wire.WriteLac(1, -2, b"")),
+        (Lane.CONTROL, wire.Fence(1, b"k" * 33)),
+        (Lane.CONTROL, wire.RecoveryRead(-5, 0, b"")),
+    ],
+    ids=repr,
+)
+@bench()
+async def test_a_request_that_cannot_be_is_answered_and_the_stream_goes_on(made, lane, ask):
+    stream, _ = await made.open(lane)
+    await stream.send(wire.encode_request(7, ask))
+    assert isinstance(await reply_on(stream, 7), InvalidArgument)
+    await stream.send(wire.encode_request(8, wire.ReadLac(1)))
+    assert isinstance(await reply_on(stream, 8), TallybookError)
+
+
+@bench()
+async def test_a_request_of_a_newer_version_is_answered(made):
+    stream, _ = await made.open(Lane.READ)
+    await stream.send(pb.Request(request_id=3).SerializeToString() + b"\xa2\x06\x02hi")
+    assert isinstance(await reply_on(stream, 3), InvalidArgument)
+
+
+@bench()
+async def test_an_id_in_use_is_a_violation_and_a_used_one_is_free_again(made):
+    stream, _ = await made.open(Lane.READ)
+    for _ in range(2):
+        await stream.send(wire.encode_request(1, wire.WaitLac(1, -1, 10)))
+        assert await reply_on(stream, 1) == LacAnswer(-1, False)
+    for _ in range(2):
+        await stream.send(wire.encode_request(1, wire.WaitLac(1, -1, 10_000)))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+
+
+@pytest.mark.parametrize(
+    ("ask", "limit"),
+    [(wire.WaitLac(1, -1, 60_000), MAX_WAITS), (wire.ReadEntry(1, 0), MAX_REQUESTS)],
+    ids=["waits", "reads"],
+)
+@bench()
+async def test_requests_beyond_the_limit_end_the_stream(made, ask, limit):
+    made.bookie.pause()
+    stream, _ = await made.open(Lane.READ)
+    for request_id in range(1, limit + 1):
+        await stream.send(wire.encode_request(request_id, ask))
+    await made.world.clock.sleep(1)
+    assert made.service.stream_count == 1
+    await stream.send(wire.encode_request(limit + 1, ask))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+    made.bookie.resume()
+
+
+@bench(credit_bytes=2 * MIB)
+async def test_recovery_adds_beyond_the_credit_end_the_stream(made):
+    made.bookie.hold_commits()
+    stream, _ = await made.open(Lane.CONTROL)
+    for number in range(1, 4):
+        await stream.send(wire.encode_request(number, wire.RecoveryAdd(b"", batch(number, 900_000))))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+    made.bookie.release_commits()
+
+
+@bench()
+async def test_a_long_poll_for_ever_is_ended_by_the_bookie(made):
+    stream, _ = await made.open(Lane.READ)
+    before = made.world.clock.monotonic()
+    await stream.send(wire.encode_request(1, wire.WaitLac(1, -1, 2**32 - 1)))
+    assert await reply_on(stream, 1) == LacAnswer(-1, False)
+    assert made.world.clock.monotonic() - before < 61
+
+
+@bench()
+async def test_a_stream_that_ends_takes_its_waiting_requests_along(made):
+    stream, _ = await made.open(Lane.READ)
+    for request_id in range(1, 50):
+        await stream.send(wire.encode_request(request_id, wire.WaitLac(1, -1, 60_000)))
+    await made.world.clock.sleep(1)
+    await stream.close()
+    await made.world.clock.sleep(1)
+    assert made.service.stream_count == 0
+    assert [task for task in made.world.loop.living_tasks() if "WaitLac" in task.get_name()] == []
+
+
+# -- peers that do not read -------------------------------------------------------------------
+
+
+class Library:
+    """A bookie whose every read gives 2 MiB, freshly made."""
+
+    bookie_id = "b1"
+    incarnation = Incarnation("directory-of-b1", 1)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def add(self, batch, key, on_answer, *, recovery=False):
+        asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
+
+    async def read_batches(self, ledger_id, first, last, max_bytes):
+        self.reads += 1
+        return ReadAnswer((bytes(max_bytes),), 0)
+
+    async def wait_lac(self, ledger_id, above, timeout_ms):
+        return LacAnswer(1, False)
+
+
+@asynccontextmanager
+async def memory_within(limit_bytes: int):
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < limit_bytes
+
+
+@bench(store=Library)
+async def test_a_peer_that_asks_and_does_not_read_ties_up_a_bounded_memory_and_nobody_else(made):
+    deaf, _ = await made.open(Lane.READ)
+    async with memory_within(24 * MIB):
+        for request_id in range(1, MAX_REQUESTS + 1):
+            await deaf.send(wire.encode_request(request_id, wire.ReadBatches(1, 0, 0, 2 * MIB)))
+        await made.world.clock.sleep(60)
+        assert made.bookie.reads < 12
+    other, _ = await made.open(Lane.READ)
+    await other.send(wire.encode_request(1, wire.ReadBatches(1, 0, 0, 2 * MIB)))
+    assert isinstance(await reply_on(other, 1), ReadAnswer)
+    # It starts to read after all: everything comes.
+    for _ in range(MAX_REQUESTS):
+        assert isinstance(wire.decode_reply(await deaf.receive()).outcome, ReadAnswer)
+
+
+async def sent_until_stopped(made, stream, messages) -> int:
+    """Send without ever reading, until the other side lets nothing more in; how many it let in."""
+    for sent, message in enumerate(messages):
+        try:
+            async with asyncio.timeout(60):
+                await stream.send(message)
+                await made.world.clock.sleep(0.0001)
+        except (TimeoutError, BookieUnavailable):
+            return sent
+    pytest.fail("everything was taken")
+
+
+@bench(credit_bytes=MIB, store=Library)
+async def test_a_peer_that_adds_and_does_not_read_its_acks_is_cut_when_its_credit_is_gone(made):
+    deaf, welcome = await made.attached()
+    frame = frame_batch(batch(0))
+    taken = await sent_until_stopped(made, deaf, (frame for _ in range(1_000_000)))
+    assert taken < 3 * welcome.credit_bytes / len(frame)
+    assert made.service.stream_count == 0
+    await made.works()
+
+
+@bench(store=Library)
+async def test_small_replies_to_a_peer_that_does_not_read_are_bounded_too(made):
+    deaf, _ = await made.open(Lane.READ)
+    waits = (wire.encode_request(number, wire.WaitLac(1, 0, 0)) for number in range(1, 1_000_000))
+    assert await sent_until_stopped(made, deaf, waits) < 5 * MAX_WAITS
+    assert made.service.stream_count == 0
+    await made.works()
