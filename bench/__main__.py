@@ -1,0 +1,98 @@
+"""``python -m tallybook.bench``: compare with the peer, judge the gates, write the report."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from tallybook.core.errors import TallybookError
+
+from .comparison import Comparison
+from .gates import GATES, judge
+from .machine import facts
+from .plot import draw
+from .programs import ProgramFailed
+from .report import PLOT_NAME, number, render
+from .results import Results
+from .workloads import QUICK, WORKLOADS, Pace
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+DOCS: Final = ROOT / "docs"
+LEAST_ROUNDS: Final = 3
+"""A report with fewer rounds does not go to docs/."""
+
+
+def main(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where both systems keep their data: on a real disk, 40 GB are needed.")
+    ] = ROOT / "out" / "bench",
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = LEAST_ROUNDS,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Measured time of each load of adds.")] = Pace().seconds,
+    only: Annotated[str, typer.Option(metavar="NAME[,NAME...]", help=f"Workloads: {', '.join(WORKLOADS)}.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="One short round of everything, to see that it runs.")] = False,
+    port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Measure nothing; write the report of these results again.")
+    ] = None,
+) -> None:
+    """Run Apache BookKeeper and Tallybook in turns, and write what came of it.
+
+    Results and report are in bench/results/<date>; a whole comparison of three rounds or more also becomes
+    docs/benchmarks.md. The exit code is 0 if every gate that was looked at is met.
+    """
+    if report is not None:
+        raise typer.Exit(_finish(Results.load(report), complete=True))
+    wanted = [name for name in only.split(",") if name]
+    if unknown := [name for name in wanted if name not in WORKLOADS]:
+        raise typer.BadParameter(f"no such workload: {', '.join(unknown)}")
+    directory.mkdir(parents=True, exist_ok=True)
+    results = Results.begin(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), facts(directory))
+    pace = QUICK if quick else Pace(seconds=seconds)
+    complete = False
+    try:
+        Comparison(directory.resolve(), results, pace, wanted, port).run(1 if quick else rounds)
+        complete = not wanted and not quick and rounds >= LEAST_ROUNDS
+    except (ProgramFailed, TallybookError) as failure:
+        print(f"the comparison ends early: {failure}", file=sys.stderr)
+        _finish(results, complete=False)
+        raise typer.Exit(2) from failure
+    except KeyboardInterrupt:
+        print(f"interrupted; what was measured is in {results.directory}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    raise typer.Exit(_finish(results, complete=complete))
+
+
+def _finish(results: Results, *, complete: bool) -> int:
+    """Write the report, show the gates, and say with the exit code whether they are met."""
+    plotted = draw(results.measurements, results.directory / PLOT_NAME)
+    page = results.directory / "benchmarks.md"
+    page.write_text(render(results.facts, results.measurements, plot=plotted))
+    if complete:
+        DOCS.mkdir(exist_ok=True)
+        for path in (page, results.directory / PLOT_NAME):
+            if path.exists():
+                shutil.copy(path, DOCS)
+    verdicts = [verdict for gate in GATES if (verdict := judge(gate, results.measurements)).pairs]
+    for verdict in verdicts:
+        value = "-" if verdict.value is None else number(verdict.value)
+        print(f"{'met    ' if verdict.met else 'NOT MET'}  {value:>8}  {verdict.gate.wanted:>8}  {verdict.gate.title}")
+    print(f"report: {DOCS / page.name if complete else page}")
+    return 0 if all(verdict.met for verdict in verdicts) else 1
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    # A SIGTERM ends what runs as Ctrl-C does: servers are stopped, results kept.
+    signal.signal(signal.SIGTERM, _terminated)
+    typer.run(main)

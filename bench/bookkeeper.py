@@ -1,0 +1,55 @@
+"""Apache BookKeeper, by way of the script that runs it (``peers/bookkeeper/peer``)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from .gates import PEER, Figures
+from .programs import run_json_lines
+from .system import SLACK_SECONDS, START_SECONDS, two_passes
+from .workloads import Kind, Pace, Workload
+
+SCRIPT: Final = Path(__file__).parent / "peers" / "bookkeeper" / "peer"
+STOP_SECONDS: Final = 120.0
+
+
+class BookKeeper:
+    """The peer: a ZooKeeper and three bookies.
+
+    Args:
+        directory: jars, logs and data; the jars are kept from one start to the next.
+        port: the first of four.
+    """
+
+    name = PEER
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self._directory = directory
+        self._environment = {**os.environ, "BOOKKEEPER_PORT": str(port)}
+
+    def start(self) -> None:
+        """Start with empty data; the first time, fetch it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._run("start", timeout_seconds=START_SECONDS)
+
+    def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
+        """Run a workload."""
+        limit = pace.seconds + pace.flush_seconds + SLACK_SECONDS
+        if workload.kind is Kind.READS:
+            arguments = [workload.entry_bytes, pace.entries(workload), pace.flush_seconds]
+            return two_passes(self._run("read", *arguments, timeout_seconds=limit))
+        arguments = [workload.entry_bytes, workload.ledgers, workload.window, pace.seconds, rate]
+        return self._run("write", *arguments, timeout_seconds=limit)[0]
+
+    def stop(self) -> None:
+        """End the processes and remove the data."""
+        self._run("stop", timeout_seconds=STOP_SECONDS)
+        for name in ("data", "zookeeper"):
+            shutil.rmtree(self._directory / name, ignore_errors=True)
+
+    def _run(self, verb: str, *arguments: float, timeout_seconds: float) -> list[dict[str, Any]]:
+        command = [str(SCRIPT), verb, str(self._directory), *map(str, arguments)]
+        return run_json_lines(command, timeout_seconds=timeout_seconds, environment=self._environment)

@@ -1,0 +1,156 @@
+"""Tallybook, by way of its own commands: a cluster of ``tallybook up``, loaded by ``tallybook bench``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tallybook.core.config import StorageSettings
+from tallybook.core.errors import check
+from tallybook.core.limits import MIB
+
+from .gates import TALLYBOOK, Figures
+from .metrics_text import fetch_metrics
+from .proc import peak_memory_bytes, written_bytes
+from .programs import ProgramFailed, Server, run_json_lines
+from .system import SLACK_SECONDS, START_SECONDS, two_passes
+from .workloads import Kind, Pace, Workload
+
+COMMITS_METRIC: Final = "tallybook_journal_commits_total"
+WRITTEN_METRIC: Final = "tallybook_journal_bytes_total"
+BUSY_METRIC: Final = "tallybook_journal_device_seconds_total"
+
+
+class Tallybook:
+    """A cluster of ``tallybook up``, loaded by ``tallybook bench``."""
+
+    name = TALLYBOOK
+
+    def __init__(self, directory: Path, bookies: int = 3) -> None:
+        self.directory = directory
+        self._bookies = bookies
+        self._server: Server | None = None
+        self._metadata = ""
+        self._pids: list[int] = []
+        self._http_ports: list[int] = []
+
+    def start(self) -> None:
+        """Start the bookies."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        arguments = ["up", "--data", str(self.directory / "data"), "--bookies", str(self._bookies), "--json"]
+        self._server = Server(_tallybook(*arguments), self.directory / "up.json")
+        ready = self._server.ready(START_SECONDS)
+        self._metadata = ready["ready"]
+        self._pids = [bookie["pid"] for bookie in ready["bookies"]]
+        self._http_ports = [bookie["ports"]["http"] for bookie in ready["bookies"] if "http" in bookie["ports"]]
+
+    def stop(self) -> None:
+        """End the processes and remove the data."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+            shutil.rmtree(self.directory)
+
+    def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
+        """Run a workload. Memory is the most that any bookie ever had since the start."""
+        before = self.metrics()
+        if workload.kind is Kind.READS:
+            figures = self._reads(workload, pace)
+        elif workload.kind is Kind.WRITTEN:
+            figures = self._written(workload, pace)
+        else:
+            figures = self._adds(workload, pace, rate, pace.warm_up_seconds)
+        peak = max(map(peak_memory_bytes, self._pids))
+        return {
+            **figures,
+            **journal_figures(before, self.metrics()),
+            "peak_memory_mib": round(peak / MIB, 1),
+            "memory_over_budget_mib": round((peak - memory_budget_bytes()) / MIB, 1),
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """What the bookies show, added up; empty where they show nothing.
+
+        Raises:
+            ProgramFailed: a bookie does not answer.
+        """
+        found: dict[str, float] = {}
+        for port in self._http_ports:
+            try:
+                shown = fetch_metrics(port)
+            except OSError as error:
+                raise ProgramFailed(f"a bookie shows no metrics on port {port}: {error}") from error
+            for name, value in shown.items():
+                found[name] = found.get(name, 0.0) + value
+        return found
+
+    def _adds(self, workload: Workload, pace: Pace, rate: float, warm_up_seconds: float) -> Figures:
+        copies = min(3, self._bookies)
+        options: dict[str, float] = {
+            "--entry-bytes": workload.entry_bytes,
+            "--ledgers": workload.ledgers,
+            "--window": workload.window,
+            "--seconds": pace.seconds,
+            "--rate": rate,
+            "--warm-up-seconds": warm_up_seconds,
+            "--ensemble": copies,
+            "--write-quorum": copies,
+            "--ack-quorum": copies // 2 + 1,
+        }
+        return self._bench("write", options, pace.seconds + warm_up_seconds + SLACK_SECONDS)
+
+    def _reads(self, workload: Workload, pace: Pace) -> Figures:
+        options = {
+            "--entry-bytes": workload.entry_bytes,
+            "--entries": pace.entries(workload),
+            "--flush-seconds": pace.flush_seconds,
+        }
+        found = self._bench("read", options, pace.flush_seconds + SLACK_SECONDS)
+        return two_passes([found["cold"], found["warm"]])
+
+    def _written(self, workload: Workload, pace: Pace) -> Figures:
+        """Adds without a warm-up, so that every byte counts, and what reached the disk once all is flushed."""
+        # The first lap over the journal is written twice, once as zeros; that is not what this is about.
+        self._adds(workload, pace, 0.0, pace.warm_up_seconds)
+        time.sleep(pace.flush_seconds)
+        before = written_bytes(self._pids)
+        figures = self._adds(workload, pace, 0.0, 0.0)
+        time.sleep(pace.flush_seconds)
+        accepted = figures["entries"] * workload.entry_bytes * min(3, self._bookies)
+        return {**figures, "written_per_byte": round((written_bytes(self._pids) - before) / accepted, 3)}
+
+    def _bench(self, verb: str, options: dict[str, float], timeout_seconds: float) -> dict[str, Any]:
+        arguments = [text for name, value in options.items() for text in (name, str(value))]
+        command = _tallybook("bench", verb, "--metadata", self._metadata, *arguments, "--json")
+        found = run_json_lines(command, timeout_seconds=timeout_seconds)
+        check(len(found) == 1, "tallybook bench prints one line of JSON")
+        return found[0]
+
+
+def memory_budget_bytes() -> int:
+    """What a bookie with default settings may keep in its caches; queued and unanswered adds are in them too."""
+    storage = StorageSettings()
+    return int(storage.write_cache_bytes + storage.read_cache_bytes + storage.index_cache_bytes)
+
+
+def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figures:
+    """What the journals did in between: size of a commit, and bytes a second while the device was busy."""
+    grown = {name: after[name] - before.get(name, 0.0) for name in after}
+    commits = grown.get(COMMITS_METRIC, 0.0)
+    written = grown.get(WRITTEN_METRIC, 0.0)
+    busy_seconds = grown.get(BUSY_METRIC, 0.0)
+    figures: Figures = {}
+    if commits:
+        figures["mean_commit_bytes"] = written / commits
+    if busy_seconds:
+        figures["journal_mb_per_s"] = written / busy_seconds / 1e6
+    return figures
+
+
+def _tallybook(*arguments: str) -> list[str]:
+    # -P: not by way of the current directory, whose folders have the names of the packages.
+    return [sys.executable, "-P", "-m", "tallybook.cli", *arguments]

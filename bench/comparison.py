@@ -1,0 +1,143 @@
+"""The comparison: rounds in which both systems get the same loads, in turns.
+
+In a round, for each group of workloads, both systems are started with empty data and warmed up,
+and then take turns: the peer, Tallybook, the peer, Tallybook. Only one of them is under load at a
+time, and the other one has had time to finish what it does in the background. Nothing is averaged
+here: ``gates`` forms a ratio in each round, and looks at the median of the ratios.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tallybook.core.limits import BLOCK_BYTES, KIB, MAX_COMMIT_BYTES
+
+from .bookkeeper import BookKeeper
+from .cluster import Tallybook
+from .gates import PEER, TALLYBOOK, Figures, Measurement
+from .programs import ProgramFailed
+from .raw_device import RawDevice
+from .results import Results
+from .system import System
+from .workloads import GROUPS, PEAK, WORKLOADS, Kind, Pace, Workload
+
+SMALLEST_COMMIT_BYTES: Final = 64 * KIB
+"""The gate on the journal is about commits from here up."""
+
+RAW_SECONDS: Final = 1.0
+
+
+class Comparison:
+    """Runs rounds and keeps what they give.
+
+    Args:
+        directory: where both systems keep their data; on a real disk.
+        only: names of workloads; empty for all.
+    """
+
+    def __init__(self, directory: Path, results: Results, pace: Pace, only: Collection[str], port: int) -> None:
+        self._directory = directory
+        self._results = results
+        self._pace = pace
+        self._only = only
+        self._peer = BookKeeper(directory / PEER, port)
+
+    def run(self, rounds: int) -> None:
+        """Run ``rounds`` rounds. What was measured before an error or an interruption is kept.
+
+        Raises:
+            ProgramFailed: a system cannot be started or stopped.
+        """
+        for number in range(1, rounds + 1):
+            for group in GROUPS:
+                wanted = [workload for workload in group if not self._only or workload.name in self._only]
+                if not wanted:
+                    continue
+                if wanted[0].kind is Kind.JOURNAL:
+                    self._journal(number, wanted[0])
+                else:
+                    self._group(number, wanted)
+
+    # -- both systems in turns ----------------------------------------------------------
+
+    def _group(self, number: int, group: Sequence[Workload]) -> None:
+        ours = Tallybook(self._directory / TALLYBOOK)
+        both = any(workload.compared for workload in group)
+        systems: list[System] = [self._peer, ours] if both else [ours]
+        with ExitStack() as stack:
+            for system in systems:
+                self._say(number, f"starting {system.name}")
+                stack.enter_context(_running(system))
+            for system in systems:
+                system.measure(PEAK, replace(self._pace, seconds=self._pace.warm_up_seconds), 0.0)
+            for workload in group:
+                for system in systems if workload.compared else [ours]:
+                    self._measure(number, system, workload)
+
+    def _measure(self, number: int, system: System, workload: Workload) -> None:
+        rate = 0.0
+        if workload.half_of:
+            rate = self._half_of_the_peak(number, workload.half_of)
+        # What the last load left in the page cache is written now, not during the next one.
+        os.sync()
+        time.sleep(self._pace.settle_seconds)
+        try:
+            figures = system.measure(workload, self._pace, rate)
+        except ProgramFailed as failure:
+            self._say(number, f"{system.name}, {workload.title}: {failure}")
+            return
+        self._keep(number, system.name, workload, {**figures, "rate": rate} if rate else figures)
+
+    def _half_of_the_peak(self, number: int, workload: str) -> float:
+        """Half of the rate that the peer reached; measured now if this round has not."""
+        peak = self._results.figure(number, PEER, workload, "entries_per_s")
+        if peak is None:
+            self._measure(number, self._peer, WORKLOADS[workload])
+            peak = self._results.figure(number, PEER, workload, "entries_per_s")
+        if not peak:
+            raise ProgramFailed("the peer's peak rate is not known")
+        return peak / 2
+
+    # -- Tallybook alone ----------------------------------------------------------------
+
+    def _journal(self, number: int, workload: Workload) -> None:
+        """One bookie under adds, and the bare device before and after, with writes as large as its commits were."""
+        cluster = Tallybook(self._directory / TALLYBOOK, bookies=1)
+        self._say(number, f"starting one bookie of {cluster.name}")
+        with _running(cluster), RawDevice(cluster.directory / "raw") as raw:
+            os.sync()
+            time.sleep(self._pace.settle_seconds)
+            figures = cluster.measure(workload, self._pace, 0.0)
+            commit_bytes = figures.get("mean_commit_bytes", 0.0)
+            if commit_bytes >= SMALLEST_COMMIT_BYTES:
+                size = min(MAX_COMMIT_BYTES, round(commit_bytes / BLOCK_BYTES) * BLOCK_BYTES)
+                time.sleep(self._pace.flush_seconds)
+                figures["raw_mb_per_s"] = raw.bytes_per_second(size, RAW_SECONDS) / 1e6
+                figures["journal_to_raw"] = figures["journal_mb_per_s"] / figures["raw_mb_per_s"]
+            self._keep(number, cluster.name, workload, figures)
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _keep(self, number: int, system: str, workload: Workload, figures: Figures) -> None:
+        self._results.add(Measurement(number, system, workload.name, figures))
+        shown = ", ".join(f"{name} {value:g}" for name, value in figures.items())
+        self._say(number, f"{system}, {workload.title}: {shown}")
+
+    def _say(self, number: int, text: str) -> None:
+        print(f"round {number}: {text}", flush=True)
+
+
+@contextmanager
+def _running(system: System) -> Iterator[None]:
+    """Start it, and stop it whatever happens meanwhile, a failed start included."""
+    try:
+        system.start()
+        yield
+    finally:
+        system.stop()

@@ -1,0 +1,116 @@
+"""Other programs, started so that they end with this one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tallybook.core.errors import BookieUnavailable
+
+STOP_SECONDS: Final = 90.0
+_POLL_SECONDS: Final = 0.05
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class ProgramFailed(RuntimeError):
+    """A program did not do what it was started for. The message holds the end of what it said."""
+
+
+def run_json_lines(
+    command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Run a program to its end; return the JSON objects that it printed, one a line.
+
+    Raises:
+        ProgramFailed: it cannot be started, failed, took too long, or printed something else.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+            env=environment,
+            preexec_fn=_die_with_starter,
+        )
+        if done.returncode:
+            raise ProgramFailed(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        return parse_json_lines(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProgramFailed(f"{command[0]}: {error}") from error
+
+
+def parse_json_lines(text: str) -> list[dict[str, Any]]:
+    """The JSON objects in ``text``, one a line.
+
+    Raises:
+        ProgramFailed: there is something else.
+    """
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ProgramFailed(f"not a line of JSON: {line[:200]!r}") from error
+        if not isinstance(value, dict):
+            raise ProgramFailed(f"not a JSON object: {line[:200]!r}")
+        found.append(value)
+    return found
+
+
+class Server:
+    """A program that runs until it is told to stop, and says in one line of JSON that it is ready."""
+
+    def __init__(self, command: Sequence[str], output: Path) -> None:
+        self._output = output
+        with open(output, "wb") as out, open(output.with_suffix(".log"), "ab") as log:
+            # A session of its own: Ctrl-C in a terminal reaches the benchmark alone, which then stops its servers.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_starter,  # noqa: PLW1509 (this process has no threads)
+            )
+
+    def ready(self, timeout_seconds: float) -> dict[str, Any]:
+        """Wait for the line and return it.
+
+        Raises:
+            ProgramFailed: the program ended instead.
+            BookieUnavailable: it took too long.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not (text := self._output.read_text()).endswith("\n"):
+            if self._process.poll() is not None:
+                log = self._output.with_suffix(".log").read_text()
+                raise ProgramFailed(f"a server ended with {self._process.returncode}: {log.strip()[-2000:]}")
+            if time.monotonic() > deadline:
+                raise BookieUnavailable(f"a server was not ready within {timeout_seconds:.0f} s; see {self._output}")
+            time.sleep(_POLL_SECONDS)
+        return parse_json_lines(text)[0]
+
+    def stop(self) -> None:
+        """Ask it to stop; after a while, do not ask any more."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _die_with_starter() -> None:
+    """In the child, before its program runs: end when this process ends, however it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

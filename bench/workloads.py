@@ -1,0 +1,96 @@
+"""What both systems are asked to do.
+
+A group of workloads runs on clusters that were started empty, and warmed up, for that group: so
+neither disk space nor what an earlier load left behind grows over a long comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Kind(Enum):
+    """How a workload is measured."""
+
+    ADDS = "adds"
+    READS = "reads"
+    WRITTEN = "written"
+    """Adds on Tallybook alone, for what its bookies write to the disk."""
+    JOURNAL = "journal"
+    """Adds on a single Tallybook bookie, for how fast its journal is beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One load.
+
+    Args:
+        title: for tables.
+        half_of: run as an open loop at half of the rate that the peer reached in this workload, in the same round.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    entry_bytes: int
+    ledgers: int = 4
+    window: int = 0
+    half_of: str = ""
+    entries: int = 0
+
+    @property
+    def compared(self) -> bool:
+        """Whether both systems run it."""
+        return self.kind in (Kind.ADDS, Kind.READS)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long things take.
+
+    Args:
+        seconds: measured time of a load of adds.
+        warm_up_seconds: load before it, on Tallybook; the peer's program has eight seconds of its own.
+        flush_seconds: after which a bookie of either system has flushed what it was given.
+        settle_seconds: pause between two loads, in which the system that just worked comes to rest.
+        read_share: of the entries of a workload of reads.
+    """
+
+    seconds: float = 10.0
+    warm_up_seconds: float = 5.0
+    flush_seconds: float = 15.0
+    settle_seconds: float = 6.0
+    read_share: float = 1.0
+
+    def entries(self, workload: Workload) -> int:
+        """How many entries a workload of reads has."""
+        return round(workload.entries * self.read_share)
+
+
+QUICK: Final = Pace(2.0, 2.0, 12.0, 2.0, 0.1)
+"""A smoke run: everything once, nothing to conclude from."""
+
+PEAK: Final = Workload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", Kind.ADDS, 1024, window=5000)
+
+GROUPS: Final[tuple[tuple[Workload, ...], ...]] = (
+    (
+        Workload("adds-100B", "100 B entries, 5,000 unconfirmed", Kind.ADDS, 100, window=5000),
+        PEAK,
+        Workload("adds-1KiB-w1000", "1 KiB entries, 1,000 unconfirmed", Kind.ADDS, 1024, window=1000),
+        Workload("alone", "1 KiB entries, one at a time", Kind.ADDS, 1024, ledgers=1, window=1),
+        Workload(
+            "half", "1 KiB entries, half of the peer's peak rate", Kind.ADDS, 1024, window=5000, half_of=PEAK.name
+        ),
+    ),
+    (
+        Workload("adds-4KiB", "4 KiB entries, 2,000 unconfirmed", Kind.ADDS, 4096, window=2000),
+        Workload("adds-64KiB", "64 KiB entries, 200 unconfirmed", Kind.ADDS, 65536, window=200),
+        Workload("written", "64 KiB entries, 200 unconfirmed, then a flush", Kind.WRITTEN, 65536, window=200),
+    ),
+    (Workload("reads", "1 KiB entries of a closed ledger", Kind.READS, 1024, entries=400_000),),
+    (Workload("journal", "16 KiB entries, 500 unconfirmed, one bookie", Kind.JOURNAL, 16384, window=500),),
+)
+
+WORKLOADS: Final = {workload.name: workload for group in GROUPS for workload in group}

@@ -1,0 +1,105 @@
+"""``tallybook bench``: what a cluster, or a disk, can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tallybook.bench.add_load import AddPlan, AddResult, measure_adds
+from tallybook.bench.journal_probe import measure_journal
+from tallybook.bench.read_load import FLUSH_SECONDS, ReadPass, ReadPlan, measure_reads
+from tallybook.client.client import Client
+from tallybook.core.errors import InvalidArgument
+
+from .exits import exit_code, sentence
+from .options import Json, Metadata
+from .output import complain, note, print_json, print_record, print_rows
+from .running import run
+
+app = typer.Typer(help="Measure a cluster, or the disk below a journal.")
+
+EntryBytes = Annotated[int, typer.Option(help="Size of an entry.")]
+
+
+@app.command()
+def write(
+    metadata: Metadata,
+    entry_bytes: EntryBytes = 1024,
+    ledgers: Annotated[int, typer.Option(help="Ledgers to write to, in turns.")] = 4,
+    window: Annotated[int, typer.Option(help="Entries that may be unconfirmed, over all ledgers.")] = 5000,
+    rate: Annotated[
+        float,
+        typer.Option(help="Entries a second, whatever the cluster does: an open loop.", show_default="closed loop"),
+    ] = 0.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
+    warm_up_seconds: Annotated[float, typer.Option(help="Load before that, not counted.")] = 5.0,
+    ensemble: Annotated[int, typer.Option(help="Bookies that hold a ledger.")] = 3,
+    write_quorum: Annotated[int, typer.Option(help="Copies of each entry.")] = 3,
+    ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append counts.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Append to new ledgers and print rate and latency; the ledgers are removed afterwards.
+
+    Latency runs from the append to its confirmation, with --rate from the moment that the append was planned for.
+    """
+    plan = AddPlan(entry_bytes, ledgers, window, seconds, rate, warm_up_seconds, ensemble, write_quorum, ack_quorum)
+
+    async def work() -> AddResult:
+        async with Client(metadata) as client:
+            return await measure_adds(client, plan)
+
+    result = run(work())
+    print_record(result.as_record(), as_json=as_json)
+    if result.failure is not None:
+        complain(sentence(result.failure))
+        raise typer.Exit(exit_code(result.failure))
+
+
+@app.command()
+def read(
+    metadata: Metadata,
+    entry_bytes: EntryBytes = 1024,
+    entries: Annotated[int, typer.Option(help="Entries to write first, and then to read.")] = 400_000,
+    flush_seconds: Annotated[
+        float, typer.Option(help="How long the closed ledger is left alone, for the bookies to flush it.")
+    ] = FLUSH_SECONDS,
+    as_json: Json = False,
+) -> None:
+    """Write a ledger and close it, then read it twice: in order, and single entries at random.
+
+    The first pass finds the caches of the bookies cold, the second one warm. The figures at the top of the JSON are
+    those of the second pass.
+    """
+    plan = ReadPlan(entry_bytes, entries, flush_seconds)
+
+    async def work() -> tuple[ReadPass, ReadPass]:
+        async with Client(metadata) as client:
+            return await measure_reads(client, plan)
+
+    cold, warm = run(work())
+    if as_json:
+        print_json({**warm.as_record(), "cold": cold.as_record(), "warm": warm.as_record()})
+    else:
+        rows = [{"caches": "cold", **cold.as_record()}, {"caches": "warm", **warm.as_record()}]
+        print_rows(rows, ["caches", *cold.as_record()], as_json=False)
+
+
+@app.command()
+def journal(
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to write; about 400 MB are needed.")],
+    write_bytes: Annotated[
+        str, typer.Option(metavar="BYTES[,BYTES...]", help="Sizes of a write, in steps of 4 KiB up to 1 MiB.")
+    ] = "4096,65536,262144,1048576",
+    seconds: Annotated[float, typer.Option(help="How long to measure each size.")] = 4.0,
+    as_json: Json = False,
+) -> None:
+    """Compare the journal with bare writes to the same disk, in short turns within one run."""
+    try:
+        sizes = [int(size) for size in write_bytes.split(",")]
+    except ValueError as error:
+        raise InvalidArgument(f"--write-bytes takes numbers with commas between them, not {write_bytes!r}") from error
+    note("each size begins with a lap over new files, which is not measured")
+    rows = [result.as_record() for result in run(measure_journal(directory.absolute(), sizes, seconds))]
+    print_rows(rows, list(rows[0]), as_json=as_json)
