@@ -73,6 +73,16 @@ type: $(STAMP) ## Check the types of every package
 proto: $(STAMP) ## Generate the code of proto/*.proto
 	$(BIN)/python scripts/gen-proto
 
+.PHONY: docs
+docs: $(STAMP) ## Generate the pages that the code says itself: command line, configuration, metrics
+	$(BIN)/python scripts/gen-docs
+	$(BIN)/python scripts/gen-cli-docs
+
+.PHONY: docs-check
+docs-check: $(STAMP) ## Check that those pages are what the code says
+	$(BIN)/python scripts/gen-docs --check
+	$(BIN)/python scripts/gen-cli-docs --check
+
 .PHONY: proto-check
 proto-check: $(STAMP) ## Check that the generated code is what proto/*.proto gives
 	$(BIN)/python scripts/gen-proto --check
@@ -80,7 +90,7 @@ proto-check: $(STAMP) ## Check that the generated code is what proto/*.proto giv
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test
-test: setup java lint type proto-check ## Run every check and every test
+test: setup java lint type proto-check docs-check ## Run every check and every test
 	$(PYTEST) -n $(WORKERS)
 
 .PHONY: unit

@@ -66,7 +66,7 @@ USERS_OF_GRPC = ("runtime/*",)
 USERS_OF_MESSAGES = ("runtime/grpc_*", "metadata/codec.py", "bookie/service.py", "client/bookie_rpc.py")
 
 # Equipment of tests counts as used when a test imports it; everything else must serve the product.
-TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py")
+TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py", "bench/zookeeper_server.py")
 # Modules that nothing imports, each with the reason why it is not dead.
 ENTRY_POINTS: dict[str, str] = {}
 

@@ -1,0 +1,1 @@
+"""The `tallybook` command: bookies, ledgers, metadata, and a whole cluster on one machine."""

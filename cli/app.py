@@ -1,0 +1,126 @@
+"""All commands together, and what becomes of their errors.
+
+Each file of commands is named in ``COMMANDS``: to add one, write the file and add a line.
+Only the file of the command that is meant is loaded, because loading all of them takes
+longer than most commands do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Collection, Sequence
+from importlib.metadata import version
+from typing import Annotated, Final, NoReturn
+
+import typer
+import typer.main
+
+from tallybook.core.errors import DiskFailed, Fault, TallybookError
+
+from .exits import Exit, Interrupted, RefusedToStart, error_object, exit_code, sentence
+from .output import complain
+
+COMMANDS: Final = {
+    "up": "tallybook.cli.up",
+    "demo": "tallybook.cli.demo",
+    "ledger": "tallybook.cli.ledger",
+    "bookie": "tallybook.cli.bookie",
+    "journal": "tallybook.cli.journal",
+    "entrylog": "tallybook.cli.entrylog",
+    "bench": "tallybook.cli.bench",
+}
+"""Which module has a command: as ``app``, a group of commands, or as a function of the command's own name."""
+
+
+def build(names: Collection[str]) -> typer.Typer:
+    """The command line with the commands ``names``."""
+    root = typer.Typer(
+        name="tallybook",
+        help="Tallybook stores ledgers: append-only logs, replicated, and durable before they are acknowledged.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    root.callback()(_root)
+    for name in COMMANDS:
+        if name in names:
+            module = importlib.import_module(COMMANDS[name])
+            if hasattr(module, "app"):
+                root.add_typer(module.app, name=name)
+            else:
+                root.command(name)(getattr(module, name))
+    return root
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tallybook {version('tallybook')}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """The options of the command itself."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run one command and end the process with the exit code that says what became of it."""
+    as_json = "--json" in arguments
+    try:
+        code = _run(arguments or ["--help"], as_json)
+        sys.stdout.flush()
+    except Interrupted as interrupted:
+        code = interrupted.code
+    except BrokenPipeError:
+        code = Exit.BROKEN_PIPE
+    sys.stderr.flush()
+    # Commands close what they open. Taking the interpreter apart would cost time, and after Ctrl-C it would wait for
+    # threads that hang in a read or a write which nobody will ever end.
+    os._exit(code)
+
+
+def _run(arguments: Sequence[str], as_json: bool) -> int:
+    meant = arguments[0]
+    command = typer.main.get_command(build([meant] if meant in COMMANDS else COMMANDS))
+    try:
+        # Not by calling it: that would take broken pipes and Ctrl-C for its own business.
+        with command.make_context("tallybook", list(arguments)) as context:
+            result = command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except typer.TyperException as error:
+        return _complain_of_usage(error, as_json)
+    except RefusedToStart as refused:
+        return _complain(refused.cause, Exit.REFUSED_TO_START, as_json)
+    except TallybookError as error:
+        return _complain(error, exit_code(error), as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _complain(DiskFailed(str(error)), Exit.STORAGE, as_json)
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _complain(error: TallybookError, code: Exit, as_json: bool) -> int:
+    if as_json:
+        print(error_object(error, code), file=sys.stderr)
+    else:
+        complain(sentence(error))
+    return code
+
+
+def _complain_of_usage(error: typer.TyperException, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(".")
+    if as_json:
+        told = {"type": "Usage", "message": message, "fault": Fault.CALLER.value, "retriable": False}
+        print(json.dumps({"error": {**told, "outcome": "not done", "exit_code": int(Exit.USAGE)}}), file=sys.stderr)
+    else:
+        complain(f"{message}; see '{context.command_path if context else 'tallybook'} --help'")
+    return Exit.USAGE

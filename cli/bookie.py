@@ -1,0 +1,216 @@
+"""``tallybook bookie``: run one, give its id a new directory, list them, show one."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tallybook.bookie.directories import replace_identity
+from tallybook.bookie.server import serve
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import BookieUnavailable, DiskFailed, InvalidArgument, InvalidConfig, Outcome, TallybookError
+from tallybook.metadata.store import BookieInfo
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.logging import set_up_logging
+from tallybook.runtime.process import RealProcess
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.settings import load_settings
+
+from .cluster import cluster
+from .exits import RefusedToStart
+from .options import Json, Metadata
+from .output import Record, print_json, print_record, print_rows
+from .parent import die_with_parent
+from .running import on_signals, run
+
+app = typer.Typer(help="Run bookies, and look at those of a cluster.")
+
+_COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "boot")
+
+
+class LogLevel(Enum):
+    """What is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(Enum):
+    """How it is logged."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Data directory.", show_default=False)]
+OptionalMetadata = Annotated[
+    str | None, typer.Option("--metadata", envvar="TALLYBOOK_METADATA", metavar="URI", help="Metadata store.")
+]
+BookieId = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="Identity.", show_default="what the data directory says")
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example journal.segment_bytes=256MiB."),
+]
+
+
+@app.command("run")
+def run_(
+    data: Data = None,
+    metadata: OptionalMetadata = None,
+    bookie_id: BookieId = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address; port 0 is any free one.")
+    ] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of health and metrics.")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address that clients are told.")
+    ] = None,
+    rack: Annotated[str | None, typer.Option(help="Failure domain.")] = None,
+    config: ConfigFile = None,
+    assignments: Set = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="How it is logged.", show_default="json with --json, else text")
+    ] = None,
+    parent_pipe: Annotated[int | None, typer.Option(hidden=True)] = None,
+    as_json: Json = False,
+) -> None:
+    """Run one bookie until it is told to stop.
+
+    Settings come from defaults, then the file, then the environment (TALLYBOOK_...), then these options, each
+    overriding the one before. Once it is ready, DIR/run.json holds its pid and ports. SIGTERM or Ctrl-C stops it
+    cleanly, exit code 0; a second one ends it at once, as a crash would. It ends with exit code 3 if it cannot start,
+    and with 70 if it can no longer keep its promises.
+    """
+    flags = _flags(
+        data_directory=data, metadata=metadata, bookie_id=bookie_id, listen=listen, http_listen=http,
+        advertise=advertise, rack=rack,
+    )  # fmt: skip
+    settings = _settings(config, assignments, flags)
+    if print_config:
+        print_json(settings.model_dump(mode="json"))
+        return
+    style = log_format or (LogFormat.JSON if as_json else LogFormat.TEXT)
+    set_up_logging(log_level.value.upper(), style.value)
+    run(_serve(settings, parent_pipe))
+
+
+async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
+    stop = asyncio.Event()
+    on_signals(lambda _: stop.set())
+    if parent_pipe is not None:
+        die_with_parent(parent_pipe)
+    try:
+        await serve(settings, stop, RealProcess())
+    except TallybookError as error:
+        raise RefusedToStart(error) from error
+    except OSError as error:
+        raise RefusedToStart(DiskFailed(str(error))) from error
+
+
+@app.command()
+def init(
+    data: Data = None,
+    metadata: OptionalMetadata = None,
+    bookie_id: BookieId = None,
+    config: ConfigFile = None,
+    assignments: Set = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Give up what the old directory held; the bookie counts as another one.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Give a registered bookie id a new, empty data directory.
+
+    A bookie that was never registered needs no init: 'bookie run' makes its directory. One that is registered refuses
+    to start on an empty directory, because its data is elsewhere, or lost. With --replace that data counts as lost.
+    """
+    if not replace:
+        raise InvalidArgument("nothing to do without --replace: 'bookie run' makes the directory of a new bookie")
+    settings = _settings(config, assignments, _flags(data_directory=data, metadata=metadata, bookie_id=bookie_id))
+
+    async def work() -> Record:
+        clock, rng, disk = RealClock(), SystemRng(), RealDisk()
+        async with await open_metadata(settings.metadata, clock=clock, rng=rng) as opened:
+            cookie = await replace_identity(settings, disk, opened.store, rng)
+        return {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid, "data": settings.data_directory}
+
+    print_record(run(work()), as_json=as_json)
+
+
+@app.command("ls")
+def list_(metadata: Metadata, as_json: Json = False) -> None:
+    """List the live bookies of a cluster."""
+
+    async def work() -> list[Record]:
+        async with cluster(metadata) as client:
+            return [_describe(info) for info in (await client.bookies()).values()]
+
+    print_rows(run(work()), _COLUMNS, as_json=as_json)
+
+
+@app.command()
+def info(
+    metadata: Metadata,
+    bookie_id: Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")],
+    as_json: Json = False,
+) -> None:
+    """Show one live bookie."""
+
+    async def work() -> Record:
+        async with cluster(metadata) as client:
+            found = (await client.bookies()).get(bookie_id)
+        if found is None:
+            raise BookieUnavailable(f"bookie {bookie_id} is not registered", outcome=Outcome.NOT_DONE)
+        return _describe(found)
+
+    print_record(run(work()), as_json=as_json)
+
+
+def _describe(bookie: BookieInfo) -> Record:
+    return {
+        "bookie_id": bookie.bookie_id,
+        "mode": bookie.mode.value,
+        "address": bookie.address,
+        "http_address": bookie.http_address,
+        "rack": bookie.rack,
+        "boot": bookie.incarnation.boot,
+        "directory_uuid": bookie.incarnation.directory_uuid,
+    }
+
+
+def _flags(**given: str | Path | None) -> dict[str, str]:
+    """The options that were given, under the names of their settings."""
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _settings(config: Path | None, assignments: list[str] | None, flags: dict[str, str]) -> BookieSettings:
+    """Defaults, file, environment, ``--set``, and the options with names of their own, in this order.
+
+    Raises:
+        InvalidConfig: one of them is not a setting, or its value is not allowed.
+    """
+    overrides: dict[str, Any] = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
+        *levels, last = name.split(".")
+        into = overrides
+        for level in levels:
+            into = into.setdefault(level, {})
+        into[last] = value
+    file = None if config is None else str(config)
+    return load_settings(BookieSettings, file=file, overrides={**overrides, **flags})

@@ -1,0 +1,24 @@
+"""The cluster that a command talks to."""
+
+from __future__ import annotations
+
+import os
+
+from tallybook.client.client import Client
+from tallybook.core.errors import InvalidConfig, MetadataUnavailable
+from tallybook.metadata.uri import MemoryUri, SqliteUri, parse_uri
+
+
+def cluster(metadata: str) -> Client:
+    """A client of a cluster that exists: a mistyped path must not make an empty one.
+
+    Raises:
+        InvalidConfig: the URI makes no sense, here or anywhere.
+        MetadataUnavailable: there is no such file.
+    """
+    parsed = parse_uri(metadata)
+    if isinstance(parsed, MemoryUri):
+        raise InvalidConfig("memory: lives and dies with one process; a command needs a store that others use, too")
+    if isinstance(parsed, SqliteUri) and not os.path.exists(parsed.path):
+        raise MetadataUnavailable(f"there is no metadata store at {metadata}: is the cluster running?")
+    return Client(metadata)

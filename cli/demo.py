@@ -1,0 +1,272 @@
+"""``tallybook demo``: real data, real processes, and what happens when they die.
+
+Three bookies are started on this machine, and a writer process that appends 336,776 flights.
+Half way one bookie is killed; the writer goes on. Later the writer is killed. Another client
+recovers the ledger, which ends it at or after the last acknowledged flight, and a second
+writer puts the remaining flights into a second ledger. In the end everything is read back and
+compared with the source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tallybook.client.client import Client
+from tallybook.core.errors import BookieUnavailable, InvalidArgument
+from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.clock import Clock, RealClock
+from tallybook.runtime.disk_real import RealDisk
+
+from .demo_check import Tally, tally_of
+from .demo_source import FLIGHTS, find_flights, flights
+from .demo_view import View
+from .demo_writer import MODULE
+from .exits import Exit
+from .launcher import LocalCluster, how_it_ended, signal_process
+from .progress import human_bytes
+from .running import run
+
+_KILL_BOOKIE_AT: Final = 0.5
+_KILL_WRITER_AT: Final = 0.85
+"""Parts of the flights that are acknowledged when something is killed."""
+_SMALL: Final = ("--set", "journal.segment_bytes=16MiB", "--set", "storage.write_cache_bytes=64MiB")
+"""Room for this much data, instead of for a busy server's."""
+
+
+def demo(
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the cluster lies; kept afterwards. By default a new one.")
+    ] = None,
+    count: Annotated[int, typer.Option("--flights", min=1_000, max=FLIGHTS, help="How many flights.")] = FLIGHTS,
+) -> None:
+    """Write real data while bookies and the writer are killed, and compare what is read back.
+
+    Takes about half a minute and half a gigabyte of disk. Ends with exit code 1 if anything differs.
+    """
+    file = find_flights()
+    if data is not None and data.exists() and any(data.iterdir()):
+        raise InvalidArgument(f"{data} is not empty: the demo wants a directory of its own")
+    directory = data or Path(tempfile.mkdtemp(prefix="tallybook-demo-", dir="."))
+    try:
+        good = run(_Demo(directory, file, count, RealClock()).run())
+    finally:
+        if data is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    if not good:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a writer process said is acknowledged."""
+
+    entries: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    closed: bool = False
+
+
+class _Demo:
+    """The acts, one after the other, and what must be remembered between them."""
+
+    def __init__(self, directory: Path, file: Path, count: int, clock: Clock) -> None:
+        self._file = file
+        self._count = count
+        self._clock = clock
+        self._view = View(clock)
+        self._cluster = LocalCluster(directory, 3, RealDisk(), clock, _SMALL)
+        self._rates: list[tuple[str, int, int, float]] = []
+
+    async def run(self) -> bool:
+        """The whole demo; says whether everything is as it must be."""
+        view = self._view
+        view.headline(f"Tallybook: {self._count:,} flights, three bookies, and a few crashes")
+        async with self._cluster as cluster:
+            await cluster.start()
+            view.step(f"three bookies run, each with a disk directory of its own under {cluster.directory}")
+            async with Client(cluster.metadata) as client:
+                first = (await client.create_unowned_ledger()).ledger_id
+            acked = await self._write_until_killed(first)
+            closed = await self._recover(first)
+            await self._restart()
+            async with Client(cluster.metadata) as client:
+                second = (await client.create_unowned_ledger()).ledger_id
+                rest = await self._write_rest(second, closed.last_entry_id + 1)
+                good = await self._compare(client, [first, second], acked, closed, rest)
+            await cluster.stop()
+        self._tables(closed)
+        whole = "every acknowledged flight is there, in order, byte for byte"
+        view.verdict(whole if good else "what was read back is not what was written", good=good)
+        return good
+
+    # -- the acts ---------------------------------------------------------------------
+
+    async def _write_until_killed(self, ledger_id: int) -> _Report:
+        """A writer writes; one bookie is killed, later the writer is. Returns what was acknowledged by then."""
+        acked, at_kill, victim = _Report(), _Report(), self._cluster.bookies[1]
+        note = "3 bookies"
+        async with self._writer(ledger_id, 0) as process:
+            async for acked in _reports(process):
+                self._view.rate(acked.entries, self._count, acked.bytes, note)
+                if not at_kill.entries and acked.entries >= self._count * _KILL_BOOKIE_AT:
+                    await self._cluster.kill(victim)
+                    at_kill, note = acked, f"2 bookies, {victim.bookie_id} is dead"
+                    self._view.event(f"SIGKILL to {victim.bookie_id} at {acked.entries:,} flights; the writer goes on")
+                if acked.entries >= self._count * _KILL_WRITER_AT and process.returncode is None:
+                    signal_process(process, signal.SIGKILL)
+        self._view.end_of_rate()
+        self._view.event(f"SIGKILL to the writer; it had {acked.entries:,} flights acknowledged")
+        self._rate("write, 3 bookies", at_kill, _Report())
+        self._rate("write, 2 bookies", acked, at_kill)
+        return acked
+
+    async def _recover(self, ledger_id: int) -> LedgerMetadata:
+        started = self._clock.monotonic()
+        async with Client(self._cluster.metadata) as client:
+            closed = await client.recover_ledger(ledger_id)
+        took = self._clock.monotonic() - started
+        self._view.step(
+            f"another client recovered the ledger in {took * 1000:.0f} ms: "
+            f"it is closed with {closed.last_entry_id + 1:,} flights"
+        )
+        return closed
+
+    async def _restart(self) -> None:
+        await self._cluster.stop()
+        await self._cluster.start()
+        self._view.step("all bookies were started again")
+
+    async def _write_rest(self, ledger_id: int, skip: int) -> _Report:
+        """A second writer puts what is left into a second ledger."""
+        done = _Report()
+        async with self._writer(ledger_id, skip) as process:
+            async for done in _reports(process):
+                self._view.rate(skip + done.entries, self._count, done.bytes, "second ledger")
+        self._view.end_of_rate()
+        if not done.closed:
+            raise BookieUnavailable(f"the second writer {how_it_ended(process.returncode or 0)}")
+        self._view.step(f"a second ledger has the other {done.entries:,} flights, and is closed")
+        self._rate("write the rest", done, _Report())
+        return done
+
+    async def _compare(
+        self, client: Client, ledgers: list[int], acked: _Report, closed: LedgerMetadata, rest: _Report
+    ) -> bool:
+        """Read both ledgers back; compare with the source at each end that somebody was promised."""
+        end = closed.last_entry_id + 1
+        places = sorted({acked.entries, end, self._count})
+        started = self._clock.monotonic()
+        found = await tally_of(_read(client, ledgers), places)
+        self._rates.append(("read back", found.lines, found.bytes, self._clock.monotonic() - started))
+        source = await tally_of(_source(self._file, self._count), places)
+        facts = {
+            f"the first ledger has {end:,} flights, but {acked.entries:,} were acknowledged": end < acked.entries,
+            f"{found.lines:,} flights came back instead of {self._count:,}": found.lines != self._count,
+            f"the two ledgers hold {end:,} and {rest.entries:,} flights": end + rest.entries != self._count,
+            "SHA-256 of what came back differs from that of the source": found.digests != source.digests,
+        }
+        for wrong, holds in facts.items():
+            if holds:
+                self._view.problem(wrong)
+        if any(facts.values()):
+            return False
+        self._digests(found, places, {acked.entries: "acknowledged", end: "recovered", self._count: "all flights"})
+        return True
+
+    # -- what is shown in the end -----------------------------------------------------
+
+    def _rate(self, what: str, after: _Report, before: _Report) -> None:
+        entries, size = after.entries - before.entries, after.bytes - before.bytes
+        self._rates.append((what, entries, size, after.seconds - before.seconds))
+
+    def _digests(self, tally: Tally, places: list[int], names: dict[int, str]) -> None:
+        self._view.step("read back and compared with the source:")
+        for place, digest in zip(places, tally.digests, strict=True):
+            self._view.detail(f"{place:>9,} flights  sha-256 {digest[:32]}  {names[place]}")
+
+    def _tables(self, closed: LedgerMetadata) -> None:
+        rows = [
+            (what, f"{entries:,}", human_bytes(size), f"{entries / seconds:,.0f}", f"{size / seconds / 1e6:.1f}")
+            for what, entries, size, seconds in self._rates
+            if seconds > 0
+        ]
+        self._view.table("Rates", ("", "flights", "bytes", "flights/s", "MB/s"), rows)
+        parts = ("journal", "ledgers", "index")
+        sizes = [
+            (bookie.bookie_id, *(human_bytes(_size(bookie.directory / part)) for part in parts))
+            for bookie in self._cluster.bookies
+        ]
+        self._view.table("Where the bytes lie", ("", "journal", "entry logs", "index"), sizes)
+        for gap in closed.missed:
+            self._view.detail(
+                f"on record for repair: {gap.bookie_id} missed entries {gap.first_entry_id:,} to {gap.last_entry_id:,}"
+            )
+
+    # -- the writer process -----------------------------------------------------------
+
+    @asynccontextmanager
+    async def _writer(self, ledger_id: int, skip: int) -> AsyncIterator[asyncio.subprocess.Process]:
+        command = [sys.executable, "-P", "-m", MODULE, "--metadata", self._cluster.metadata, "--ledger", str(ledger_id)]
+        command += [
+            "--flights",
+            str(self._file),
+            "--count",
+            str(self._count),
+            "--skip",
+            str(skip),
+            "--parent-pipe",
+            str(self._cluster.life_pipe),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=[self._cluster.life_pipe],
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                signal_process(process, signal.SIGKILL)
+            await process.wait()
+
+
+async def _reports(process: asyncio.subprocess.Process) -> AsyncIterator[_Report]:
+    """What the writer says, to the last line that it got out."""
+    if process.stdout is not None:
+        async for line in process.stdout:
+            if line.endswith(b"\n"):
+                yield _Report(**json.loads(line))
+
+
+async def _read(client: Client, ledgers: list[int]) -> AsyncIterator[list[bytes]]:
+    for ledger_id in ledgers:
+        reader = await client.open_ledger(ledger_id)
+        if reader.last_add_confirmed == NO_ENTRY:
+            continue
+        async for entries in reader.read_batches(0, reader.last_add_confirmed):
+            yield [entry.payload for entry in entries]
+
+
+async def _source(file: Path, count: int) -> AsyncIterator[list[bytes]]:
+    for lines in flights(file, count):
+        yield lines
+
+
+def _size(directory: Path) -> int:
+    """Bytes on disk below ``directory``."""
+    return sum(file.stat().st_blocks * 512 for file in directory.rglob("*") if file.is_file())

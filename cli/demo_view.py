@@ -1,0 +1,110 @@
+"""How the demo looks: steps, a rate line that moves on a terminal, and a table at the end.
+
+Where standard output is no terminal everything is plain lines, and the rate line becomes one
+line a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tallybook.runtime.clock import Clock
+
+from .progress import human_bytes
+
+_BAR: Final = 28
+_RATE_SECONDS: Final = 0.5
+_REDRAW_SECONDS: Final = 0.08
+_PLAIN_SECONDS: Final = 1.0
+
+
+class View:
+    """What the demo says."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started = clock.monotonic()
+        self._terminal = sys.stdout.isatty()
+        self._console = Console(highlight=False, width=None if self._terminal else 110)
+        self._points: deque[tuple[float, int]] = deque()
+        self._next_draw = 0.0
+        self._drawn = False
+
+    def headline(self, text: str) -> None:
+        """What this is."""
+        self._console.print(f"[bold]{text}[/bold]\n")
+
+    def step(self, text: str) -> None:
+        """Something was done."""
+        self._line("[green]done[/green] ", text)
+
+    def detail(self, text: str) -> None:
+        """More about the step before."""
+        self._console.print(f"        {text}")
+
+    def event(self, text: str) -> None:
+        """Something was done to the cluster on purpose."""
+        self._line("[yellow]crash[/yellow]", text)
+
+    def problem(self, text: str) -> None:
+        """Something is not as it must be."""
+        self._line("[bold red]wrong[/bold red]", text)
+
+    def rate(self, entries: int, total: int, size: int, note: str) -> None:
+        """So many of ``total`` entries are acknowledged, ``size`` bytes in all."""
+        now = self._clock.monotonic()
+        self._points.append((now, entries))
+        while len(self._points) > 2 and self._points[0][0] < now - _RATE_SECONDS:
+            self._points.popleft()
+        if now < self._next_draw:
+            return
+        self._next_draw = now + (_REDRAW_SECONDS if self._terminal else _PLAIN_SECONDS)
+        (before, first), (after, last) = self._points[0], self._points[-1]
+        per_second = (last - first) / (after - before) if after > before else 0.0
+        text = f"{entries:>9,} flights  {human_bytes(size):>8}  {per_second:>9,.0f}/s  {note}"
+        if self._terminal:
+            filled = round(_BAR * entries / total)
+            bar = "[cyan]" + "━" * filled + "[/cyan][dim]" + "━" * (_BAR - filled) + "[/dim]"
+            self._erase()
+            self._console.print(f"        {bar} {text}", end="", no_wrap=True, overflow="crop")
+            self._drawn = True
+        else:
+            self._console.print(f"        {text}")
+
+    def end_of_rate(self) -> None:
+        """The rate line goes; the next one starts afresh."""
+        self._erase()
+        self._points.clear()
+        self._next_draw = 0.0
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table whose first column is text and whose others are numbers."""
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2))
+        for position, column in enumerate(columns):
+            table.add_column(column, justify="right" if position else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._console.print()
+        self._console.print(table)
+
+    def verdict(self, text: str, *, good: bool) -> None:
+        """The last line."""
+        style = "bold green" if good else "bold red"
+        self._console.print(f"\n[{style}]{text}[/{style}]")
+
+    def _line(self, mark: str, text: str) -> None:
+        self._erase()
+        elapsed = self._clock.monotonic() - self._started
+        self._console.print(f"[dim]{elapsed:5.1f} s[/dim] {mark} {text}")
+
+    def _erase(self) -> None:
+        if self._drawn:
+            sys.stdout.write("\r\x1b[2K")
+            sys.stdout.flush()
+            self._drawn = False

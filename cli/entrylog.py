@@ -1,0 +1,106 @@
+"""``tallybook entrylog``: what the entry logs of a stopped bookie hold, and whether they are whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import typer
+
+from tallybook.bookie.storage.entry_log_format import Footer, parse_log_name
+from tallybook.bookie.storage.inspect_entry_log import (
+    Found,
+    FoundBatch,
+    FoundLog,
+    FoundStretch,
+    LogReport,
+    inspect_entry_log,
+    verify_entry_log,
+)
+from tallybook.runtime.disk import Disk
+
+from .exits import Exit
+from .offline import Directory, stopped
+from .options import Json
+from .output import Record, print_json, print_rows
+from .running import run
+
+app = typer.Typer(help="Look into the entry logs of a stopped bookie.")
+
+_COLUMNS = ("log", "bytes", "finished", "batches", "ledgers", "damage")
+
+
+@app.command()
+def dump(directory: Directory, as_json: Json = False) -> None:
+    """Print what the entry logs hold: every batch, in the order of the files, and any damage."""
+
+    async def work() -> None:
+        async with stopped(directory, "ledgers") as (disk, path):
+            async for log in _logs(disk, path):
+                async for found in inspect_entry_log(disk, f"{path}/{log}"):
+                    fields = {"log": log, **_fields(found)}
+                    print(json.dumps(fields) if as_json else " ".join(f"{k}={v}" for k, v in fields.items()))
+
+    run(work())
+
+
+@app.command()
+def verify(directory: Directory, as_json: Json = False) -> None:
+    """Check every batch in every entry log. Ends with exit code 1 if anything durable is damaged."""
+
+    async def work() -> list[LogReport]:
+        async with stopped(directory, "ledgers") as (disk, path):
+            return [await verify_entry_log(disk, f"{path}/{log}") async for log in _logs(disk, path)]
+
+    reports = run(work())
+    damaged = [damage for report in reports for damage in report.damage]
+    if as_json:
+        print_json({"logs": [_summary(report) for report in reports], "damage": [each.what for each in damaged]})
+    else:
+        print_rows([_summary(report) for report in reports], _COLUMNS, as_json=False)
+        for each in damaged:
+            print(f"damaged: {each.what}")
+    if damaged:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _logs(disk: Disk, path: str) -> AsyncIterator[str]:
+    """Names of the entry logs, oldest first."""
+    names = [name for name in await disk.list(path) if parse_log_name(name) is not None]
+    for name in sorted(names, key=lambda name: parse_log_name(name) or 0):
+        yield name
+
+
+def _summary(report: LogReport) -> Record:
+    return {
+        "log": report.path.rpartition("/")[2],
+        "bytes": report.size,
+        "finished": report.finished,
+        "batches": report.batches,
+        "ledgers": len(report.ledgers),
+        "damage": len(report.damage),
+    }
+
+
+def _fields(found: Found) -> dict[str, object]:
+    """What there is to say about one thing in a log."""
+    match found:
+        case FoundLog():
+            return {"kind": "log", "directory_uuid": found.directory_uuid, "log_id": found.log_id, "bytes": found.size}
+        case FoundStretch():
+            return {"kind": "stretch", "offset": found.offset, "batches": found.batch_count, "bytes": found.batch_bytes}
+        case FoundBatch():
+            header, location = found
+            return {
+                "kind": "batch",
+                "offset": location.offset,
+                "bytes": location.size,
+                "ledger_id": header.ledger_id,
+                "first_entry_id": header.first_entry_id,
+                "last_entry_id": header.last_entry_id,
+                "lac": header.lac,
+            }
+        case Footer():
+            return {"kind": "footer", "offset": found.offset, "ledgers": len(found.ledgers)}
+        case _:
+            return {"kind": "damage", "offset": found.offset, "bytes": found.size, "problem": found.what}

@@ -1,0 +1,127 @@
+"""``tallybook journal``: what the journal of a stopped bookie holds, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tallybook.bookie.journal.inspect import (
+    BlockView,
+    JournalView,
+    RecordView,
+    every_block,
+    inspect_journal,
+    live_blocks,
+)
+
+from .exits import Exit
+from .offline import Directory, stopped
+from .options import Json
+from .output import Record, print_json, print_record
+from .running import run
+
+app = typer.Typer(help="Look into the journal of a stopped bookie.")
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also blocks that are checkpointed, as far as the files still hold them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the records that the next start would replay, in order."""
+
+    async def work() -> None:
+        async with stopped(directory, "journal") as (disk, path):
+            view = await inspect_journal(disk, path)
+            async for block in every_block(disk, view) if everything else live_blocks(disk, view):
+                for line in _lines(block, as_json):
+                    print(line)
+
+    run(work())
+
+
+@app.command()
+def verify(directory: Directory, as_json: Json = False) -> None:
+    """Check every record that the next start would replay. Ends with exit code 1 if anything is damaged."""
+    result = run(_verify(directory))
+    if as_json:
+        print_json(result)
+    else:
+        print_record({name: value for name, value in result.items() if name != "damage"}, as_json=False)
+        for found in _list(result["damage"]):
+            print(f"damaged: {found}")
+    if result["damage"]:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _verify(directory: Path) -> dict[str, object]:
+    blocks = records = size = 0
+    async with stopped(directory, "journal") as (disk, path):
+        view = await inspect_journal(disk, path)
+        damage = [str(found) for found in view.damage]
+        async for block in live_blocks(disk, view):
+            blocks, records, size = blocks + 1, records + len(block.records), size + block.size_bytes
+            damage += _problems(block)
+    return {**_summary(view), "live_blocks": blocks, "live_records": records, "live_bytes": size, "damage": damage}
+
+
+def _summary(view: JournalView) -> Record:
+    facts = view.facts
+    return {
+        "directory": view.directory,
+        "boot": facts.boot,
+        "stopped_cleanly": facts.clean,
+        "segments": facts.geometry.segment_count,
+        "segment_bytes": facts.geometry.segment_bytes,
+        "checkpointed_up_to": {"segment": facts.trim.segment, "block": facts.trim.block},
+        "last_block": {"segment": view.end.segment, "block": view.end.block},
+    }
+
+
+def _problems(block: BlockView) -> Iterator[str]:
+    place = f"{block.path} at {block.offset}"
+    if block.problem:
+        yield f"{place}: {block.problem}"
+    for record in block.records:
+        if record.problem:
+            yield f"{place}: {record.kind}: {record.problem}"
+
+
+def _lines(block: BlockView, as_json: bool) -> Iterator[str]:
+    """One line for each record of a block, or one for a block that has none to show."""
+    name = Path(block.path).name
+    place: dict[str, object] = {"segment": name, "offset": block.offset, "block": block.mark.block}
+    if block.problem or not block.records:
+        kind = "damaged" if block.problem else "seal"
+        told: dict[str, object] = {**place, "kind": kind, "problem": block.problem}
+        yield json.dumps(told) if as_json else f"{name}@{block.offset} block {block.mark.block}: {kind} {block.problem}"
+    for record in block.records:
+        if as_json:
+            yield json.dumps({**place, **_fields(record)})
+        else:
+            facts = " ".join(f"{key}={value}" for key, value in _fields(record).items() if key != "kind")
+            yield f"{name}@{block.offset} block {block.mark.block}: {record.kind} {facts}"
+
+
+def _fields(record: RecordView) -> dict[str, object]:
+    """What there is to say about a record."""
+    fields: dict[str, object] = {"kind": record.kind, "ledger_id": record.ledger_id}
+    if record.first_entry_id is not None:
+        fields |= {"first_entry_id": record.first_entry_id, "last_entry_id": record.last_entry_id}
+        fields |= {"bytes": record.size_bytes, "recovery": record.recovery}
+    if record.lac is not None:
+        fields["lac"] = record.lac
+    if record.problem:
+        fields["problem"] = record.problem
+    return fields
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else []

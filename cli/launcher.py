@@ -1,0 +1,279 @@
+"""A cluster on this machine: bookies as child processes, SQLite as the metadata store.
+
+    DIR/metadata.db          the metadata
+    DIR/bookie-1/            data directory of the first bookie
+    DIR/bookie-1/run.json    {"pid", "ports", "bookie_id"}, written by the bookie once it is ready
+    DIR/bookie-1.log         what it logs
+
+The children die with the launcher and are not started again when they die on their own. The
+same directory started again is the same cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tallybook.core.errors import (
+    BookieUnavailable,
+    DirectoryInUse,
+    DiskFailed,
+    InvalidArgument,
+    TallybookError,
+    error_from_wire,
+)
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk import DirectoryLock, Disk
+
+from .exits import RefusedToStart
+
+START_SECONDS: Final = 60.0
+"""How long a bookie may take from its start until it is ready; replay of a long journal included."""
+
+STOP_SECONDS: Final = 60.0
+"""How long a bookie may take to stop cleanly before it is killed."""
+
+_LOCK_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.02
+
+
+@dataclass(slots=True)
+class LocalBookie:
+    """One bookie of the cluster, as its launcher sees it."""
+
+    bookie_id: str
+    directory: Path
+    process: asyncio.subprocess.Process | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def run_file(self) -> Path:
+        """Where a ready bookie says how to reach it."""
+        return self.directory / "run.json"
+
+    @property
+    def log_file(self) -> Path:
+        """Where it logs."""
+        return self.directory.with_suffix(".log")
+
+    @property
+    def pid(self) -> int:
+        """Its process, 0 before the first start."""
+        return 0 if self.process is None else self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives, as far as is known."""
+        return self.process is not None and self.process.returncode is None
+
+
+class LocalCluster:
+    """Bookies on this machine. Use it in ``async with``: leaving stops them cleanly.
+
+    Args:
+        directory: where everything lies; made if it is not there.
+        count: how many bookies; 0 for as many as the directory has, or three in a new one.
+        options: further options of ``tallybook bookie run``, for every bookie.
+    """
+
+    def __init__(self, directory: Path, count: int, disk: Disk, clock: Clock, options: tuple[str, ...] = ()) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        self._disk = disk
+        self._clock = clock
+        self._options = options
+        self._lock: DirectoryLock | None = None
+        self._life: tuple[int, int] | None = None
+        numbers = range(1, (count or _existing(self.directory) or 3) + 1)
+        self.bookies = [LocalBookie(f"bookie-{number}", self.directory / f"bookie-{number}") for number in numbers]
+
+    @property
+    def metadata(self) -> str:
+        """URI of the metadata store."""
+        return f"sqlite:///{self.directory}/metadata.db"
+
+    @property
+    def life_pipe(self) -> int:
+        """Reading end of a pipe that closes when this process ends; children watch it (``parent.die_with_parent``)."""
+        if self._life is None:
+            raise InvalidArgument("the cluster is not open: use it in an 'async with' block")
+        return self._life[0]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Bookies that the directory holds and that are not part of this run."""
+        return [f"bookie-{number}" for number in range(len(self.bookies) + 1, _existing(self.directory) + 1)]
+
+    async def __aenter__(self) -> Self:
+        await self._claim()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop()
+        finally:
+            if self._life is not None:
+                for end in self._life:
+                    os.close(end)
+            if self._lock is not None:
+                await self._lock.release()
+
+    async def start(self) -> None:
+        """Start every bookie that does not run; return when all are ready.
+
+        Raises:
+            RefusedToStart: one of them refused; the error is the one it gave.
+            BookieUnavailable: one of them died, or was not ready in time.
+        """
+        stopped = [bookie for bookie in self.bookies if not bookie.running]
+        for bookie in stopped:
+            await self._spawn(bookie)
+        await asyncio.gather(*(self._ready(bookie) for bookie in stopped))
+
+    async def stop(self) -> None:
+        """Stop every bookie cleanly; kill those that take too long."""
+        running = [bookie.process for bookie in self.bookies if bookie.process is not None and bookie.running]
+        for process in running:
+            signal_process(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                for process in running:
+                    await process.wait()
+        finally:
+            for process in running:
+                signal_process(process, signal.SIGKILL)
+                await process.wait()
+
+    async def kill(self, bookie: LocalBookie) -> None:
+        """End one bookie as a crash would."""
+        if bookie.process is not None:
+            signal_process(bookie.process, signal.SIGKILL)
+            await bookie.process.wait()
+
+    # -- inside -----------------------------------------------------------------------
+
+    async def _claim(self) -> None:
+        """Take the directory for this launcher, and wait until the children of an earlier one are gone."""
+        try:
+            await self._disk.make_directory(str(self.directory))
+            self._lock = await self._disk.lock(str(self.directory))
+            for bookie in self.bookies:
+                await self._disk.make_directory(str(bookie.directory))
+                await self._wait_until_free(bookie)
+        except TallybookError as error:
+            if self._lock is not None:
+                await self._lock.release()
+            raise RefusedToStart(error) from error
+        self._life = os.pipe()
+
+    async def _wait_until_free(self, bookie: LocalBookie) -> None:
+        deadline = self._clock.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                lock = await self._disk.lock(str(bookie.directory))
+            except DirectoryInUse:
+                # A launcher that was killed takes its children along, but not in the same instant.
+                if self._clock.monotonic() > deadline:
+                    raise
+                await self._clock.sleep(_POLL_SECONDS)
+            else:
+                await lock.release()
+                return
+
+    async def _spawn(self, bookie: LocalBookie) -> None:
+        bookie.run_file.unlink(missing_ok=True)
+        bookie.ports = {}
+        command = [sys.executable, "-P", "-m", "tallybook.cli", "bookie", "run", "--json", "--log-format", "text"]
+        command += ["--id", bookie.bookie_id, "--data", str(bookie.directory), "--metadata", self.metadata]
+        command += ["--parent-pipe", str(self.life_pipe), *self._options]
+        try:
+            log = os.open(bookie.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise DiskFailed(f"{bookie.log_file} cannot be written: {error.strerror}") from error
+        try:
+            bookie.process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[self.life_pipe],
+                # Ctrl-C in a terminal reaches the launcher alone, which then stops the bookies.
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    async def _ready(self, bookie: LocalBookie) -> None:
+        deadline = self._clock.monotonic() + START_SECONDS
+        while True:
+            running = bookie.running
+            found = read_run_file(bookie.run_file)
+            if running and found is not None and found["pid"] == bookie.pid:
+                bookie.ports = found["ports"]
+                return
+            if not running:
+                raise _why_it_ended(bookie)
+            if self._clock.monotonic() > deadline:
+                message = f"{bookie.bookie_id} was not ready within {START_SECONDS:.0f} s; see {bookie.log_file}"
+                raise RefusedToStart(BookieUnavailable(message))
+            await self._clock.sleep(_POLL_SECONDS)
+
+
+def read_run_file(path: Path) -> dict[str, Any] | None:
+    """What a ready bookie wrote, or ``None`` where none is."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def how_it_ended(returncode: int) -> str:
+    """The end of a process in words."""
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    return f"ended with exit code {returncode}"
+
+
+def _why_it_ended(bookie: LocalBookie) -> RefusedToStart:
+    returncode = 0 if bookie.process is None else bookie.process.returncode or 0
+    cause = _last_error(bookie.log_file)
+    if cause is not None:
+        return RefusedToStart(cause)
+    message = f"{bookie.bookie_id} {how_it_ended(returncode)} before it was ready; see {bookie.log_file}"
+    return RefusedToStart(BookieUnavailable(message))
+
+
+def _last_error(log_file: Path) -> TallybookError | None:
+    """The error that a bookie gave as its last words."""
+    lines = log_file.read_bytes().splitlines()
+    if not lines or not lines[-1].startswith(b'{"error":'):
+        return None
+    told = json.loads(lines[-1])["error"]
+    return error_from_wire(told["code"], f"{log_file.stem}: {told['message']}")
+
+
+def _existing(directory: Path) -> int:
+    """How many bookies the directory holds."""
+    count = 0
+    while (directory / f"bookie-{count + 1}" / "cookie").exists():
+        count += 1
+    return count
+
+
+def signal_process(process: asyncio.subprocess.Process, number: int) -> None:
+    """Send a signal to a process that may have ended."""
+    try:
+        process.send_signal(number)
+    except ProcessLookupError:
+        # It has ended meanwhile; who waits for it learns how.
+        return

@@ -1,0 +1,293 @@
+"""``tallybook ledger``: create, append, read, tail, info, ls, rm, recover."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from tallybook.client.client import Client
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.errors import NoSuchLedger, PeerError, Unauthorized
+from tallybook.metadata.model import DigestType, LedgerMetadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.tasks import ThreadWorkers
+
+from .appending import Feeder, leave
+from .cluster import cluster
+from .options import Json, LedgerId, Metadata, PasswordFile, read_password
+from .output import Record, note, print_json, print_record, print_rows
+from .pipes import read_lines
+from .progress import Progress
+from .reading import copy_range, entries_as_json, entries_as_lines, follow
+from .running import run
+
+app = typer.Typer(help="Write, read and manage ledgers.")
+
+_TAIL_ENTRIES: Final = 10
+_SIZES: Final = ("ensemble", "write_quorum", "ack_quorum")
+_LIST_COLUMNS: Final = ("ledger_id", "state", "entries", "bytes", *_SIZES, "created_at")
+
+
+@app.command()
+def create(
+    metadata: Metadata,
+    ensemble: Annotated[int, typer.Option(help="Bookies that hold the ledger.")] = 3,
+    write_quorum: Annotated[
+        int | None, typer.Option(help="Copies of each entry.", show_default="3, or the ensemble if that is less")
+    ] = None,
+    ack_quorum: Annotated[
+        int | None,
+        typer.Option(help="Copies that must be durable before an append counts.", show_default="more than half"),
+    ] = None,
+    password_file: PasswordFile = None,
+    hmac: Annotated[bool, typer.Option("--hmac", help="Sign batches with HMAC-SHA-256; needs a password.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Create a ledger that nobody owns yet; 'ledger append' adopts it."""
+    copies = min(3, ensemble) if write_quorum is None else write_quorum
+    acks = copies // 2 + 1 if ack_quorum is None else ack_quorum
+    password = read_password(password_file)
+
+    async def work() -> LedgerMetadata:
+        async with cluster(metadata) as client:
+            return await client.create_unowned_ledger(
+                ensemble=ensemble,
+                write_quorum=copies,
+                ack_quorum=acks,
+                password=password,
+                digest=DigestType.HMAC_SHA256 if hmac else DigestType.CRC32C,
+            )
+
+    created = run(work())
+    if as_json:
+        print_json(describe(created))
+    else:
+        print(created.ledger_id)
+
+
+@app.command()
+def append(
+    metadata: Metadata,
+    ledger: LedgerId,
+    close: Annotated[bool, typer.Option("--close", help="Close the ledger when the input ends.")] = False,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Append standard input to a ledger, one entry a line.
+
+    The ledger must never have had a writer. Newlines do not belong to the entries; an unterminated last line counts.
+    However the command ends, it prints how many entries are confirmed; without --close the ledger stays open, and
+    'ledger recover' closes it.
+    """
+    run(_append(metadata, ledger, read_password(password_file), close, as_json))
+
+
+async def _append(metadata: str, ledger_id: int, password: bytes, close: bool, as_json: bool) -> None:
+    clock, workers = RealClock(), ThreadWorkers(1, "stdin")
+    async with cluster(metadata) as client:
+        writer = await client.adopt_ledger(ledger_id, password=password)
+        feeder = Feeder(writer, clock, Progress(f"ledger {ledger_id}", clock))
+        try:
+            await feeder.feed(read_lines(sys.stdin.fileno(), workers))
+            if close:
+                await writer.close()
+        finally:
+            _report_appended(writer, feeder, as_json)
+            if not writer.metadata.closed:
+                await leave(client, writer, password, clock)
+    await workers.close()
+
+
+def _report_appended(writer: LedgerWriter, feeder: Feeder, as_json: bool) -> None:
+    entries, size, seconds = feeder.entries, feeder.size_bytes, feeder.seconds
+    if as_json:
+        print_json(
+            {
+                "ledger_id": writer.id,
+                "entries": entries,
+                "bytes": size,
+                "seconds": round(seconds, 6),
+                "last_entry_id": writer.last_add_confirmed,
+                "closed": writer.metadata.closed,
+            }
+        )
+    else:
+        print(f"{entries} entries, {size} bytes, {seconds:.3f} seconds", flush=True)
+
+
+@app.command()
+def read(
+    metadata: Metadata,
+    ledger: LedgerId,
+    first: Annotated[
+        int | None, typer.Option(metavar="A", help="First entry.", show_default="the ledger's first")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(metavar="B", help="Last entry.", show_default="the last one confirmed")
+    ] = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print entries, one a line, and nothing else.
+
+    A ledger that is still open stays open, and is read up to its last add confirmed.
+    """
+    password = read_password(password_file)
+    form = entries_as_json if as_json else entries_as_lines
+
+    async def work() -> None:
+        async with _opened(metadata, ledger, password) as (reader, workers):
+            if not reader.closed:
+                note(f"ledger {ledger} is open; reading up to entry {reader.last_add_confirmed}")
+            await copy_range(reader, first, last, form, sys.stdout.fileno(), workers)
+
+    run(work())
+
+
+@app.command()
+def tail(
+    metadata: Metadata,
+    ledger: LedgerId,
+    first: Annotated[
+        int | None, typer.Option(metavar="A", help="First entry to print.", show_default="the last ten, then new ones")
+    ] = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print entries as they are confirmed, until the ledger is closed."""
+    password = read_password(password_file)
+    form = entries_as_json if as_json else entries_as_lines
+
+    async def work() -> None:
+        async with _opened(metadata, ledger, password) as (reader, workers):
+            start = max(0, reader.last_add_confirmed + 1 - _TAIL_ENTRIES) if first is None else first
+            await follow(reader, start, form, sys.stdout.fileno(), workers)
+
+    run(work())
+
+
+@app.command()
+def info(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = None, as_json: Json = False) -> None:
+    """Show what is known of a ledger: state, replication, end, and where its entries are."""
+    password = read_password(password_file)
+
+    async def work() -> Record:
+        async with cluster(metadata) as client:
+            found = await client.ledger_metadata(ledger)
+            return {**describe(found), "last_add_confirmed": await _last_add_confirmed(client, found, password)}
+
+    print_record(run(work()), as_json=as_json)
+
+
+@app.command("ls")
+def list_(metadata: Metadata, as_json: Json = False) -> None:
+    """List all ledgers."""
+
+    async def work() -> list[Record]:
+        async with cluster(metadata) as client:
+            return [row async for row in _rows(client)]
+
+    print_rows(run(work()), _LIST_COLUMNS, as_json=as_json)
+
+
+async def _rows(client: Client) -> AsyncIterator[Record]:
+    async for ledger_id in client.list_ledgers():
+        try:
+            yield describe(await client.ledger_metadata(ledger_id))
+        except NoSuchLedger:
+            # Deleted since the listing named it.
+            continue
+
+
+@app.command()
+def rm(
+    metadata: Metadata,
+    ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids of the ledgers to delete.")],
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Delete ledgers. There is no way back, and their ids are never used again."""
+    password = read_password(password_file)
+
+    async def work() -> None:
+        async with cluster(metadata) as client:
+            for ledger_id in ledgers:
+                await client.delete_ledger(ledger_id, password=password)
+                if as_json:
+                    print_json({"deleted": ledger_id})
+                else:
+                    print(f"deleted ledger {ledger_id}", flush=True)
+
+    run(work())
+
+
+@app.command()
+def recover(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = None, as_json: Json = False) -> None:
+    """Fence a ledger against its writer, find its end, and close it.
+
+    Every entry that was ever confirmed is kept. A ledger that is closed already stays as it is.
+    """
+    password = read_password(password_file)
+
+    async def work() -> LedgerMetadata:
+        async with cluster(metadata) as client:
+            return await client.recover_ledger(ledger, password=password)
+
+    closed = run(work())
+    if as_json:
+        print_json(describe(closed))
+    else:
+        print(f"ledger {ledger} is closed: {closed.last_entry_id + 1} entries, {closed.length} bytes")
+
+
+@asynccontextmanager
+async def _opened(metadata: str, ledger_id: int, password: bytes) -> AsyncIterator[tuple[LedgerReader, ThreadWorkers]]:
+    """A reader that leaves the ledger as it is, and a thread for its output."""
+    workers = ThreadWorkers(1, "stdout")
+    async with cluster(metadata) as client:
+        yield await client.open_ledger(ledger_id, password=password, recover=False), workers
+    await workers.close()
+
+
+async def _last_add_confirmed(client: Client, metadata: LedgerMetadata, password: bytes) -> int | None:
+    """The last entry that readers see; ``None`` where it cannot be told (no bookies, no password)."""
+    if metadata.closed:
+        return metadata.last_entry_id
+    try:
+        return (await client.open_ledger(metadata.ledger_id, password=password, recover=False)).last_add_confirmed
+    except (PeerError, Unauthorized):
+        return None
+
+
+def describe(metadata: LedgerMetadata) -> dict[str, object]:
+    """A ledger's metadata without its secrets."""
+    created = datetime.fromtimestamp(metadata.created_at_ms / 1000, UTC)
+    return {
+        "ledger_id": metadata.ledger_id,
+        "state": metadata.state.value,
+        "entries": metadata.last_entry_id + 1 if metadata.closed else None,
+        "bytes": metadata.length if metadata.closed else None,
+        "last_entry_id": metadata.last_entry_id if metadata.closed else None,
+        "ensemble": metadata.quorum.ensemble,
+        "write_quorum": metadata.quorum.write_quorum,
+        "ack_quorum": metadata.quorum.ack_quorum,
+        "created_at": created.isoformat(timespec="milliseconds"),
+        "owned": metadata.writer_token is not None,
+        "password": bool(metadata.key_verifier),
+        "digest": metadata.digest.value,
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
+            for fragment in metadata.fragments
+        ],
+        "missed": [
+            {"bookie_id": gap.bookie_id, "first_entry_id": gap.first_entry_id, "last_entry_id": gap.last_entry_id}
+            for gap in metadata.missed
+        ],
+        "custom": {name: value.decode(errors="replace") for name, value in metadata.custom.items()},
+    }

@@ -1,0 +1,52 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tallybook.core.errors import InvalidArgument
+from tallybook.core.limits import MAX_PASSWORD_BYTES
+
+Metadata = Annotated[
+    str,
+    typer.Option(
+        "--metadata",
+        envvar="TALLYBOOK_METADATA",
+        metavar="URI",
+        help="Metadata store of the cluster: sqlite:///PATH, or zk://HOST:PORT[,HOST:PORT...]/ROOT.",
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON: the result on standard output, an error on standard error.")
+]
+LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger, as 'ledger create' printed it.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        envvar="TALLYBOOK_PASSWORD_FILE",
+        metavar="FILE",
+        help="File that holds the ledger's password; one newline at its end does not count.",
+    ),
+]
+
+
+def read_password(file: Path | None) -> bytes:
+    """The password in ``file``; empty where there is none.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or holds nothing or too much.
+    """
+    if file is None:
+        return b""
+    try:
+        with open(file, "rb") as opened:
+            password = opened.read(MAX_PASSWORD_BYTES + 2).removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise InvalidArgument(f"password file {file} cannot be read: {error.strerror}") from error
+    if not 1 <= len(password) <= MAX_PASSWORD_BYTES:
+        raise InvalidArgument(f"password file {file} must hold 1 .. {MAX_PASSWORD_BYTES} bytes")
+    return password

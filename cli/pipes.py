@@ -1,0 +1,91 @@
+"""Standard input and output in big pieces, without ever stopping the event loop.
+
+Input is read when the loop says that there is something, so that Ctrl-C never waits for a
+silent pipe. Files and other things that cannot be polled are read, and output is written, on
+a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+
+from tallybook.core.limits import MIB
+from tallybook.runtime.tasks import Workers
+
+PIECE_BYTES = 1 * MIB
+
+
+async def read_lines(descriptor: int, workers: Workers) -> AsyncIterator[list[bytes]]:
+    """Lines of ``descriptor`` without their newlines, as many at a time as one read brings.
+
+    An unterminated last line counts. The memory held is one piece and the longest line.
+    """
+    rest: list[bytes] = []
+    async for piece in read_pieces(descriptor, workers):
+        lines = piece.split(b"\n")
+        last = lines.pop()
+        if lines:
+            rest.append(lines[0])
+            lines[0] = b"".join(rest)
+            rest = [last] if last else []
+            yield lines
+        else:
+            rest.append(last)
+    if rest:
+        yield [b"".join(rest)]
+
+
+async def read_pieces(descriptor: int, workers: Workers) -> AsyncIterator[bytes]:
+    """What ``descriptor`` holds, up to a mebibyte at a time, until its end."""
+    pollable = _pollable(descriptor)
+    while True:
+        if pollable:
+            await _readable(descriptor)
+            piece = os.read(descriptor, PIECE_BYTES)
+        else:
+            piece = await workers.run(os.read, descriptor, PIECE_BYTES)
+        if not piece:
+            return
+        yield piece
+
+
+async def write_all(descriptor: int, parts: Sequence[bytes], workers: Workers) -> None:
+    """Write ``parts`` one after the other.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+    """
+    await workers.run(_write_all, descriptor, b"".join(parts))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _pollable(descriptor: int) -> bool:
+    """Whether the loop can tell when there is something to read; of files it cannot."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_reader(descriptor, _nothing)
+    except PermissionError:
+        return False
+    loop.remove_reader(descriptor)
+    return True
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _nothing() -> None:
+    """What the probe of ``_pollable`` would call."""

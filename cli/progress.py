@@ -1,0 +1,63 @@
+"""A line that shows how far long work is: on a terminal only, a few times a second."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol, TextIO
+
+from tallybook.runtime.clock import Clock
+
+_PERIOD_SECONDS = 0.25
+
+
+class Watcher(Protocol):
+    """Who is told how far work is."""
+
+    def update(self, entries: int, size: int, seconds: float) -> None:
+        """So many entries and bytes are done after so many seconds. Cheap to call often."""
+
+    def end(self) -> None:
+        """The work has ended."""
+
+
+class Progress:
+    """One line on standard error that is written over and over.
+
+    Args:
+        title: what is being done.
+        out: where to, if it is a terminal.
+    """
+
+    def __init__(self, title: str, clock: Clock, out: TextIO | None = None) -> None:
+        self._title = title
+        self._clock = clock
+        self._out = out or sys.stderr
+        self._shown = self._out.isatty()
+        self._next = clock.monotonic() + _PERIOD_SECONDS
+        self._written = False
+
+    def update(self, entries: int, size: int, seconds: float) -> None:
+        """So many entries and bytes are done after so many seconds. Cheap to call often."""
+        if not self._shown or self._clock.monotonic() < self._next:
+            return
+        self._next = self._clock.monotonic() + _PERIOD_SECONDS
+        self._written = True
+        rate = entries / max(seconds, 1e-9)
+        self._out.write(f"\r\x1b[K{self._title}: {entries:,} entries, {human_bytes(size)}, {rate:,.0f} entries/s")
+        self._out.flush()
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._written:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+            self._written = False
+
+
+def human_bytes(size: float) -> str:
+    """A size with the unit that suits it, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,100 @@
+"""Entries of a ledger as lines, or as JSON objects, on standard output."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.batch import Entry
+from tallybook.core.errors import ReadBeyondLac
+from tallybook.core.ids import NO_ENTRY, check_entry_id
+from tallybook.core.limits import KIB
+from tallybook.runtime.tasks import Workers
+
+from .pipes import write_all
+
+Form = Callable[[Sequence[Entry]], bytes]
+"""Turns entries into what is printed of them."""
+
+_WRITE_BYTES = 512 * KIB
+_TAIL_ENTRIES = 1_000
+
+
+def entries_as_lines(entries: Sequence[Entry]) -> bytes:
+    """Each payload and a newline."""
+    return b"\n".join([*(entry.payload for entry in entries), b""])
+
+
+def entries_as_json(entries: Sequence[Entry]) -> bytes:
+    """One object a line; a payload that is not text is given in base 64."""
+    return b"".join(json.dumps(_fields(entry)).encode() + b"\n" for entry in entries)
+
+
+def _fields(entry: Entry) -> dict[str, object]:
+    fields: dict[str, object] = {"entry_id": entry.entry_id, "written_at_us": entry.written_at_us}
+    try:
+        fields["payload"] = entry.payload.decode()
+    except UnicodeDecodeError:
+        fields["payload_base64"] = base64.b64encode(entry.payload).decode()
+    return fields
+
+
+async def copy_range(
+    reader: LedgerReader, first: int | None, last: int | None, form: Form, descriptor: int, workers: Workers
+) -> None:
+    """Write the entries ``first .. last`` to ``descriptor``; by default all that are confirmed.
+
+    Raises:
+        ReadBeyondLac: the range reaches past the last add confirmed.
+        InvalidArgument: the ids are out of range, or the range is empty.
+    """
+    lac = reader.last_add_confirmed
+    if first is None and last is None and lac == NO_ENTRY:
+        return
+    start = 0 if first is None else check_entry_id(first)
+    end = lac if last is None else check_entry_id(last)
+    if start > lac:
+        raise ReadBeyondLac(f"ledger {reader.id}: entry {start} lies past the last add confirmed, {lac}")
+    output = _Output(form, descriptor, workers)
+    try:
+        async for entries in reader.read_batches(start, end):
+            await output.add(entries)
+    finally:
+        # Before an error is reported, what was good is there.
+        await output.flush()
+
+
+async def follow(reader: LedgerReader, first: int, form: Form, descriptor: int, workers: Workers) -> None:
+    """Write entries from ``first`` on as they are confirmed, until the ledger is closed."""
+    waiting: list[Entry] = []
+    async for entry in reader.tail(first):
+        waiting.append(entry)
+        # The last one that is confirmed so far: the tail is about to wait, so show what there is.
+        if entry.entry_id == reader.last_add_confirmed or len(waiting) >= _TAIL_ENTRIES:
+            await write_all(descriptor, [form(waiting)], workers)
+            waiting = []
+
+
+class _Output:
+    """Gathers what is to be written until a write is worth its price."""
+
+    def __init__(self, form: Form, descriptor: int, workers: Workers) -> None:
+        self._form = form
+        self._descriptor = descriptor
+        self._workers = workers
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        part = self._form(entries)
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size >= _WRITE_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
+        if parts:
+            await write_all(self._descriptor, parts, self._workers)

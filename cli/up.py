@@ -1,0 +1,87 @@
+"""``tallybook up``: a cluster on this machine, for trying things out and for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
+
+from .exits import Exit, Interrupted
+from .launcher import LocalBookie, LocalCluster, how_it_ended
+from .options import Json
+from .output import complain, note, print_json
+from .running import run
+
+
+def up(
+    bookies: Annotated[
+        int, typer.Option(min=0, max=64, help="How many bookies.", show_default="those DIR holds; 3 in a new one")
+    ] = 0,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where everything lies; made if it is not there.")] = Path(
+        "tallybook-data"
+    ),
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of every bookie, as for 'bookie run'."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C.
+
+    Prints one line when it is ready: 'ready' and the URI of the metadata store, which every other command takes as
+    --metadata. The bookies are processes of their own; DIR/bookie-N/run.json has their pid and ports, DIR/bookie-N.log
+    what they log. They end with this command, however it ends, and are not started again when they die. The same DIR
+    again is the same cluster.
+    """
+    options = [word for assignment in assignments or [] for word in ("--set", assignment)]
+    cluster = LocalCluster(data, bookies, RealDisk(), RealClock(), tuple(options))
+    code = Exit.OK
+    try:
+        code = run(_up(cluster, as_json))
+    except Interrupted:
+        note("stopped")
+    # A bookie that was told to stop while it was still starting may end by the signal itself.
+    if code or any(bookie.ports and bookie.process and bookie.process.returncode for bookie in cluster.bookies):
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _up(cluster: LocalCluster, as_json: bool) -> Exit:
+    async with cluster:
+        await cluster.start()
+        _announce(cluster, as_json)
+        try:
+            await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
+        except asyncio.CancelledError:
+            note("stopping; again to end at once")
+            raise
+    complain("every bookie has ended")
+    return Exit.FOUND_WRONG
+
+
+def _announce(cluster: LocalCluster, as_json: bool) -> None:
+    """The one line on standard output, and what a person may want to know besides."""
+    if as_json:
+        bookies: list[object] = [
+            {"bookie_id": bookie.bookie_id, "pid": bookie.pid, "ports": dict(bookie.ports)}
+            for bookie in cluster.bookies
+        ]
+        print_json({"ready": cluster.metadata, "bookies": bookies})
+    else:
+        print(f"ready {cluster.metadata}", flush=True)
+    for bookie in cluster.bookies:
+        where = ", ".join(f"{name} on port {port}" for name, port in bookie.ports.items())
+        note(f"{bookie.bookie_id}: pid {bookie.pid}, {where}")
+    for bookie_id in cluster.left_out:
+        complain(f"{cluster.directory} holds {bookie_id} as well, which was not started")
+
+
+async def _report_end(bookie: LocalBookie) -> None:
+    """Wait for the end of one bookie, and say that it came."""
+    if bookie.process is not None:
+        returncode = await bookie.process.wait()
+        complain(f"{bookie.bookie_id} (pid {bookie.pid}) {how_it_ended(returncode)} and is not started again")

@@ -1,0 +1,178 @@
+"""Real processes for tests: the command line, and clusters started by ``tallybook up``."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallybook.client.client import Client
+
+TALLYBOOK = [sys.executable, "-P", "-m", "tallybook.cli"]
+# Journals small enough to be made in a moment; the sizes only change when something wraps or is flushed.
+SMALL = ["--set", "journal.segment_bytes=8MiB", "--set", "storage.write_cache_bytes=32MiB",
+         "--set", "storage.min_free_bytes=1MiB"]  # fmt: skip
+PATIENCE_SECONDS = 60
+
+
+@dataclass
+class Result:
+    """What a command did."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output, as the one JSON value it must be."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object that --json prints."""
+        return json.loads(self.err.splitlines()[-1])["error"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child: nothing of ours that would change what the command does."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TALLYBOOK")}
+    return {**kept, "COLUMNS": "100", **more}
+
+
+def tallybook(*arguments: object, stdin: bytes = b"", timeout: float = PATIENCE_SECONDS, **more: str) -> Result:
+    """Run one command to its end; fail if it shows a traceback."""
+    done = subprocess.run(
+        [*TALLYBOOK, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        env=environment(**more),
+        check=False,
+    )
+    result = Result(done.returncode, done.stdout, done.stderr.decode())
+    assert "Traceback" not in result.err, result.err
+    return result
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Start one command and leave it running."""
+    return subprocess.Popen([*TALLYBOOK, *map(str, arguments)], env=environment(), **options)
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = PATIENCE_SECONDS) -> Any:
+    """Poll until ``condition`` gives something; fail after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {timeout} s in vain until {what}")
+        time.sleep(0.01)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not yet collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@dataclass
+class Up:
+    """A running ``tallybook up``."""
+
+    process: subprocess.Popen[bytes]
+    data: Path
+    ready: str = ""
+    pids: list[int] = field(default_factory=list)
+
+    @property
+    def metadata(self) -> str:
+        """URI of the metadata store."""
+        return self.ready.removeprefix("ready ")
+
+    def __call__(self, *arguments: object, **options: Any) -> Result:
+        """Run a command on this cluster."""
+        return tallybook(*arguments, TALLYBOOK_METADATA=self.metadata, **options)
+
+    def create(self) -> int:
+        """A new ledger, made in this process because that is faster."""
+
+        async def work() -> int:
+            async with Client(self.metadata) as client:
+                return (await client.create_unowned_ledger()).ledger_id
+
+        return asyncio.run(work())
+
+    def confirmed(self, ledger: int) -> int:
+        """How many entries of a ledger readers see."""
+
+        async def work() -> int:
+            async with Client(self.metadata) as client:
+                return (await client.open_ledger(ledger, recover=False)).last_add_confirmed + 1
+
+        return asyncio.run(work())
+
+    def run_file(self, number: int) -> dict[str, Any]:
+        """What a bookie says of itself."""
+        return json.loads((self.data / f"bookie-{number}" / "run.json").read_text())
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """End it; give its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def up(data: Path, *options: object, bookies: int = 3, settings: list[str] = SMALL) -> Iterator[Up]:
+    """A cluster that is ready; it is killed in the end if the test has not stopped it."""
+    with open(data.with_suffix(".err"), "wb") as errors:
+        process = start(
+            "up", "--data", data, "--bookies", bookies, *settings, *options, stdout=subprocess.PIPE, stderr=errors
+        )
+    try:
+        running = Up(process, data, process.stdout.readline().decode().removesuffix("\n"))
+        assert running.ready, data.with_suffix(".err").read_text()
+        running.pids = [running.run_file(number)["pid"] for number in range(1, bookies + 1)]
+        yield running
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Three bookies that tests share. Leave them as they are."""
+    with up(tmp_path_factory.mktemp("shared") / "cluster") as running:
+        yield running
+        assert running.stop() == 0
+
+
+class Cli:
+    """What tests of the command line use; the functions above, since test files cannot import each other."""
+
+    run = staticmethod(tallybook)
+    start = staticmethod(start)
+    up = staticmethod(up)
+    wait_until = staticmethod(wait_until)
+    alive = staticmethod(alive)
+    small = SMALL
+    patience = PATIENCE_SECONDS
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """Commands as real processes."""
+    return Cli()

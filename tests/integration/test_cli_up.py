@@ -1,0 +1,217 @@
+"""``tallybook up`` and ``tallybook bookie run`` as processes: starting, stopping, dying, and refusing to start."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+
+LINES = b"".join(b"%d\n" % number for number in range(20_000))
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """Status and body of an HTTP request."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_same_directory_again_is_the_same_cluster(cli, tmp_path):
+    with cli.up(tmp_path / "data") as first:
+        ledger = first.create()
+        assert first("ledger", "append", ledger, "--close", stdin=LINES).code == 0
+        assert first.stop() == 0
+        assert not any(map(cli.alive, first.pids))
+        assert not list(first.data.glob("*/run.json"))
+    for number in (1, 2, 3):
+        journal = cli.run("journal", "verify", tmp_path / "data" / f"bookie-{number}", "--json").json
+        assert (journal["stopped_cleanly"], journal["live_records"], journal["damage"]) == (True, 0, [])
+        assert cli.run("entrylog", "verify", tmp_path / "data" / f"bookie-{number}").code == 0
+    with cli.up(tmp_path / "data") as second:
+        assert second.ready == first.ready
+        assert second("ledger", "read", ledger).out == LINES
+        assert [row["boot"] for row in second("bookie", "ls", "--json").json] == [2, 2, 2]
+        assert second.stop(signal.SIGTERM) == 0
+
+
+def test_bookies_die_with_a_killed_launcher_and_the_next_one_finds_what_was_confirmed(cli, tmp_path):
+    with cli.up(tmp_path / "data") as first:
+        ledger = first.create()
+        assert first("ledger", "append", ledger, "--close", stdin=LINES).code == 0
+        first.process.kill()
+        cli.wait_until(lambda: not any(map(cli.alive, first.pids)), "the bookies are gone", timeout=5)
+    with cli.up(tmp_path / "data") as second:
+        assert second("ledger", "read", ledger).out == LINES
+
+
+def test_the_line_on_standard_output_is_the_only_one_and_is_not_wrapped(cli, tmp_path):
+    data = tmp_path / ("long-" * 30)
+    with cli.up(data, bookies=1) as running:
+        assert running.ready == f"ready sqlite:///{data}/metadata.db"
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.stdout.read() == b""
+        assert running.process.wait(cli.patience) == 0
+
+
+@pytest.mark.parametrize("sign", ["LOCK", "bookie-1.log", "bookie-2/cookie", "bookie-3/journal/segment-*"])
+def test_a_signal_while_starting_ends_it_cleanly_and_leaves_nothing_running(cli, tmp_path, sign):
+    process = cli.start("up", "--data", tmp_path, *cli.small, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    cli.wait_until(lambda: list(tmp_path.glob(sign)), f"{sign} is there")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=cli.patience)
+    assert (process.returncode, err) == (0, b"")
+    assert out.count(b"\n") <= 1
+    assert not [path for path in tmp_path.glob("*/run.json") if cli.alive(json.loads(path.read_text())["pid"])]
+    with cli.up(tmp_path) as again:
+        assert again("bookie", "ls").code == 0
+
+
+def test_a_bookie_that_dies_is_reported_and_not_started_again_and_the_last_ends_the_command(cli, tmp_path):
+    with cli.up(tmp_path / "data", bookies=2) as running:
+        os.kill(running.pids[0], signal.SIGKILL)
+        errors = running.data.with_suffix(".err")
+        cli.wait_until(lambda: "bookie-1" in errors.read_text(), "the death is reported")
+        assert "was killed by SIGKILL and is not started again" in errors.read_text()
+        assert running.process.poll() is None
+        os.kill(running.pids[1], signal.SIGKILL)
+        assert running.process.wait(cli.patience) == 1
+        assert "every bookie has ended" in errors.read_text()
+
+
+def test_a_second_launcher_on_the_directory_is_refused_and_the_first_goes_on(cli, tmp_path):
+    with cli.up(tmp_path / "data", bookies=1) as running:
+        second = cli.run("up", "--data", running.data, "--json")
+        assert (second.code, second.error["type"]) == (3, "DirectoryInUse")
+        assert running("bookie", "ls", "--json").json[0]["bookie_id"] == "bookie-1"
+        assert running.run_file(1)["pid"] == running.pids[0]
+
+
+def test_health_readiness_and_metrics_are_served(cluster):
+    port = cluster.run_file(1)["ports"]["http"]
+    assert get(port, "/healthz") == (200, "ok\n")
+    assert get(port, "/readyz") == (200, "ok\n")
+    status, text = get(port, "/metrics")
+    assert status == 200
+    for name in ("tallybook_bookie_add_batches_total", "tallybook_journal_commits_total", "tallybook_bookie_streams",
+                 "process_resident_memory_bytes", "process_open_fds"):  # fmt: skip
+        assert f"\n{name} " in text, name
+
+
+def test_a_bookie_stopped_by_hand_leaves_at_once_and_comes_back_under_its_name(cli, cluster, tmp_path):
+    data = tmp_path / "extra"
+    run = ["bookie", "run", "--data", data, "--id", "extra", "--metadata", cluster.metadata, *cli.small]
+    for boot in (1, 2):
+        bookie = cli.start(*run, stderr=subprocess.PIPE)
+        cli.wait_until((data / "run.json").exists, "the bookie is ready")
+        assert cluster("bookie", "info", "extra", "--json").json["boot"] == boot
+        bookie.send_signal(signal.SIGTERM)
+        _, err = bookie.communicate(timeout=cli.patience)
+        assert (bookie.returncode, b"Traceback" in err) == (0, False)
+        assert not (data / "run.json").exists()
+        assert cluster("bookie", "info", "extra", "--json").error["type"] == "BookieUnavailable"
+
+
+# --- refusing to start ------------------------------------------------------------------------------------------------
+
+
+def refused(cli, cluster, data, *more: object, bookie_id: str = "other") -> dict:
+    """The error of a bookie that does not start."""
+    result = cli.run(
+        "bookie", "run", "--data", data, "--id", bookie_id, "--metadata", cluster.metadata, "--json", *cli.small, *more
+    )
+    assert result.code == 3, result.err
+    return result.error
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--http"])
+def test_a_port_in_use(cli, cluster, tmp_path, flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        error = refused(cli, cluster, tmp_path / "data", flag, address)
+    assert error["type"] == "InvalidConfig"
+    assert address in error["message"]
+
+
+def test_a_data_directory_in_use(cli, cluster):
+    error = refused(cli, cluster, cluster.data / "bookie-1", bookie_id="bookie-1")
+    assert error["type"] == "DirectoryInUse"
+    assert "bookie-1" in error["message"]
+
+
+def test_a_data_directory_of_another_cluster(cli, cluster, tmp_path):
+    with cli.up(tmp_path / "data", bookies=1) as other:
+        other.stop()
+    error = refused(cli, cluster, tmp_path / "data" / "bookie-1", bookie_id="bookie-1")
+    assert error["type"] == "ForeignDirectory"
+    assert "cluster" in error["message"]
+
+
+def test_an_empty_directory_in_place_of_the_data_until_its_loss_is_accepted(cli, tmp_path):
+    with cli.up(tmp_path / "data", bookies=1) as running:
+        running.stop()
+    data = tmp_path / "data" / "bookie-1"
+    shutil.rmtree(data)
+    assert refused(cli, running, data, bookie_id="bookie-1")["type"] == "ForeignDirectory"
+    options = ["--data", data, "--id", "bookie-1", "--metadata", running.metadata]
+    assert cli.run("bookie", "init", *options).code == 2
+    accepted = cli.run("bookie", "init", *options, "--replace", "--json")
+    assert (accepted.code, accepted.json["bookie_id"]) == (0, "bookie-1")
+    with cli.up(tmp_path / "data", bookies=1) as again:
+        assert again("bookie", "info", "bookie-1", "--json").json["directory_uuid"] == accepted.json["directory_uuid"]
+
+
+def test_a_directory_that_cannot_be_written(cli, cluster):
+    for data in ("/proc/tallybook", "/dev/null/tallybook"):
+        error = refused(cli, cluster, data)
+        assert error["type"] == "DiskFailed"
+        assert data in error["message"]
+
+
+def test_a_disk_with_too_little_room(cli, cluster, tmp_path):
+    error = refused(cli, cluster, tmp_path / "data", "--set", "storage.min_free_bytes=1000TB")
+    assert error["type"] == "DiskFull"
+
+
+def test_metadata_that_does_not_answer(cli, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/tallybook"
+        result = cli.run("bookie", "run", "--data", tmp_path / "data", "--metadata", uri, "--json")
+    assert (result.code, result.error["type"], result.error["retriable"]) == (3, "MetadataUnavailable", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--set", "journal.segment_size=1"], "journal.segment_size"),
+        (["--set", "journal.segment_bytes=many"], "journal.segment_bytes"),
+        (["--set", "journal"], "NAME=VALUE"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml"),
+    ],
+)
+def test_settings_that_make_no_sense_are_bad_usage(cli, tmp_path, words, named):
+    result = cli.run("bookie", "run", "--data", tmp_path, "--metadata", "memory:", *words)
+    assert result.code == 2
+    assert named in result.err
+
+
+def test_settings_come_from_file_then_environment_then_flags(cli, tmp_path):
+    file = tmp_path / "bookie.toml"
+    file.write_text('rack = "file"\nlisten = "127.0.0.1:1"\nadvertise = "file:1"\n[journal]\nsegment_count = 5\n')
+    result = cli.run(
+        "bookie", "run", "--data", tmp_path, "--config", file, "--listen", "127.0.0.1:3", "--print-config",
+        TALLYBOOK_METADATA="memory:", TALLYBOOK_LISTEN="127.0.0.1:2", TALLYBOOK_RACK="",
+    )  # fmt: skip
+    assert result.code == 0
+    shown = result.json
+    assert (shown["rack"], shown["listen"], shown["advertise"], shown["journal"]["segment_count"]) == (
+        "", "127.0.0.1:3", "file:1", 5,
+    )  # fmt: skip
+    assert shown["metadata"] == "memory:"
