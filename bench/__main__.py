@@ -16,11 +16,11 @@ from tallybook.core.errors import TallybookError
 
 from .comparison import Comparison
 from .gates import GATES, judge
+from .history import Results
 from .machine import facts
 from .plot import draw
 from .programs import ProgramFailed
 from .report import PLOT_NAME, number, render
-from .results import Results
 from .workloads import QUICK, WORKLOADS, Pace
 
 ROOT: Final = Path(__file__).resolve().parent.parent

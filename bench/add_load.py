@@ -42,6 +42,9 @@ BUSY_SECONDS: Final = 0.001
 NEWS_SECONDS: Final = 60.0
 """How long no entry at all may be settled. The writer gives up long before."""
 
+OVERRUN: Final = 3.0
+"""An open loop that takes so many times its planned time is given up."""
+
 SHORTEST_PAUSE_NS: Final = 100_000
 """In an open loop the sender sleeps at least so long. It counts as latency, as it should."""
 
@@ -184,7 +187,7 @@ class _Load:
         end = start + int(seconds * _NS_PER_S)
         try:
             if self._plan.rate:
-                await self._open_loop(start, end)
+                await self._open_loop(start, int(seconds * self._plan.rate))
             else:
                 await self._closed_loop(end)
         except TallybookError as error:
@@ -212,12 +215,18 @@ class _Load:
             elif room > BURST:
                 await asyncio.sleep(0)
 
-    async def _open_loop(self, start: int, end: int) -> None:
+    async def _open_loop(self, start: int, count: int) -> None:
+        """Send ``count`` planned entries; those that the system keeps from being sent far too long are errors."""
         gap = _NS_PER_S / self._plan.rate
+        give_up = start + int(count * gap * OVERRUN)
         sent = 0
         with Pacer() as pacer:
-            while (now := time.monotonic_ns()) < end and self._failure is None:
-                due = int((now - start) / gap) + 1 - sent
+            while sent < count and self._failure is None:
+                now = time.monotonic_ns()
+                if now > give_up:
+                    self._errors += count - sent
+                    return
+                due = min(count, int((now - start) / gap) + 1) - sent
                 room = self._plan.window - self._unconfirmed
                 wanted = min(due, room, BURST)
                 appended = self._append(wanted, start + sent * gap, gap) if wanted > 0 else 0

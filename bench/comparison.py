@@ -21,9 +21,9 @@ from tallybook.core.limits import BLOCK_BYTES, KIB, MAX_COMMIT_BYTES
 from .bookkeeper import BookKeeper
 from .cluster import Tallybook
 from .gates import PEER, TALLYBOOK, Figures, Measurement
+from .history import Results
 from .programs import ProgramFailed
 from .raw_device import RawDevice
-from .results import Results
 from .system import System
 from .workloads import GROUPS, PEAK, WORKLOADS, Kind, Pace, Workload
 

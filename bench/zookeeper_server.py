@@ -98,7 +98,7 @@ class ZooKeeperServer:
             "clientPortAddress": "127.0.0.1",
             "tickTime": self._tick_ms,
             "maxClientCnxns": 0,
-            "4lw.commands.whitelist": "srvr",
+            "4lw.commands.whitelist": "conf",
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         force = f"-Dzookeeper.forceSync={'yes' if self._durable else 'no'}"
@@ -117,12 +117,16 @@ class ZooKeeperServer:
         return False
 
     def _serves(self) -> bool:
+        """Whether this very server answers, and not another one that was given the same free port."""
+        answer = b""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
-                connection.sendall(b"srvr")
-                return connection.recv(64).startswith(b"Zookeeper version")
+                connection.sendall(b"conf")
+                while part := connection.recv(4096):
+                    answer += part
         except OSError:
             return False
+        return str(self._directory / "data").encode() in answer
 
     def stop(self) -> None:
         """End the server in good order."""

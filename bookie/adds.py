@@ -40,7 +40,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
-from .admission import CACHE_FULL, Admission, Refusal
+from .admission import CACHE_FULL, JOURNAL_ROOM, Admission, Refusal
 from .commits import Commits, PendingAdd
 from .journal.records import BatchRecord, LedgerKeyRecord
 from .ledger_state import Ledger
@@ -64,6 +64,7 @@ class AddPath:
     Args:
         stored_overlap: what is held already, apart from the write cache.
         request_flush: asks for a checkpoint; cheap.
+        look_at_journal: asks for one if the journal is getting full.
         on_defect: ends the node; called with the reason when the path itself fails.
         max_cache_wait_seconds: how long an add waits for room in the write cache.
     """
@@ -78,6 +79,7 @@ class AddPath:
         verifiers: Verifiers,
         stored_overlap: StoredOverlap,
         request_flush: Callable[[], None],
+        look_at_journal: Callable[[], None],
         on_defect: Callable[[str], None],
         clock: Clock,
         tasks: Tasks,
@@ -90,6 +92,7 @@ class AddPath:
         self._verifiers = verifiers
         self._stored_overlap = stored_overlap
         self._request_flush = request_flush
+        self._look_at_journal = look_at_journal
         self._on_defect = on_defect
         self._clock = clock
         self._tasks = tasks
@@ -157,9 +160,16 @@ class AddPath:
             self._admission.count(_WAITING)
             return _WAITING
         refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery)
-        if refusal is not None and refusal.ends_with_flush:
-            self._request_flush()
+        if refusal is not None:
+            self._look_for_room(refusal)
         return refusal
+
+    def _look_for_room(self, refusal: Refusal) -> None:
+        """Start a checkpoint where that ends the refusal; the journal may also just be waiting for its segments."""
+        if refusal.needs_flush:
+            self._request_flush()
+        elif refusal is JOURNAL_ROOM:
+            self._look_at_journal()
 
     # Step 3: what may wait.
 
@@ -168,7 +178,7 @@ class AddPath:
     ) -> bool:
         """The fast way is open: nothing to load or to look up, and steps 4 and 5 can only succeed."""
         return (
-            header.first_entry_id > ledger.last_held
+            not ledger.may_hold(header.first_entry_id)
             and not (ledger.refuses_recovery if recovery else ledger.refuses_add)
             and ledger.fitting_key is not None
             and hmac.compare_digest(key, ledger.fitting_key)
@@ -190,7 +200,7 @@ class AddPath:
             while True:
                 # Batches move from the cache to the index. One that did so after the look into the index, and before
                 # the look into the cache, would be seen by neither: the number of releases tells.
-                if header.first_entry_id <= ledger.last_held and looked_at != self._cache.releases:
+                if ledger.may_hold(header.first_entry_id) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
                     stored = await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
                 elif self._decide(ledger, header, batch, key, add.recovery, stored):
@@ -247,7 +257,7 @@ class AddPath:
             raise error_from_wire(refused, f"ledger {ledger.ledger_id} takes no such add")
         if not ledger.fits(key):
             raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")
-        if header.first_entry_id > ledger.last_held:
+        if not ledger.may_hold(header.first_entry_id):
             return False
         held = self._cache.overlapping(ledger.ledger_id, header.first_entry_id, header.last_entry_id)
         if not held:

@@ -41,7 +41,7 @@ class Refusal(NamedTuple):
     code: int
     retry_after_ms: int
     reason: str
-    ends_with_flush: bool = False
+    needs_flush: bool = False
     """A checkpoint makes room."""
 
 
@@ -49,9 +49,9 @@ _TOO_LARGE: Final = Refusal(EntryTooLarge.wire_code, 0, "too large")
 _READ_ONLY: Final = Refusal(BookieReadOnly.wire_code, 0, "read-only")
 _INFLIGHT: Final = Refusal(Busy.wire_code, _RETRY_QUEUE_MS, "bytes in flight")
 _QUEUE_AGE: Final = Refusal(Busy.wire_code, _RETRY_QUEUE_MS, "age of the journal queue")
-_JOURNAL_ROOM: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the journal", ends_with_flush=True)
-_LEDGERS: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "ledgers that wait for a checkpoint", ends_with_flush=True)
-CACHE_FULL: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the write cache", ends_with_flush=True)
+JOURNAL_ROOM: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the journal")
+_LEDGERS: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "ledgers that wait for a checkpoint", needs_flush=True)
+CACHE_FULL: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the write cache", needs_flush=True)
 """For an add that waited for the write cache as long as it may."""
 
 
@@ -104,7 +104,7 @@ class Admission:
 
     def fence_refusal(self) -> Refusal | None:
         """Why not even a fence can be journaled now, or ``None``."""
-        return _JOURNAL_ROOM if self._journal.room_bytes(urgent=True) < BLOCK_BYTES // 2 else None
+        return JOURNAL_ROOM if self._journal.room_bytes(urgent=True) < BLOCK_BYTES // 2 else None
 
     def journal_takes(self, size: int, *, recovery: bool) -> bool:
         """Whether the journal has room for a batch of ``size`` bytes; ordinary ones leave a reserve."""
@@ -140,7 +140,7 @@ class Admission:
         if self._journal.oldest_queued_age_seconds() > self._max_queue_age_seconds:
             return _QUEUE_AGE
         if not self.journal_takes(size, recovery=False):
-            return _JOURNAL_ROOM
+            return JOURNAL_ROOM
         if dirty_ledgers >= self._max_dirty_ledgers:
             return _LEDGERS
         return None
@@ -149,5 +149,5 @@ class Admission:
         if self.recovery_bytes and self.recovery_bytes + size > self._max_recovery_bytes:
             return _INFLIGHT
         if not self.journal_takes(size, recovery=True):
-            return _JOURNAL_ROOM
+            return JOURNAL_ROOM
         return None

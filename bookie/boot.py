@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import DamagedFile, EntryUnknown
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.rng import Rng
@@ -167,20 +166,27 @@ class _Assembly:
 
     async def _load_row(self, ledger_id: int) -> LedgerRow | None:
         """The durable state of a ledger. Where it is damaged, a fence may be lost: the ledger comes up in limbo."""
-        row, last_held = LedgerRow(), NO_ENTRY
+        row = LedgerRow()
         try:
             data = await self._index.load_state(ledger_id)
             if data is not None:
                 row = decode_row(ledger_id, data)
+        except (DamagedFile, EntryUnknown) as error:
+            row = self._in_limbo(row, ledger_id, error)
+        try:
             # A checkpoint that a crash cut off may have stored batches and not yet the state.
             last_held = await self._index.last_entry(ledger_id)
-        except (DamagedFile, EntryUnknown) as error:
-            if not isinstance(error, DamagedFile) and not isinstance(error.__cause__, DamagedFile):
-                raise
-            where = self._directory.layout.index
-            log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)  # noqa: TRY400 - known, a stack adds nothing
-            row = replace(row, limbo=True)
+        except EntryUnknown as error:
+            return self._in_limbo(row, ledger_id, error)
         return replace(row, last_held=max(row.last_held, last_held))
+
+    def _in_limbo(self, row: LedgerRow, ledger_id: int, error: StorageError) -> LedgerRow:
+        """``row``, in limbo, if ``error`` says that the index is damaged; a disk that fails may yet come back."""
+        if not isinstance(error, DamagedFile) and not isinstance(error.__cause__, DamagedFile):
+            raise error
+        where = self._directory.layout.index
+        log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)
+        return replace(row, limbo=True)
 
     def _parts(self, journal: Journal, fail_safe: FailSafe) -> Parts:
         settings, world, table, cache = self._settings, self._world, self._table, self._cache
@@ -210,6 +216,7 @@ class _Assembly:
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
             request_flush=checkpointer.request,
+            look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
             clock=world.clock,
             tasks=world.tasks,

@@ -161,6 +161,10 @@ class Ledger:
             self.lac, self.explicit_lac, self.last_held, self.repaired_limbo,
         )  # fmt: skip
 
+    def may_hold(self, entry_id: int) -> bool:
+        """Whether a batch with ``entry_id``, or with a higher id, may be held. In limbo that cannot be told."""
+        return entry_id <= self.last_held or self.limbo
+
     def fits(self, key: bytes) -> bool:
         """Whether ``key`` opens this ledger, compared in constant time. The verifier must be known."""
         if self.fitting_key is not None and hmac.compare_digest(key, self.fitting_key):

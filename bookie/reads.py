@@ -78,7 +78,7 @@ class Reads:
         while next_id <= last and (left > 0 or not found):
             try:
                 piece = self._cached_run(ledger, next_id, last, left)
-                if not piece and next_id <= ledger.last_held:
+                if not piece and ledger.may_hold(next_id):
                     piece = await self._stored.read_run(ledger.ledger_id, next_id, last, left)
                     self.stored_batches += len(piece)
             except StorageError:

@@ -10,6 +10,9 @@ import importlib
 import os
 import signal
 import sys
+from typing import Final
+
+_LAST_STREAM: Final = 2
 
 
 def main() -> None:
@@ -18,11 +21,19 @@ def main() -> None:
     # gRPC would otherwise remark on standard error that child processes are started beside it.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # A missing standard stream would give its number to the next file or socket that is opened.
-    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+    _open_missing_streams()
+    importlib.import_module("tallybook.cli.app").main(sys.argv[1:])
+
+
+def _open_missing_streams() -> None:
+    """Fill the numbers of closed standard streams: the next file or socket that is opened must not get them."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
         pass
     os.close(opened)
-    importlib.import_module("tallybook.cli.app").main(sys.argv[1:])
+    sys.stdin, sys.stdout, sys.stderr = (
+        stream or os.fdopen(number, mode)
+        for number, (stream, mode) in enumerate(((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w")))
+    )
 
 
 if __name__ == "__main__":

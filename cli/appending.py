@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
@@ -62,19 +63,20 @@ class Feeder:
         """How long it took, or takes so far."""
         return (self._clock.monotonic() if self._ended is None else self._ended) - self._started
 
-    async def feed(self, source: AsyncIterator[list[bytes]]) -> None:
-        """Append every line of ``source``; return when all are confirmed.
+    async def feed(self, source: AsyncGenerator[list[bytes], None]) -> None:
+        """Append every line of ``source``, and close it; return when all are confirmed.
 
         Raises:
             EntryTooLarge: a line is too long; the ones before it are confirmed.
             LedgerFenced, NotEnoughBookies, ...: the writer is dead.
         """
         try:
-            async for lines in source:
-                await self._append(lines)
-                # A source that never waits must not keep the batches from leaving.
-                await self._clock.sleep(0)
-                self._progress.update(self.entries, self.size_bytes, self.seconds)
+            async with aclosing(source):
+                async for lines in source:
+                    await self._append(lines)
+                    # A source that never waits must not keep the batches from leaving.
+                    await self._clock.sleep(0)
+                    self._progress.update(self.entries, self.size_bytes, self.seconds)
             await self._settle()
         except (asyncio.CancelledError, TallybookError, OSError):
             await self._settle_briefly()

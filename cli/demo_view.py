@@ -1,15 +1,14 @@
 """How the demo looks: steps, a rate line that moves on a terminal, and a table at the end.
 
-Where standard output is no terminal everything is plain lines, and the rate line becomes one
+Where it is no terminal that it writes to, everything is plain lines, and the rate line becomes one
 line a second.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -25,13 +24,18 @@ _PLAIN_SECONDS: Final = 1.0
 
 
 class View:
-    """What the demo says."""
+    """What the demo says.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, clock: Clock, out: TextIO) -> None:
         self._clock = clock
         self._started = clock.monotonic()
-        self._terminal = sys.stdout.isatty()
-        self._console = Console(highlight=False, width=None if self._terminal else 110)
+        self._out = out
+        self._terminal = out.isatty()
+        self._console = Console(file=out, highlight=False, width=None if self._terminal else 110)
         self._points: deque[tuple[float, int]] = deque()
         self._next_draw = 0.0
         self._drawn = False
@@ -105,6 +109,6 @@ class View:
 
     def _erase(self) -> None:
         if self._drawn:
-            sys.stdout.write("\r\x1b[2K")
-            sys.stdout.flush()
+            self._out.write("\r\x1b[2K")
+            self._out.flush()
             self._drawn = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +60,7 @@ def report(entries: int, size: int, seconds: float, *, closed: bool = False) -> 
     print(json.dumps({"entries": entries, "bytes": size, "seconds": seconds, "closed": closed}), flush=True)
 
 
-async def _source(file: Path, count: int, skip: int) -> AsyncIterator[list[bytes]]:
+async def _source(file: Path, count: int, skip: int) -> AsyncGenerator[list[bytes], None]:
     for lines in flights(file, count):
         kept, skip = lines[skip:], max(0, skip - len(lines))
         if kept:

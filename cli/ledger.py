@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from .appending import Feeder, leave
 from .cluster import cluster
 from .options import Json, LedgerId, Metadata, PasswordFile, read_password
 from .output import Record, note, print_json, print_record, print_rows
-from .pipes import read_lines
+from .pipes import STDIN, STDOUT, read_lines
 from .progress import Progress
 from .reading import copy_range, entries_as_json, entries_as_lines, follow
 from .running import run
@@ -94,7 +93,7 @@ async def _append(metadata: str, ledger_id: int, password: bytes, close: bool, a
         writer = await client.adopt_ledger(ledger_id, password=password)
         feeder = Feeder(writer, clock, Progress(f"ledger {ledger_id}", clock))
         try:
-            await feeder.feed(read_lines(sys.stdin.fileno(), workers))
+            await feeder.feed(read_lines(STDIN, workers))
             if close:
                 await writer.close()
         finally:
@@ -145,7 +144,7 @@ def read(
         async with _opened(metadata, ledger, password) as (reader, workers):
             if not reader.closed:
                 note(f"ledger {ledger} is open; reading up to entry {reader.last_add_confirmed}")
-            await copy_range(reader, first, last, form, sys.stdout.fileno(), workers)
+            await copy_range(reader, first, last, form, STDOUT, workers)
 
     run(work())
 
@@ -167,7 +166,7 @@ def tail(
     async def work() -> None:
         async with _opened(metadata, ledger, password) as (reader, workers):
             start = max(0, reader.last_add_confirmed + 1 - _TAIL_ENTRIES) if first is None else first
-            await follow(reader, start, form, sys.stdout.fileno(), workers)
+            await follow(reader, start, form, STDOUT, workers)
 
     run(work())
 

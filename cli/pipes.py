@@ -9,36 +9,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
 
-from tallybook.core.limits import MIB
+from tallybook.core.limits import KIB
 from tallybook.runtime.tasks import Workers
 
-PIECE_BYTES = 1 * MIB
+STDIN: Final = 0
+STDOUT: Final = 1
+PIECE_BYTES: Final = 256 * KIB
 
 
-async def read_lines(descriptor: int, workers: Workers) -> AsyncIterator[list[bytes]]:
+async def read_lines(descriptor: int, workers: Workers) -> AsyncGenerator[list[bytes], None]:
     """Lines of ``descriptor`` without their newlines, as many at a time as one read brings.
 
     An unterminated last line counts. The memory held is one piece and the longest line.
     """
     rest: list[bytes] = []
-    async for piece in read_pieces(descriptor, workers):
-        lines = piece.split(b"\n")
-        last = lines.pop()
-        if lines:
-            rest.append(lines[0])
-            lines[0] = b"".join(rest)
-            rest = [last] if last else []
-            yield lines
-        else:
-            rest.append(last)
+    async with aclosing(read_pieces(descriptor, workers)) as pieces:
+        async for piece in pieces:
+            lines = piece.split(b"\n")
+            last = lines.pop()
+            if lines:
+                rest.append(lines[0])
+                lines[0] = b"".join(rest)
+                rest = [last] if last else []
+                yield lines
+            else:
+                rest.append(last)
     if rest:
         yield [b"".join(rest)]
 
 
-async def read_pieces(descriptor: int, workers: Workers) -> AsyncIterator[bytes]:
-    """What ``descriptor`` holds, up to a mebibyte at a time, until its end."""
+async def read_pieces(descriptor: int, workers: Workers) -> AsyncGenerator[bytes, None]:
+    """What ``descriptor`` holds, a piece at a time, until its end."""
     pollable = _pollable(descriptor)
     while True:
         if pollable:

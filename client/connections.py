@@ -88,8 +88,11 @@ class BookieConnections:
             opening = self._tasks.spawn(self._connect(bookie_id), name=f"connect to {bookie_id}")
             opening.add_done_callback(_look_at)
             self._opening[bookie_id] = opening
-        # Shielded: a caller who gives up must not take the attempt away from the others.
-        return await asyncio.shield(opening)
+        # Waited for in this way, a caller who gives up does not take the attempt away from the others.
+        await asyncio.wait((opening,))
+        if opening.cancelled():
+            raise BookieUnavailable("this client is closed")
+        return opening.result()
 
     async def close(self) -> None:
         """Close every connection."""

@@ -73,6 +73,12 @@ class StorageSettings(Settings):
     read_threads: Count = Field(2, description="Threads that read entry logs.")
     min_free_bytes: Size = Field(_size(256 * MIB), description="Free disk space below which a bookie will not start.")
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if 0 < self.flush_bytes_per_second < MIB:
+            raise ValueError("flush_bytes_per_second must be 0 or at least 1 MiB: slower, a checkpoint would never end")
+        return self
+
 
 class AdmissionSettings(Settings):
     """When a bookie says BUSY."""

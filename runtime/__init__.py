@@ -6,6 +6,8 @@ constructor. What stands below is enough for most of them; gRPC, settings and lo
 imported from their own modules by the few that need them.
 """
 
+import os
+
 from .clock import Clock, RealClock
 from .disk import DirectoryLock, Disk, DiskFile, PlannedWrite, Pump, Space, WriteSource
 from .disk_real import RealDisk
@@ -13,6 +15,10 @@ from .process import Process, RealProcess
 from .rng import Rng, SeededRng, SystemRng
 from .tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
 from .transport import Acceptor, Lane, Listener, MessageStream, Transport
+
+# gRPC writes to standard error in a form of its own, whenever a connection is lost. It looks at this variable when it
+# is first imported; who wants those lines sets it to INFO.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
     "Acceptor",

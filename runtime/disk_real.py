@@ -27,6 +27,7 @@ from .disk_pump import ThreadPump
 LOCK_NAME: Final = "LOCK"
 TEMPORARY_SUFFIX: Final = ".tmp"
 CLOSE_SECONDS: Final = 60.0
+_JOIN_SECONDS: Final = 1.0
 
 
 class RealLock:
@@ -208,8 +209,10 @@ class RealDisk:
                 pool.shutdown(wait=True)
             loop.call_soon_threadsafe(ended.set)
 
-        threading.Thread(target=shut_down, name="disk-close", daemon=True).start()
+        closer = threading.Thread(target=shut_down, name="disk-close", daemon=True)
+        closer.start()
         try:
             await asyncio.wait_for(ended.wait(), CLOSE_SECONDS)
         except TimeoutError as error:
             raise RequestTimeout(f"disk operations did not end within {CLOSE_SECONDS} s") from error
+        closer.join(_JOIN_SECONDS)  # its last act was to say so: this does not wait

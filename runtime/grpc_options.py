@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from tallybook.core.limits import MAX_MESSAGE_BYTES, MIB
-
-# gRPC writes to standard error in a form of its own, at every lost connection. Who wants that sets this variable.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 SERVICE: Final = "tallybook.v1.Bookie"
 """Full name of the service of ``bookie.proto``; its methods are the lanes."""

@@ -37,14 +37,20 @@ class GrpcTransport:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await _until_ready(channel, address)
+                # No serialisers: messages are bytes already.
+                call: grpc.aio.StreamStreamCall[bytes, bytes]
+                call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
+                # A message for a call that was dropped before it had begun would wait for ever.
+                await call.wait_for_connection()
         except TimeoutError:
             await channel.close()
             raise BookieUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
+        except grpc.aio.AioRpcError as error:
+            await channel.close()
+            raise BookieUnavailable(f"{address} refuses the stream: {error.details()}") from None
         except BaseException:
             await channel.close()
             raise
-        # No serialisers: messages are bytes already.
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
         return _ClientStream(channel, call, address)
 
     async def listen(self, address: str, acceptor: Acceptor) -> Listener:

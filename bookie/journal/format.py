@@ -198,13 +198,11 @@ def decode_block_header(data: Buffer) -> BlockHeader | None:
     caller to say.
     """
     view = memoryview(data)
-    if len(view) < BLOCK_HEADER_BYTES:
+    if len(view) < BLOCK_HEADER_BYTES or bytes(view[:4]) != BLOCK_MAGIC:
         return None
-    (magic, version, flags, reserved, instance, segment, block, position, count, body_bytes, previous, body_crc,
+    (_, version, flags, reserved, instance, segment, block, position, count, body_bytes, previous, body_crc,
      unused, crc) = _BLOCK.unpack_from(view)  # fmt: skip
-    if magic != BLOCK_MAGIC or crc32c(view[:_BLOCK_CRC_AT]) != crc:
-        return None
-    if version != VERSION or reserved or unused != _UNUSED or flags & ~FLAG_SEAL:
+    if crc32c(view[:_BLOCK_CRC_AT]) != crc or version != VERSION or reserved or unused != _UNUSED or flags & ~FLAG_SEAL:
         return None
     is_seal = flags == FLAG_SEAL
     if is_seal != (count == 0) or count * RECORD_HEADER_BYTES > body_bytes or (is_seal and body_bytes):

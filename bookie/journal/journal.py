@@ -76,6 +76,7 @@ class Recovered:
         self._settings = settings
         self._facts = facts
         self._findings = findings
+        self._started = False
         self.fresh = fresh
         self.boot = facts.boot + 1
         self.clean = facts.clean
@@ -103,7 +104,10 @@ class Recovered:
 
         Raises:
             DiskFull, DiskFailed: it cannot start; everything is as it was, or as after a crash.
+            InvariantViolation: it was called before; a second life begins with ``recover``.
         """
+        check(not self._started, "a recovered journal is started once")
+        self._started = True
         async with contextlib.AsyncExitStack() as undo:
             superblock = await self._next_superblock()
             undo.push_async_callback(superblock.close)

@@ -148,6 +148,9 @@ class LedgerShare(NamedTuple):
     batches: int
 
 
+_NO_SHARE: Final = LedgerShare(0, 0)
+
+
 class Footer(NamedTuple):
     """What the footer of a finished log says."""
 
@@ -338,8 +341,15 @@ def part_identity(data: Buffer) -> tuple[bytes, int]:
 
 def add_to_map(ledgers: dict[int, LedgerShare], row: TableRow) -> None:
     """Count one batch in a ledger map."""
-    share = ledgers.get(row.ledger_id, LedgerShare(0, 0))
+    share = ledgers.get(row.ledger_id, _NO_SHARE)
     ledgers[row.ledger_id] = LedgerShare(share.bytes + row.size, share.batches + 1)
+
+
+def take_from_map(ledgers: dict[int, LedgerShare], row: TableRow) -> None:
+    """Undo ``add_to_map``."""
+    share = ledgers.pop(row.ledger_id)
+    if share.batches > 1:
+        ledgers[row.ledger_id] = LedgerShare(share.bytes - row.size, share.batches - 1)
 
 
 def _part(magic: bytes, log: LogFile, fields: tuple[int, int, int, int], body: bytes) -> bytes:

@@ -33,6 +33,7 @@ from .entry_log_format import (
     encode_footer,
     encode_log_header,
     encode_stretch,
+    take_from_map,
 )
 from .location import Location
 
@@ -85,17 +86,20 @@ class LogWriter:
             DiskFull: the log is as it was.
             DiskFailed: the log must not be written any more.
         """
-        start, locations, ledgers = self.size, list[Location](), dict(self.ledgers)
+        start, locations, written = self.size, list[Location](), list[TableRow]()
         try:
             for stretch in _stretches(batches):
                 rows = [_table_row(batch) for batch in stretch]
+                size = await self._write_stretch(stretch, rows, locations)
+                written += rows
                 for row in rows:
-                    add_to_map(ledgers, row)
-                await paced(await self._write_stretch(stretch, rows, locations))
+                    add_to_map(self.ledgers, row)
+                await paced(size)
         except (DiskFull, InvalidBatch):
             await self._cut(start)
+            for row in written:
+                take_from_map(self.ledgers, row)
             raise
-        self.ledgers = ledgers
         return locations
 
     async def _write_stretch(

@@ -38,7 +38,6 @@ class ZooKeeperMembership:
         self.hub = hub
         self._tasks = tasks
         self._registrations: dict[str, ZooKeeperRegistration] = {}
-        session.on_expired.append(self.abandon)
 
     async def register(self, info: BookieInfo) -> ZooKeeperRegistration:
         """Appear among the living.
@@ -150,7 +149,7 @@ class ZooKeeperRegistration:
         self._lost.set()
 
     async def watch(self) -> None:
-        """Notice that the node was removed, by an operator or by the bookie's next life."""
+        """Notice that the node was removed: with its session, by an operator, or by the bookie's next life."""
         while not self._lost.is_set():
             try:
                 await self._watch.changed()

@@ -42,6 +42,7 @@ REFUSALS: Final = (BadVersionError, NodeExistsError, NoNodeError)
 """Answers that callers expect: raised as they are."""
 
 _CUT_OFF: Final = (ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+STOP_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
 """Longest pause before a request that was cut off is repeated."""
 
@@ -89,8 +90,6 @@ class Session:
         self._closed = False
         self.on_connected: list[Callable[[], None]] = []
         """Called on the event loop after every (re)connection: watches that were armed before are gone."""
-        self.on_expired: list[Callable[[], None]] = []
-        """Called on the event loop when the session has expired: its ephemeral nodes are gone."""
 
     @property
     def id(self) -> int | None:
@@ -118,7 +117,12 @@ class Session:
             return
         self._closed = True
         stopper = ThreadWorkers(1, "tallybook-zookeeper-stop")
-        await stopper.run(self._stop)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await stopper.run(self._stop)
+        except TimeoutError:
+            # kazoo is stuck in a connection attempt. Its threads end with the process.
+            return
         await stopper.close()
 
     def _stop(self) -> None:
@@ -250,5 +254,3 @@ class Session:
         if state == KazooState.LOST:
             self._expiries += 1
             self._must_sync = True
-            for callback in list(self.on_expired):
-                callback()

@@ -17,7 +17,9 @@ import pytest
 from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.service import BookieService
+from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.core.answers import AddAnswer
@@ -77,13 +79,19 @@ async def disk_bookie(place: Place) -> AsyncIterator[LedgerStore]:
             storage=StorageSettings(write_cache_bytes=8 * MIB, min_free_bytes=0),
         )  # fmt: skip
         disk = SimDisk(place.rng.fork("disk")) if place.simulated else RealDisk()
-        workers = InlineWorkers() if place.simulated else ThreadWorkers(1, "workers")
+        workers = InlineWorkers() if place.simulated else ThreadWorkers(2, "workers")
+
+        async def open_index(directory: str, create: bool) -> Index:
+            if place.simulated:
+                return await MemoryIndex.open(disk, directory, create=create)
+            return await RocksIndex.open(disk, directory, workers, settings.storage, create=create)
+
         failures: list[str] = []
         bookie = await boot(
             settings,
             BookieWorld(
                 disk=disk, clock=place.clock, rng=place.rng, tasks=place.tasks, workers=workers,
-                open_index=lambda directory, create: MemoryIndex.open(disk, directory, create=create),
+                open_index=open_index,
                 verifier_of=verifier_of, id_counter=KnownMetadata().read_id_counter, registry=KnownMetadata(),
                 fail_safe=failures.append,
             ),

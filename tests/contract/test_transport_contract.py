@@ -1,4 +1,4 @@
-"""What every Transport does. To put another one under test, add its name to KINDS and its place to ``places``."""
+"""What every Transport does. To put another one under test, add a function that makes its place to PLACES."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,6 @@ from tallybook.runtime.deterministic import SimNet
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.transport import Acceptor, Lane, Listener, MessageStream, Transport
 
-KINDS = ["sim"]
 DEADLINE_SECONDS = 30
 
 
@@ -46,10 +45,12 @@ def sim_place() -> Place:
     return Place(net.transport("server"), net.transport("client"), "server:0", "server:1")
 
 
-@pytest.fixture(params=KINDS)
+PLACES: dict[str, Callable[[], Place]] = {"sim": sim_place}
+
+
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Place:
-    makers: dict[str, Callable[[], Place]] = {"sim": sim_place}
-    return makers[request.param]()
+    return PLACES[request.param]()
 
 
 async def echo(_lane: Lane, stream: MessageStream) -> None:

@@ -1,10 +1,11 @@
 """Damage in each file that a bookie owns, through a whole boot.
 
 Whatever is flipped, zeroed, cut, swapped or missing: either the boot is refused and names the file, or the bookie runs
-and never serves wrong bytes, never says ABSENT of what it acked, and never forgets a fence. Booting again gives the same.
+and never serves wrong bytes, never says ABSENT of what it acked, and never forgets a fence. A second boot ends alike.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -82,8 +83,8 @@ async def holds(disk: SimDisk, written: Written, path: str) -> str:
         try:
             await node.boot()
         except (DamagedFile, ForeignDirectory) as error:
-            assert path in str(error) or path.rpartition("/")[0] in str(error), f"{error} does not name {path}"
-            verdicts.append("refused")
+            named = path in str(error) or path.rpartition("/")[0] in str(error)
+            verdicts.append("refused" if named else f"{error} does not name {path}")
             continue
         for ledger_id, first, batch in written.acked:
             try:
@@ -99,6 +100,7 @@ async def holds(disk: SimDisk, written: Written, path: str) -> str:
         await node.kill()
         disk = node.disk
     assert verdicts[0] == verdicts[1]
+    assert verdicts[0] in ("refused", "runs")
     return verdicts[0]
 
 
@@ -187,7 +189,7 @@ def test_no_damage_to_an_entry_log_makes_the_bookie_lie(written: Written) -> Non
 
 def test_swapped_files_of_one_kind_never_pass_for_each_other(written: Written) -> None:
     segments = files(written.disk, "segment-")
-    for one, other in zip(segments, segments[1:], strict=False):
+    for one, other in pairwise(segments):
         disk = written.disk.fork()
         first, second = disk.peek(one), disk.peek(other)
         disk.rot.overwrite(one, 0, second)

@@ -120,10 +120,13 @@ def batch(number: int, size: int) -> BatchRecord:
     return BatchRecord(hashlib.shake_128(number.to_bytes(8, "big")).digest(size), recovery=number % 3 == 0)
 
 
-async def fill(journal: Journal, *, seal: bool) -> None:
-    """Six commits over three segments; the first is trimmed. Some hold several records."""
+SIZES = ((300,), (100, 50), (5000,), (300,), (20, 30, 40), (90, 10))
+"""Six commits over three segments. The first is trimmed; those with several batches get other records, too."""
+
+
+async def fill(journal: Journal, sizes_of_commits: tuple[tuple[int, ...], ...], *, seal: bool) -> None:
     number = 0
-    for sizes in ((300,), (100, 50), (5000,), (300,), (20, 30, 40), (90, 10)):
+    for sizes in sizes_of_commits:
         for size in sizes:
             journal.append(batch(number, size), lambda: None)
             number += 1
@@ -137,19 +140,21 @@ async def fill(journal: Journal, *, seal: bool) -> None:
         await SimClock().sleep(SILENCE_SECONDS)
 
 
-def make_image(*, seal: bool, earlier_laps: int = 0) -> Image:
+def make_image(
+    *, seal: bool, earlier_laps: int = 0, sizes: tuple[tuple[int, ...], ...] = SIZES, instance: int = 1
+) -> Image:
     """Run a journal and stop it as a crash would."""
     disk = SimDisk(SeededRng(0))
 
     async def scenario(_world: World) -> None:
-        recovered = await Journal.recover(disk, DIRECTORY, SETTINGS, SeededRng(1))
+        recovered = await Journal.recover(disk, DIRECTORY, SETTINGS, SeededRng(instance))
         journal = await recovered.start(SimClock(), Tasks("node", fatal), failed)
         for lap in range(earlier_laps):
             for number in range(4):
                 journal.append(batch(1000 + 10 * lap + number, 6000), lambda: None)
                 assert await journal.drained(1.0)
                 await journal.trim(journal.durable_mark())
-        await fill(journal, seal=seal)
+        await fill(journal, sizes, seal=seal)
         await journal.close(clean=False)
 
     run_once(0, scenario)
@@ -291,6 +296,31 @@ def test_j16_neither_a_damaged_header_nor_a_damaged_body_is_taken_for_the_tail()
             assert lost_blocks(recovered.damage, SEALED) == {block}
 
 
+# -- J15: a torn group commit ---------------------------------------------------------------------------------------
+
+
+def test_j15_a_torn_group_commit_is_cut_as_a_whole() -> None:
+    image = make_image(seal=False, sizes=((10,), (2500, 1500, 2500)))
+    name, offset = image.places[image.last]
+    data = image.files[name]
+    before = [record for block in sorted(image.blocks) if block != image.last for record in image.blocks[block]]
+    assert len(image.blocks[image.last]) == 5
+    sectors = range(offset, offset + 8 * KIB, 512)
+    used = 128 + 2 * 2508 + 1508 + 48 + 24
+    whole = cut = 0
+    for start in sectors:
+        for end in (start + 512, start + 2048, offset + 8 * KIB):
+            for lost in (bytes(end - start), junk(end - start), LAPPED.files[name][start:end]):
+                torn = (data[:start] + lost + data[end:])[: len(data)]
+                recovered, records = recover(StillDisk(image.with_file(name, torn)))
+                assert recovered.damage == ()
+                assert records in (before, [*before, *image.blocks[image.last]]), "all of it or nothing"
+                whole, cut = whole + (records != before), cut + (records == before)
+                assert records == before or torn == data or start >= offset + used
+    assert cut > 100
+    assert whole, "where only the padding was torn"
+
+
 # -- J22: truncated, empty, junk -----------------------------------------------------------------------------------
 
 
@@ -406,6 +436,27 @@ def test_a_segment_of_another_journal_is_named() -> None:
     for name in sorted({place for place, _ in SEALED.places.values()}):
         recovered = judge(SEALED, StillDisk(SEALED.with_file(name, _resealed(foreign[name]))))
         assert (DamageKind.FOREIGN, f"{DIRECTORY}/{name}") in {(d.kind, d.path) for d in recovered.damage}
+
+
+def test_blocks_of_another_journal_in_the_unused_space_are_not_taken() -> None:
+    """As after a journal was made anew over old files: same segment, same offset, the very next block number."""
+    ours = make_image(seal=True, sizes=SIZES[:-1])
+    other = make_image(seal=True, sizes=SIZES, instance=2)
+    name, offset = ours.places[ours.last]
+    end = offset + BLOCK_BYTES
+    assert other.places[ours.last + 1] == (name, end)
+    recovered, records = recover(StillDisk(ours.with_file(name, ours.files[name][:end] + other.files[name][end:])))
+    assert (recovered.damage, records) == ((), ours.records)
+
+
+def test_a_block_in_another_place_of_its_segment_is_not_taken() -> None:
+    name, offset = UNSEALED.places[UNSEALED.last]
+    data = UNSEALED.files[name]
+    block = data[offset : offset + BLOCK_BYTES]
+    assert len(data) >= offset + 2 * BLOCK_BYTES
+    moved = data[:offset] + bytes(BLOCK_BYTES) + block + data[offset + 2 * BLOCK_BYTES :]
+    _, records = recover(StillDisk(UNSEALED.with_file(name, moved)))
+    assert records == UNSEALED.records[: -len(UNSEALED.blocks[UNSEALED.last])]
 
 
 def _resealed(segment: bytes) -> bytes:

@@ -22,7 +22,7 @@ ROOT = "/b"
 LOGS = f"{ROOT}/ledgers"
 INDEX = f"{ROOT}/index"
 UUID = str(uuid.UUID(int=9))
-SETTINGS = StorageSettings(entry_log_bytes=12 * KIB)
+SETTINGS = StorageSettings(entry_log_bytes=20 * KIB)
 OPTIONS = CrashOptions(subsets=6, singles=6, torn_writes=3, tear_points=5)
 
 
@@ -138,16 +138,17 @@ async def first_checkpoints(disk: SimDisk, promises: Promises) -> None:
 
 async def rolling_logs(disk: SimDisk, promises: Promises) -> None:
     store = await Store.open(disk, promises, create=True)
-    for _ in range(3):
+    for _ in range(4):
         await store.checkpoint((1, 5), (2, 2))
-    assert len(store.logs.log_ids) == 3
+    assert len(store.logs.log_ids) >= 2
 
 
 async def appends_that_are_never_synced(disk: SimDisk, promises: Promises) -> None:
     store = await Store.open(disk, promises, create=True)
     await store.checkpoint((1, 2))
     for number in range(3):
-        await store.logs.append([batch(3, 10 * number + i) for i in range(4)])
+        await store.logs.append([batch(3, number)])
+    assert store.logs.log_ids == [1], "they are to lie in one log, each before the sync of the one before"
     await store.checkpoint((1, 1))
 
 
@@ -173,7 +174,7 @@ async def full_disk(disk: SimDisk, promises: Promises) -> None:
 
 async def compaction(disk: SimDisk, promises: Promises) -> None:
     store = await Store.open(disk, promises, create=True)
-    for _ in range(2):
+    for _ in range(3):
         await store.checkpoint((1, 5), (2, 2))
     for log_id in store.logs.log_ids[:-1]:
         await store.move(log_id)

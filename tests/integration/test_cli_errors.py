@@ -30,19 +30,107 @@ def closed(cluster) -> int:
         (["read", "9223372036854775808"], USAGE, "InvalidArgument"),
         (["info", "--", "-1"], USAGE, "InvalidArgument"),
         (["info", "-1"], USAGE, "Usage"),
-        (["info", "seven"], USAGE, "Usage"),
         (["read", "9223372036854775807"], CALLER, "NoSuchLedger"),
-        (["recover", "4000000"], CALLER, "NoSuchLedger"),
         (["rm", "4000000"], CALLER, "NoSuchLedger"),
         (["create", "--ensemble", "4"], PEER, "NotEnoughBookies"),
         (["create", "--ack-quorum", "4"], USAGE, "InvalidArgument"),
         (["create", "--ensemble", "2", "--write-quorum", "3"], USAGE, "InvalidArgument"),
-        (["create", "--ensemble", "0"], USAGE, "InvalidArgument"),
         (["create", "--hmac"], USAGE, "InvalidArgument"),
         (["create", "--password-file", "/nowhere"], USAGE, "InvalidArgument"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_request_that_cannot_be_served_gives_an_error_object(cluster, closed, words, code, kind):
-    result = cluster("ledger", *(word.format(closed=closed) for word in words), "--json".join(["", ""]) or "--json")
-    assert result.code == code
+    command, *rest = (word.format(closed=closed) for word in words)
+    result = cluster("ledger", command, "--json", *rest, stdin=b"x\n")
+    assert (result.code, result.out) == (code, b"")
+    error = result.error
+    assert (error["type"], error["exit_code"]) == (kind, code)
+    assert error["fault"] == ("peer" if code == PEER else "caller")
+    assert error["retriable"] is (code == PEER)
+    assert error["message"]
+
+
+def test_without_json_an_error_is_one_sentence_that_says_whose_fault_and_whether_to_retry(cluster, closed):
+    result = cluster("ledger", "append", closed, stdin=b"x\n")
+    assert result.err == (
+        f"tallybook: ledger {closed} is closed (the request is at fault; trying again will not help)\n"
+    )
+    result = cluster("ledger", "create", "--ensemble", 4)
+    assert result.err.count("\n") == 1
+    assert result.err.endswith("(another process is at fault; trying again may help)\n")
+
+
+def test_a_ledger_has_one_writer_ever(cluster):
+    ledger = cluster.create()
+    assert cluster("ledger", "append", ledger, stdin=b"mine\n").code == 0
+    second = cluster("ledger", "append", ledger, "--json", stdin=b"yours\n")
+    assert (second.code, second.error["type"]) == (CALLER, "LedgerHasWriter")
+    assert cluster("ledger", "recover", ledger).code == 0
+    assert cluster("ledger", "read", ledger).out == b"mine\n"
+
+
+def test_an_entry_that_is_too_large_ends_the_append_and_what_came_before_it_is_kept(cluster):
+    ledger = cluster.create()
+    result = cluster("ledger", "append", ledger, "--json", stdin=b"small\n" + bytes(1 << 20) + b"\nnever\n")
+    assert (result.code, result.error["type"]) == (USAGE, "EntryTooLarge")
+    assert result.json["entries"] == 1
+    assert cluster("ledger", "read", ledger).out == b"small\n"
+
+
+def test_a_mistyped_metadata_path_is_told_and_makes_no_empty_cluster(cli, tmp_path):
+    uri = f"sqlite:///{tmp_path}/nowhere.db"
+    result = cli.run("ledger", "ls", "--metadata", uri, "--json")
+    assert (result.code, result.error["type"]) == (PEER, "MetadataUnavailable")
+    assert uri in result.error["message"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("uri", ["nonsense", "zk://", "memory:"])
+def test_a_metadata_uri_that_makes_no_sense_is_bad_usage(cli, uri):
+    assert cli.run("ledger", "ls", "--metadata", uri).code == USAGE
+
+
+def test_metadata_that_does_not_answer_is_given_up_in_bounded_time(cli):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/tallybook"
+        result = cli.run("ledger", "ls", "--metadata", uri, "--json", timeout=30)
+    assert (result.code, result.error["type"], result.error["retriable"]) == (PEER, "MetadataUnavailable", True)
+
+
+def test_a_command_without_metadata_says_what_is_missing(cli):
+    result = cli.run("ledger", "ls")
+    assert result.code == USAGE
+    assert result.err.startswith("tallybook: Missing option '--metadata'")
+    assert result.err.endswith("; see 'tallybook ledger ls --help'\n")
+
+
+def test_a_closed_standard_input_is_an_empty_one(cluster, cli):
+    # As a daemon might start it: descriptor 0 is free for whatever is opened first.
+    words = ["ledger", "append", str(cluster.create()), "--metadata", cluster.metadata]
+    appending = cli.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(0))
+    out, err = appending.communicate(timeout=cli.patience)
+    assert (appending.returncode, err) == (0, b"")
+    assert out.startswith(b"0 entries, 0 bytes, ")
+
+
+def test_progress_goes_to_a_terminal_and_nowhere_else(cluster, cli, tmp_path):
+    source = tmp_path / "lines"
+    source.write_bytes(b"".join(b"%d\n" % number for number in range(1_000_000)))
+    screen, terminal = pty.openpty()
+    with source.open("rb") as lines:
+        appending = cli.start(
+            "ledger", "append", cluster.create(), "--metadata", cluster.metadata,
+            stdin=lines, stdout=subprocess.PIPE, stderr=terminal,
+        )  # fmt: skip
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(screen, 4096)
+        except OSError:  # the other side is closed
+            break
+    os.close(screen)
+    out, _ = appending.communicate(timeout=cli.patience)
+    assert out.startswith(b"1000000 entries, ")
+    assert b"entries/s" in shown

@@ -5,9 +5,11 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import urllib.error
 import urllib.request
+from contextlib import closing
 
 import pytest
 
@@ -61,17 +63,18 @@ def test_the_line_on_standard_output_is_the_only_one_and_is_not_wrapped(cli, tmp
         assert running.process.wait(cli.patience) == 0
 
 
-@pytest.mark.parametrize("sign", ["LOCK", "bookie-1.log", "bookie-2/cookie", "bookie-3/journal/segment-*"])
+@pytest.mark.parametrize("sign", ["LOCK", "bookie-1.log", "bookie-1/journal/segment-*"])
 def test_a_signal_while_starting_ends_it_cleanly_and_leaves_nothing_running(cli, tmp_path, sign):
-    process = cli.start("up", "--data", tmp_path, *cli.small, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    words = ["up", "--data", tmp_path, "--bookies", 1, *cli.small]
+    process = cli.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     cli.wait_until(lambda: list(tmp_path.glob(sign)), f"{sign} is there")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=cli.patience)
     assert (process.returncode, err) == (0, b"")
     assert out.count(b"\n") <= 1
     assert not [path for path in tmp_path.glob("*/run.json") if cli.alive(json.loads(path.read_text())["pid"])]
-    with cli.up(tmp_path) as again:
-        assert again("bookie", "ls").code == 0
+    with cli.up(tmp_path, bookies=1) as again:
+        assert again.ready
 
 
 def test_a_bookie_that_dies_is_reported_and_not_started_again_and_the_last_ends_the_command(cli, tmp_path):
@@ -92,6 +95,29 @@ def test_a_second_launcher_on_the_directory_is_refused_and_the_first_goes_on(cli
         assert (second.code, second.error["type"]) == (3, "DirectoryInUse")
         assert running("bookie", "ls", "--json").json[0]["bookie_id"] == "bookie-1"
         assert running.run_file(1)["pid"] == running.pids[0]
+
+
+def test_a_second_signal_ends_it_at_once_and_the_bookies_with_it(cli, tmp_path):
+    with cli.up(tmp_path / "data", bookies=1) as running:
+        os.kill(running.pids[0], signal.SIGSTOP)  # a bookie that never gets to stop
+        running.process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(1)
+        assert running.stop(signal.SIGINT) == 128 + signal.SIGINT
+        cli.wait_until(lambda: not cli.alive(running.pids[0]), "the bookie is gone", timeout=5)
+
+
+def test_a_bookie_whose_registration_is_lost_registers_again_and_lives_on(cli, tmp_path):
+    with cli.up(tmp_path / "data", bookies=1) as running:
+        info = running("bookie", "info", "bookie-1", "--json").json
+        with closing(sqlite3.connect(tmp_path / "data" / "metadata.db")) as database, database:
+            assert database.execute("DELETE FROM bookies").rowcount == 1
+        assert running("bookie", "ls", "--json").json == []
+        cli.wait_until(lambda: running("bookie", "ls", "--json").json == [info], "it is listed again")
+        port = running.run_file(1)["ports"]["http"]
+        cli.wait_until(lambda: get(port, "/readyz") == (200, "ok\n"), "it is ready again")
+        assert running.run_file(1)["pid"] == running.pids[0]
+        assert "registration lost" in (tmp_path / "data" / "bookie-1.log").read_text()
 
 
 def test_health_readiness_and_metrics_are_served(cluster):
@@ -190,8 +216,7 @@ def test_metadata_that_does_not_answer(cli, tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--set", "journal.segment_size=1"], "journal.segment_size"),
-        (["--set", "journal.segment_bytes=many"], "journal.segment_bytes"),
+        (["--set", "journal.segment_size=1", "--set", "journal.segment_bytes=many"], "journal.segment_size"),
         (["--set", "journal"], "NAME=VALUE"),
         (["--config", "/nowhere.toml"], "/nowhere.toml"),
     ],

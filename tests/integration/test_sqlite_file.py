@@ -277,6 +277,15 @@ async def test_a_failed_commit_is_an_unknown_outcome(path, happen, applied):
         assert (await metadata.store.create_ledger(ledger(8))).version == 1
 
 
+async def test_a_failed_commit_stays_unknown_when_even_taking_it_back_fails(path):
+    async with await open_file(path) as metadata:
+        created = await metadata.store.create_ledger(ledger())
+        spoil(metadata, "COMMIT", fail_instead)
+        spoil(metadata, "ROLLBACK", fail_after)
+        result = await metadata.store.update_ledger(begin_recovery(created.value), created.version)
+        assert result == Unknown(f"sqlite://{path}: a commit failed: disk I/O error, and then disk I/O error")
+
+
 @pytest.mark.parametrize("happen", [fail_after, fail_instead])
 async def test_the_update_loop_settles_a_failed_commit(path, happen):
     async with await open_file(path) as metadata:
@@ -420,3 +429,40 @@ def test_times_that_let_a_bookie_expire_between_two_beats_are_refused():
         Timing(heartbeat_seconds=6, expiry_seconds=10)
     with pytest.raises(InvalidConfig):
         Timing(poll_seconds=0)
+
+
+# --- watches and background work --------------------------------------------------------------------------------------
+
+
+async def test_a_look_that_fails_is_repeated_and_nothing_is_missed(path, monkeypatch):
+    monkeypatch.setattr("tallybook.metadata.sqlite.poller.PAUSE_AFTER_ERROR_SECONDS", 0.05)
+    async with await open_file(path) as one, await open_file(path) as other:
+        created = await other.store.create_ledger(ledger())
+        watch = one.store.watch_ledger(7)
+        await returns(watch.changed())
+        spoil(one, "PRAGMA data_version", fail_instead)
+        await other.store.update_ledger(begin_recovery(created.value), created.version)
+        await returns(watch.changed())
+        assert (await one.store.read_ledger(7)).version == 2
+
+
+@pytest.mark.parametrize("task", ["poll", "heartbeat"])
+async def test_the_death_of_a_background_task_ends_watches_and_registrations(path, monkeypatch, task):
+    timing = Timing(heartbeat_seconds=0.01, expiry_seconds=10, poll_seconds=0.005)
+    async with await open_file(path, timing=timing) as metadata:
+        watch = metadata.membership.watch()
+        registration = await metadata.membership.register(bookie())
+        await returns(watch.changed())
+
+        async def die(*_):
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(*((metadata.store._poller, "_look") if task == "poll" else (registration, "beat")), die)
+        await returns(registration.lost())
+
+        async def follow() -> None:
+            while True:
+                await watch.changed()
+
+        with pytest.raises(MetadataUnavailable):
+            await returns(follow())

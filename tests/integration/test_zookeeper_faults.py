@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from tallybook.bench import zookeeper_server
-from tallybook.bench.zookeeper_server import ZooKeeperNotStarted, ZooKeeperServer
+from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import (
     DamagedFile,
@@ -27,7 +26,7 @@ from tallybook.metadata.store import BadVersion, BookieInfo, BookieMode, Ok, Unk
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.metadata.zookeeper.client import open_zookeeper
-from tallybook.metadata.zookeeper.requests import sync
+from tallybook.metadata.zookeeper.requests import delete, get, sync
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
@@ -271,8 +270,12 @@ async def test_cookies_and_registrations_cut_off_are_settled_by_the_same_call(se
         proxy.hold_answers()
         registering = asyncio.ensure_future(client.membership.register(bookie()))
         await until(direct.membership.bookies)
+        path = client.membership.layout.bookie("b1")
+        [(_, before)] = await direct.store._session.ask(get(path))
         await proxy.cut()
         registration = await returns(registering)
+        [(_, after)] = await direct.store._session.ask(get(path))
+        assert before.czxid == after.czxid, "the node was made a second time"
         assert await direct.membership.bookies() == {"b1": bookie()}
         await registration.update(bookie(mode=BookieMode.READ_ONLY))
 
@@ -353,8 +356,9 @@ async def test_a_uri_of_a_server_that_is_there_opens(server, root):
 # --- sessions that end ------------------------------------------------------------------------------------------------
 
 
-async def test_c41_watches_wake_on_a_new_session_for_what_was_missed_in_between(server, root):
-    async with rig(server, root) as (client, proxy, direct):
+@pytest.mark.parametrize("timeout_seconds", [0.3, 20], ids=["outage beyond the deadline", "short outage"])
+async def test_c41_watches_wake_on_a_new_session_for_what_was_missed_in_between(server, root, timeout_seconds):
+    async with rig(server, root, timeout_seconds=timeout_seconds) as (client, proxy, direct):
         created = await client.store.create_ledger(ledger())
         watch, bookies = client.store.watch_ledger(7), client.membership.watch()
         for waiting in (watch, bookies):
@@ -364,6 +368,8 @@ async def test_c41_watches_wake_on_a_new_session_for_what_was_missed_in_between(
         replaced = replace(created.value, fragments=(Fragment(0, ("b9",)),))
         await direct.store.update_ledger(replaced, created.version)
         await direct.membership.register(bookie())
+        with contextlib.suppress(MetadataUnavailable, TimeoutError):
+            await asyncio.wait_for(client.store.list_ledgers(), 0.5)
         proxy.heal()
         await returns(watch.changed())
         await returns(bookies.changed())
@@ -413,6 +419,26 @@ async def test_r07_a_registration_ends_with_its_session_and_a_new_one_can_be_mad
         assert await direct.membership.bookies() == {"b1": bookie()}
 
 
+async def test_the_death_of_the_task_that_arms_watches_ends_them_and_the_registrations(server, root, monkeypatch):
+    async with await connect(server.address, root) as client:
+        watch, registration = client.store.watch_ledger(7), await client.membership.register(bookie())
+        await returns(watch.changed())
+
+        def die(_key):
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(client.store._hub, "_arming", die)
+        await client.store.create_ledger(ledger())
+        await returns(registration.lost())
+
+        async def follow() -> None:
+            while True:
+                await watch.changed()
+
+        with pytest.raises(MetadataUnavailable):
+            await returns(follow())
+
+
 async def test_a_registration_survives_a_lost_connection(server, root):
     async with rig(server, root) as (client, proxy, direct):
         registration = await client.membership.register(bookie())
@@ -428,7 +454,7 @@ async def test_a_registration_whose_node_an_operator_removed_is_lost(server, roo
     async with rig(server, root) as (client, _, direct):
         registration = await client.membership.register(bookie())
         path = client.membership.layout.bookie("b1")
-        await direct.store._session.ask(lambda kazoo: kazoo.delete_async(path))
+        await direct.store._session.ask(delete(path))
         await returns(registration.lost())
 
 
@@ -454,6 +480,24 @@ async def test_the_first_read_of_a_new_session_is_preceded_by_a_sync(server, roo
         await client.store.read_ledger(7)
         await client.store.read_ledger(7)
         assert sent == [True, False, False]
+
+
+async def test_what_must_not_be_stale_is_preceded_by_a_sync(server, root):
+    async with await connect(server.address, root) as client:
+        await client.store.create_ledger(ledger())
+        session, sent = client.store._session, []
+        original = session._submit
+        session._submit = lambda request: (sent.append(request is sync), original(request))[1]
+        for read in (
+            lambda: client.store.read_ledger(7, linearizable=True),
+            client.store.id_counter,
+            client.store.list_ledgers,
+            lambda: client.store.read_cookie("b1"),
+        ):
+            sent.clear()
+            await read()
+            assert sent[0]
+            assert not any(sent[1:])
 
 
 # --- the server restarts ----------------------------------------------------------------------------------------------
@@ -546,18 +590,3 @@ async def test_a_page_looks_up_no_more_than_it_needs(server, root):
         assert await client.store.list_ledgers(limit=1) == ((1,), False)
         # A sync, and one lookup for each of the five levels above the ledgers.
         assert len(sent) == 6
-
-
-# --- the server of the tests ------------------------------------------------------------------------------------------
-
-
-def test_a_missing_java_is_named_in_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ZooKeeperNotStarted, match="needs Java 17, and there is no `java` on the PATH"):
-        ZooKeeperServer(tmp_path).start()
-
-
-def test_missing_jars_are_named_in_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ZooKeeperNotStarted, match="come with PySpark, which is not installed here: run `make setup`"):
-        ZooKeeperServer(tmp_path).start()

@@ -96,7 +96,9 @@ async def test_the_ledgers_share_the_load_in_turns():
 
 async def test_latency_runs_from_the_append_to_the_confirmation():
     result = await measure_adds(Cluster(delay=0.02), plan(window=1))
-    assert 20 <= result.latencies.p50_ms < 40
+    assert result.latencies.p50_ms >= 20
+    # One at a time: together the latencies are no more than the time it took.
+    assert result.latencies.p50_ms * result.entries < 1.5 * result.seconds * 1000
 
 
 async def test_the_warm_up_is_not_counted():
@@ -108,7 +110,7 @@ async def test_the_warm_up_is_not_counted():
 async def test_an_open_loop_keeps_its_rate():
     cluster = Cluster()
     result = await measure_adds(cluster, plan(rate=2000.0, seconds=0.25))
-    assert result.entries == pytest.approx(500, abs=2)
+    assert result.entries == 500
 
 
 async def test_in_an_open_loop_a_stall_counts_for_every_entry_that_was_planned_meanwhile():
@@ -117,11 +119,18 @@ async def test_in_an_open_loop_a_stall_counts_for_every_entry_that_was_planned_m
     result = await measure_adds(cluster, plan(rate=2000.0, seconds=0.25))
     # 200 of 500 entries were planned into the stall, on average 50 ms before its end.
     assert result.latencies.p99_ms > 80
-    assert result.entries == pytest.approx(500, abs=2)
+    assert result.entries == 500
+
+
+async def test_planned_entries_that_can_never_be_sent_are_errors():
+    result = await measure_adds(Cluster(delay=0.05), plan(rate=2000.0, window=1, seconds=0.1))
+    assert result.entries + result.errors == 200
+    assert result.errors > 150
 
 
 async def test_a_full_window_delays_an_open_loop_and_the_delay_is_latency():
-    result = await measure_adds(Cluster(delay=0.01), plan(rate=2000.0, window=1, seconds=0.1))
+    result = await measure_adds(Cluster(delay=0.002), plan(rate=1000.0, window=1, seconds=0.1))
+    assert (result.entries, result.errors) == (100, 0)
     assert result.latencies.p99_ms > 50
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tallybook.bench.gates import GATES, PEER, TALLYBOOK, Measurement
+from tallybook.bench.history import FILE_NAME, Results
 from tallybook.bench.plot import draw
 from tallybook.bench.report import number, render
-from tallybook.bench.results import FILE_NAME, Results
 from tallybook.core.errors import InvalidArgument
 
 FACTS = {"date": "2026-01-01 00:00 UTC", "processor": "a | b"}

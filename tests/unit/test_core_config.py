@@ -103,6 +103,11 @@ def test_zero_is_kept_where_it_means_something():
     assert (settings.read_cache_bytes, settings.flush_bytes_per_second, settings.min_free_bytes) == (0, 0, 0)
 
 
+def test_a_pace_at_which_a_checkpoint_would_never_end_is_refused():
+    assert "1 MiB" in refusal(StorageSettings, flush_bytes_per_second=MIB - 1)
+    assert StorageSettings(flush_bytes_per_second=MIB).flush_bytes_per_second == MIB
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

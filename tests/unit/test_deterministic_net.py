@@ -49,6 +49,17 @@ class Sink:
             self.ended.set()
 
 
+async def send_until_broken(stream: MessageStream, messages: list[bytes]) -> int:
+    """How many of ``messages`` the stream took before it said that it is broken."""
+    for index, message in enumerate(messages):
+        try:
+            await stream.send(message)
+        except BookieUnavailable:
+            return index
+        await asyncio.sleep(0.0005)
+    return len(messages)
+
+
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % index for index in range(count)]
 
@@ -207,9 +218,12 @@ def test_a_reset_loses_some_of_what_was_under_way_but_never_from_the_middle() ->
         for message in numbers(20):
             await stream.send(message)
         net.reset("bookie", "client")
+        sent = await send_until_broken(stream, numbers(1000)[20:])
+        assert sent < 900
         await sink.ended.wait()
         assert sink.error is not None
         assert sink.received == numbers(len(sink.received))
+        assert len(sink.received) <= 20
         arrived.append(len(sink.received))
         with pytest.raises(BookieUnavailable, match="reset"):
             await stream.receive()
@@ -351,6 +365,28 @@ def test_a_cancelled_connect_leaves_nothing_behind() -> None:
             assert net.stream_count == 0
 
         simulate(scenario, seed=steps)
+
+
+def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> None:
+    moments: list[float] = []
+
+    async def succeeds(world: World, net: SimNet) -> None:
+        await net.transport("bookie").listen("bookie", echo)
+        await connect(net)
+        moments.append(world.loop.time())
+
+    async def cancelled(world: World, net: SimNet) -> None:
+        await net.transport("bookie").listen("bookie", echo)
+        connecting = asyncio.ensure_future(connect(net))
+        # In the very turn in which the answer arrives, right after it.
+        world.loop.call_at(moments[0] + 4e-10, connecting.cancel)
+        await asyncio.wait([connecting])
+        assert connecting.cancelled()
+        await asyncio.sleep(1)
+        assert net.stream_count == 0
+
+    simulate(succeeds)
+    simulate(cancelled)
 
 
 def test_a_handlers_own_error_breaks_its_stream_only_but_a_defect_fails_the_run() -> None:

@@ -118,7 +118,7 @@ async def test_j28_the_directory_of_another_bookie_is_refused() -> None:
 async def test_j28_a_directory_of_another_cluster_is_refused() -> None:
     disk = SimDisk()
     await start(disk, Registry("cluster-a"))
-    with pytest.raises(ForeignDirectory, match="cluster-a.*cluster-b"):
+    with pytest.raises(ForeignDirectory, match=r"cluster-a.*cluster-b"):
         await start(disk, Registry("cluster-b"))
 
 

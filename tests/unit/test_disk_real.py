@@ -317,7 +317,6 @@ async def test_closing_the_disk_ends_its_threads_after_what_they_do(tmp_path: Pa
     await writing
     await file.close()
     assert (tmp_path / "f").stat().st_size == 20 * MIB
-    await asyncio.to_thread(lambda: None)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("disk-")]
 
 
@@ -325,17 +324,19 @@ async def test_closing_the_disk_ends_its_threads_after_what_they_do(tmp_path: Pa
 
 
 class Source:
-    """A source whose ``take`` the test can hold up, once it knows its answer."""
+    """A source whose ``take`` the test can hold up, before and after it knows its answer."""
 
     def __init__(self) -> None:
         self.writes: list[PlannedWrite] = []
         self.finished: list[object] = []
         self.errors: list[Exception] = []
         self.takes = 0
+        self.before_take: Callable[[], None] = lambda: None
         self.after_take: Callable[[], None] = lambda: None
 
     def take(self, buffer: memoryview) -> PlannedWrite | None:
         self.takes += 1
+        self.before_take()
         write = self.writes.pop(0) if self.writes else None
         self.after_take()
         return write
@@ -368,6 +369,32 @@ async def test_a_kick_after_the_pump_has_looked_and_before_it_sleeps_is_not_lost
     source.after_take = after_take
     pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
     await until(lambda: source.finished == ["late"])
+    await pump.close()
+    await file.close()
+
+
+async def test_a_kick_that_came_too_late_for_one_sleep_does_not_disturb_the_next(
+    disk: RealDisk, tmp_path: Path
+) -> None:
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    loop, source = asyncio.get_running_loop(), Source()
+
+    def add_and_kick(kicked: threading.Event) -> None:
+        source.writes.append(PlannedWrite(file, 0, BLOCK_BYTES, source.takes))
+        pump.kick()
+        kicked.set()
+
+    def at_look(look: int) -> None:
+        if source.takes == look:
+            kicked = threading.Event()
+            loop.call_soon_threadsafe(add_and_kick, kicked)
+            kicked.wait(DEADLINE_SECONDS)
+
+    # At the second look it is about to sleep, and finds the work it is being kicked for: that kick is left over.
+    # The fourth look is the second one of its next sleep.
+    source.before_take, source.after_take = lambda: at_look(2), lambda: at_look(4)
+    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    await until(lambda: source.finished == [2, 4])
     await pump.close()
     await file.close()
 

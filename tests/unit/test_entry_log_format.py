@@ -266,3 +266,26 @@ def test_random_bytes_raise_the_declared_error_and_no_other(data):
     ):
         with pytest.raises(DamagedFile):
             decode()
+
+
+def test_the_documented_example_is_what_the_code_writes():
+    log = LOG._replace(log_id=1)
+    uuid_and_id = "00 11 22 33 44 55 66 77 88 99 aa bb cc dd ee ff 01 00 00 00 00 00 00 00"
+    header = fmt.encode_log_header(log)
+    assert header[:32] == bytes.fromhex(f"54 4c 4f 47 01 00 00 00 {uuid_and_id}")
+    assert header[-4:] == bytes.fromhex("13 57 f6 2f")
+    stretch = fmt.encode_stretch(log, 4096, [TableRow(7, 3, 2, 3, 98), TableRow(9, 0, -1, 1, 77)], 4096)
+    assert stretch == bytes.fromhex(
+        f"54 53 54 52 01 00 00 00 {uuid_and_id}"
+        "00 10 00 00 00 00 00 00 02 00 00 00 af 00 00 00 00 10 00 00 00 00 00 00 00 00 00 00 bc e1 ef eb"
+        "07 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 03 00 00 00 62 00 00 00"
+        "09 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ff ff ff ff ff ff ff ff 01 00 00 00 4d 00 00 00"
+    )
+    footer = fmt.encode_footer(log, 8192, {7: LedgerShare(98, 1), 9: LedgerShare(77, 1)})
+    assert footer[:112] == bytes.fromhex(
+        f"54 46 54 52 01 00 00 00 {uuid_and_id}"
+        "00 20 00 00 00 00 00 00 02 00 00 00 00 00 00 00 af 00 00 00 00 00 00 00 00 00 00 00 a4 01 43 e3"
+        "07 00 00 00 00 00 00 00 62 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00"
+        "09 00 00 00 00 00 00 00 4d 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00"
+    )
+    assert footer[-16:] == bytes.fromhex("00 20 00 00 00 00 00 00 54 45 4e 44 36 78 76 d8")

@@ -495,6 +495,18 @@ def test_a_start_that_fails_can_be_tried_again() -> None:
     simulate(scenario)
 
 
+def test_what_was_recovered_starts_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        recovered = await bench.recover()
+        tasks = Tasks("bench", lambda _name, error: bench.fatal.append(error))
+        journal = await recovered.start(bench.clock, tasks, bench.failures.append)
+        with pytest.raises(InvariantViolation, match="once"):
+            await recovered.start(bench.clock, tasks, bench.failures.append)
+        await journal.close(clean=True)
+
+    simulate(scenario)
+
+
 def test_a_start_that_fails_leaves_no_file_open() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.start()

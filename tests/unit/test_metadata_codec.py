@@ -1,7 +1,9 @@
 """Metadata as bytes: every value comes back, every damage is found, nothing of a newer version is guessed at."""
 
+import re
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
@@ -17,6 +19,8 @@ from tallybook.metadata.codec import Registered, decode_bookie, decode_ledger, e
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.proto import metadata_pb2 as pb
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ids = st.integers(0, MAX_ID)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -136,6 +140,12 @@ def test_the_golden_values_are_still_written_and_read():
     assert decode_ledger(GOLDEN_LEDGER, 7, "here") == LEDGER
     assert encode_bookie(BOOKIE).hex() == GOLDEN_BOOKIE.hex()
     assert decode_bookie(GOLDEN_BOOKIE, "here") == BOOKIE
+
+
+def test_the_documented_example_is_the_golden_value():
+    example = (ROOT / "docs" / "formats" / "metadata.md").read_text().split("```")[1]
+    digits = "".join(re.match(r"((?:[0-9a-f]{2}|[ |])+) ", line)[1] for line in example.strip().splitlines())
+    assert bytes.fromhex(digits.replace("|", "")) == GOLDEN_LEDGER
 
 
 # --- what cannot be stored --------------------------------------------------------------------------------------------

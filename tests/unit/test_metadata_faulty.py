@@ -1,10 +1,11 @@
 """The misbehaving store does exactly what it is told, so that what others survive is what was meant."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger
+from tallybook.core.errors import LedgerExists, MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
 from tallybook.metadata.memory import MemoryMetadata
@@ -58,6 +59,15 @@ async def test_a_write_of_unknown_outcome_is_applied_or_lost_as_told(fault, appl
     with pytest.raises(MetadataOutcomeUnknown):
         await faulty.write_cookie("b1", b"cookie")
     assert (await honest.read_cookie("b1") == b"cookie") is applied
+
+
+async def test_a_refusal_is_lost_like_any_other_answer():
+    faulty, honest, _ = rig(("create_ledger", Fault.UNKNOWN_APPLIED))
+    await honest.create_ledger(replace(ledger(), creator_token="somebody else"))
+    with pytest.raises(MetadataOutcomeUnknown):
+        await faulty.create_ledger(ledger())
+    with pytest.raises(LedgerExists):
+        await faulty.create_ledger(ledger())
 
 
 async def test_a_late_write_lands_before_the_next_operation_but_one():

@@ -1,5 +1,8 @@
 """The messages between client and bookie, there and back; and what is none of them."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +97,17 @@ def test_a_defect_of_the_bookie_is_not_taken_for_one_of_the_client():
     outcome = wire.decode_reply(wire.encode_reply(9, InvariantViolation("impossible"))).outcome
     assert type(outcome) is TallybookError
     assert outcome.outcome is Outcome.UNKNOWN
+
+
+def test_the_documentation_lists_every_code():
+    def classes(root):
+        return [root, *(below for child in root.__subclasses__() for below in classes(child))]
+
+    page = Path(__file__).parents[2].joinpath("docs/formats/wire.md").read_text()
+    listed = {int(code): name for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)}
+    assert listed == {
+        kind.wire_code: kind.__name__ for kind in classes(TallybookError) if kind.__module__.startswith("tallybook.")
+    }
 
 
 def test_a_long_sentence_is_cut():

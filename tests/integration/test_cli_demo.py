@@ -1,0 +1,20 @@
+"""``tallybook demo``, with fewer flights than people get to see."""
+
+
+def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
+    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--json", timeout=240)
+    assert result.code == 0, result.err
+    told = result.json
+    assert told["same"] is True
+    assert told["flights"] == 60_000
+    assert told["recovered"] >= told["acknowledged"] >= 51_000
+    assert "SIGKILL to bookie-2 at" in result.err
+    assert "SIGKILL to the writer" in result.err
+    assert sorted(path.name for path in (tmp_path / "demo").glob("bookie-?")) == ["bookie-1", "bookie-2", "bookie-3"]
+    assert not list((tmp_path / "demo").glob("*/run.json"))
+
+
+def test_a_directory_that_holds_something_is_not_touched(cli, tmp_path):
+    (tmp_path / "mine").touch()
+    assert cli.run("demo", "--data", tmp_path).code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

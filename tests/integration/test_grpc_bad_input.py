@@ -1,0 +1,456 @@
+"""A real gRPC port under attack: whatever arrives on it, other clients are served as if nothing had happened."""
+
+import asyncio
+import gzip
+import os
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tallybook.bookie.request_lane import MAX_REQUESTS
+from tallybook.bookie.service import BookieService
+from tallybook.client.bookie_rpc import open_bookie
+from tallybook.core.answers import AddAnswer, ReadAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings
+from tallybook.core.errors import BookieUnavailable, Busy, InvalidConfig
+from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.grpc_options import SERVICE
+from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane
+from tallybook.runtime.wire import frame_batch
+from tallybook.sim.memory_bookie import MemoryBookie
+
+HELLO = wire.encode_hello(wire.Hello("cluster", "test", None))
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS, HEADERS, DATA, PING, RST_STREAM, CONTINUATION = 4, 1, 0, 6, 3, 9
+END_HEADERS = 4
+MOST_GROWTH_BYTES = 96 * MIB
+
+
+class Library(MemoryBookie):
+    """A bookie whose every batch read gives 2 MiB, freshly made, and counts them."""
+
+    reads = 0
+
+    async def read_batches(self, ledger_id, first, last, max_bytes):
+        self.reads += 1
+        return ReadAnswer((bytes(max_bytes),), 0)
+
+
+class Port:
+    """A bookie served on loopback."""
+
+    def __init__(self, bookie, service, address, tasks) -> None:
+        self.bookie = bookie
+        self.service = service
+        self.address = address
+        self.tasks = tasks
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A TCP connection on which nothing was said yet."""
+        host, _, port = self.address.rpartition(":")
+        return await asyncio.open_connection(host, int(port))
+
+    async def http2(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A TCP connection that has begun to speak HTTP/2."""
+        reader, writer = await self.raw()
+        writer.write(PREFACE + frame(SETTINGS, 0, 0))
+        return reader, writer
+
+    def channel(self, *options: tuple[str, object]) -> grpc.aio.Channel:
+        """A gRPC channel of somebody who keeps to no limits."""
+        limits = (("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 1 << 24))
+        return grpc.aio.insecure_channel(self.address, options=(*limits, *options))
+
+    async def works(self) -> None:
+        """A well-behaved client comes, adds, reads and leaves."""
+        connection = await open_bookie(
+            GrpcTransport(), self.address, bookie_id="b1", expected=None, settings=ClientSettings(), tasks=self.tasks,
+            cluster_id="cluster",
+        )  # fmt: skip
+        answered = asyncio.get_running_loop().create_future()
+        connection.add(batch(0), b"", answered.set_result)
+        assert await asyncio.wait_for(answered, 5) == AddAnswer(1, 0, 1)
+        assert (await connection.read_entry(1, 0)).verify().payload == b"x"
+        await connection.close()
+
+
+def batch(first: int, size: int = 1) -> bytes:
+    return encode_batch(1, first, [b"x" * size], lac=-1, ledger_length=10**9, written_at_us=0)
+
+
+@asynccontextmanager
+async def served(max_streams: int = 4096) -> AsyncIterator[Port]:
+    """A port, checked for its health at the end, and for growth."""
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+
+    async def verifier(ledger_id: int) -> bytes:
+        return b""
+
+    bookie = Library("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
+    admission = AdmissionSettings(max_streams=max_streams)
+    settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
+    service = BookieService(bookie, settings, RealClock(), tasks, "cluster")
+    listener = await GrpcTransport(max_streams=max_streams).listen("127.0.0.1:0", service.accept)
+    port = Port(bookie, service, listener.address, tasks)
+    await port.works()
+    before = resident_bytes()
+    try:
+        yield port
+        await port.works()
+        assert resident_bytes() - before < MOST_GROWTH_BYTES
+    finally:
+        await listener.close(0)
+        assert service.stream_count == 0
+        await tasks.close()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes(*, reset: bool = False) -> int:
+    """The most memory this process had since the last reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * KIB for line in lines if line.startswith("VmHWM"))
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """An HTTP/2 frame."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
+
+
+def header_block(path: str, **extra: str) -> bytes:
+    """HPACK without compression: every header spelled out."""
+    headers = {
+        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "bookie", "te": "trailers",
+        "content-type": "application/grpc", **{name.replace("_", "-"): value for name, value in extra.items()},
+    }  # fmt: skip
+    block = b""
+    for name, value in headers.items():
+        block += b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+    return block
+
+
+def begin_call(stream_id: int = 1, lane: Lane = Lane.ADD, **extra: str) -> bytes:
+    """The frame with which a gRPC call begins."""
+    return frame(HEADERS, END_HEADERS, stream_id, header_block(f"/{SERVICE}/{lane.value}", **extra))
+
+
+def message(body: bytes, *, compressed: int = 0, announced: int | None = None) -> bytes:
+    """A gRPC message in a DATA frame of stream 1."""
+    size = len(body) if announced is None else announced
+    return frame(DATA, 0, 1, struct.pack(">BI", compressed, size) + body)
+
+
+def varint(number: int) -> bytes:
+    """Four bytes of protobuf that hold ``number``."""
+    return bytes([number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21])
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What the server says until it closes the connection, or has said nothing for a second."""
+    said = b""
+    try:
+        while piece := await asyncio.wait_for(reader.read(65536), 1):
+            said += piece
+    except (TimeoutError, ConnectionError):
+        pass
+    return said
+
+
+# -- what is not gRPC -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: bookie\r\n\r\n",
+        b"POST /tallybook.v1.Bookie/Add HTTP/1.1\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        bytes.fromhex("16030100f8010000f40303") + b"\x5a" * 200,  # the beginning of a TLS handshake
+        bytes(range(256)) * 64,
+        PREFACE[:10],
+        PREFACE + b"\xff" * 1000,
+        PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, b"\xff" * 50),
+        PREFACE + frame(SETTINGS, 0, 0) + frame(DATA, 0, 77, b"no such stream"),
+        PREFACE + frame(SETTINGS, 0, 0) + b"\xff\xff\xff" + struct.pack(">BBI", DATA, 0, 1),  # a frame of 16 MiB
+    ],
+    ids=["http1", "smuggling", "tls", "bytes", "part", "noise", "hpack", "stray", "length"],
+)
+async def test_what_is_not_grpc_harms_nobody(said):
+    async with served() as port:
+        reader, writer = await port.raw()
+        writer.write(said)
+        await ended(reader)
+        writer.close()
+
+
+async def test_connections_that_say_nothing_harm_nobody():
+    async with served() as port:
+        silent = [await port.raw() for _ in range(300)]
+        await port.works()
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_message_that_announces_four_gigabytes_is_refused_at_once():
+    async with served() as port:
+        reader, writer = await port.http2()
+        writer.write(begin_call() + message(HELLO) + message(b"x" * 100, announced=2**32 - 1))
+        assert await ended(reader)
+        writer.close()
+
+
+async def test_a_message_that_stops_in_the_middle_is_no_message():
+    async with served() as port:
+        reader, writer = await port.http2()
+        writer.write(begin_call() + message(HELLO) + message(b"x" * 100, announced=200))
+        await ended(reader)
+        writer.close()
+
+
+async def test_a_flood_of_pings_is_answered_or_cut():
+    async with served() as port:
+        reader, writer = await port.http2()
+        writer.write(frame(PING, 0, 0, b"12345678") * 20_000)
+        await ended(reader)
+        writer.close()
+
+
+async def test_calls_reset_as_fast_as_they_begin_harm_nobody():
+    async with served() as port:
+        reader, writer = await port.http2()
+        for stream_id in range(1, 10_001, 2):
+            writer.write(begin_call(stream_id) + frame(RST_STREAM, 0, stream_id, b"\0\0\0\x08"))
+        await ended(reader)
+        writer.close()
+
+
+async def test_headers_that_never_end_are_cut():
+    async with served() as port:
+        reader, writer = await port.http2()
+        writer.write(frame(HEADERS, 0, 1, header_block(f"/{SERVICE}/Add")))
+        piece = frame(CONTINUATION, 0, 1, b"\0\x05x-big\x7f\x00" + b"v" * 127)
+        try:
+            for _ in range(2000):
+                writer.write(piece * 100)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        await ended(reader)
+        writer.close()
+
+
+# -- gRPC, but not as agreed ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["/tallybook.v1.Bookie/Nothing", "/tallybook.v2.Bookie/Add", "/", "/a/b/c"])
+async def test_methods_that_do_not_exist_are_unimplemented(method):
+    async with served() as port, port.channel() as channel:
+        call = channel.stream_stream(method, None, None)()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_metadata_above_the_limit_is_refused():
+    async with served() as port, port.channel() as channel:
+        call = channel.stream_stream(f"/{SERVICE}/Add", None, None)(metadata=(("x-big", "v" * 200_000),))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.read()
+
+
+@pytest.mark.parametrize("size", [MAX_MESSAGE_BYTES + 1, 64 * MIB])
+async def test_a_message_above_the_limit_ends_its_stream_only(size):
+    async with served() as port, port.channel() as channel:
+        other, call = (channel.stream_stream(f"/{SERVICE}/Add", None, None)() for _ in range(2))
+        for stream in (other, call):
+            await stream.write(HELLO)
+            wire.decode_welcome(await stream.read())
+        await call.write(b"x" * size)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await other.write(wire.encode_attach(wire.Attach(1, b"")) + frame_batch(batch(1)))
+        assert wire.decode_acks(await other.read())
+        other.cancel()
+
+
+async def test_a_message_as_large_as_may_be_is_taken():
+    async with served() as port, port.channel() as channel:
+        call = channel.stream_stream(f"/{SERVICE}/Add", None, None)()
+        await call.write(HELLO)
+        wire.decode_welcome(await call.read())
+        attach = wire.encode_attach(wire.Attach(1, b""))
+        frames = b"".join(frame_batch(batch(first, MAX_BATCH_BYTES - 104)) for first in range(1, 4))
+        left = MAX_MESSAGE_BYTES - len(attach) - len(frames)
+        newer = b"\xa2\x06" + varint(left - 6) + b"?" * (left - 6)  # a field of a later version, to fill it up
+        whole = attach + frames + newer
+        assert len(whole) == MAX_MESSAGE_BYTES
+        await call.write(whole)
+        acks = []
+        while len(acks) < 3:
+            acks += wire.decode_acks(await call.read())
+        assert [ack.answer.code for ack in acks] == [0, 0, 0]
+        call.cancel()
+
+
+async def test_a_compressed_bomb_is_not_unpacked():
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(MIB)) for _ in range(60)) + packer.flush()
+    assert len(bomb) < 64_000  # what a server takes before it says more
+    async with served() as port:
+        reader, writer = await port.http2()
+        before = peak_bytes(reset=True)
+        writer.write(begin_call(grpc_encoding="gzip") + message(gzip.compress(HELLO), compressed=1))
+        writer.write(message(bomb[:10_000], compressed=1, announced=len(bomb)))
+        for start in range(10_000, len(bomb), 10_000):
+            writer.write(frame(DATA, 0, 1, bomb[start : start + 10_000]))
+        assert b"grpc-status\x018" in await ended(reader)  # 8: RESOURCE_EXHAUSTED
+        assert peak_bytes() - before < 40 * MIB
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b"", b"\xff" * 1000, frame_batch(batch(0)), HELLO + b"\x7a"],
+    ids=["empty", "noise", "batch", "cut"],
+)
+@pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
+async def test_whoever_does_not_begin_with_a_hello_is_told_and_cut(lane, first):
+    async with served() as port, port.channel() as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
+        await call.write(first)
+        said = await asyncio.wait_for(call.read(), 5)
+        with pytest.raises(Exception, match=r"hello|offset|end|bytes"):
+            wire.decode_welcome(said)
+        assert await call.read() is grpc.aio.EOF
+
+
+async def test_a_thousand_streams_of_one_client_leave_room_for_others():
+    async with served(max_streams=200) as port, port.channel() as channel:
+        calls = [channel.stream_stream(f"/{SERVICE}/Read", None, None)() for _ in range(1000)]
+        writing = [asyncio.ensure_future(call.write(HELLO)) for call in calls]
+        await asyncio.sleep(0.2)
+        await port.works()
+        for call, write in zip(calls, writing, strict=True):
+            write.cancel()
+            call.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+
+
+async def test_streams_beyond_the_limit_hear_that_the_bookie_is_busy_and_places_come_free():
+    async with served(max_streams=6) as port:
+        transport, streams = GrpcTransport(), []
+        for _ in range(6):
+            streams.append(await transport.connect(port.address, Lane.ADD, timeout_seconds=5))
+            await streams[-1].send(HELLO)
+            wire.decode_welcome(await streams[-1].receive())
+        with pytest.raises(Busy):
+            await port.works()
+        for stream in streams:
+            await stream.close()
+
+
+async def test_a_peer_that_does_not_read_ties_up_little_and_nobody_else():
+    async with served() as port, port.channel() as channel:
+        deaf = channel.stream_stream(f"/{SERVICE}/Read", None, None)()
+        await deaf.write(HELLO)
+        wire.decode_welcome(await deaf.read())
+        for request_id in range(1, MAX_REQUESTS + 1):
+            await deaf.write(wire.encode_request(request_id, wire.ReadBatches(1, 0, 0, 2 * MIB)))
+        await asyncio.sleep(0.5)
+        asked = port.bookie.reads
+        assert asked < 40
+        await port.works()
+        await asyncio.sleep(0.5)
+        assert port.bookie.reads <= asked + 1
+        # It reads after all, and gets everything it asked for next.
+        for _ in range(20):
+            assert isinstance(wire.decode_reply(await asyncio.wait_for(deaf.read(), 5)).outcome, ReadAnswer)
+        deaf.cancel()
+
+
+async def test_peers_that_vanish_at_any_moment_leave_nothing_behind():
+    async with served() as port:
+        transport = GrpcTransport()
+        for turns in range(60):
+            stream = await transport.connect(port.address, Lane.READ, timeout_seconds=5)
+            await stream.send(HELLO)
+            await stream.receive()
+            for request_id in range(1, 10):
+                await stream.send(wire.encode_request(request_id, wire.WaitLac(1, 5, 60_000)))
+            for _ in range(turns % 6):
+                await asyncio.sleep(0)
+            stream.abort()
+            await stream.close()
+        for _ in range(500):
+            if port.service.stream_count:
+                await asyncio.sleep(0.01)
+        assert port.service.stream_count == 0
+
+
+# -- what else is on the port -----------------------------------------------------------------
+
+
+async def test_health_and_reflection_answer():
+    async with served() as port, port.channel() as channel:
+        checked = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert checked.status == health_pb2.HealthCheckResponse.SERVING
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        listed = await call.read()
+        assert SERVICE in [service.name for service in listed.list_services_response.service]
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE))
+        assert (await call.read()).file_descriptor_response.file_descriptor_proto
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+
+
+async def test_a_port_in_use_is_refused_by_name():
+    async with served() as port:
+        with pytest.raises(InvalidConfig, match=port.address):
+            await GrpcTransport().listen(port.address, port.service.accept)
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "192.0.2.1:80"])
+async def test_an_address_that_cannot_be_listened_on_is_refused_by_name(address):
+    async def accept(lane, stream):
+        raise AssertionError
+
+    with pytest.raises(InvalidConfig) as refused:
+        await GrpcTransport().listen(address, accept)
+    assert address in refused.value.message
+
+
+async def test_nobody_at_an_address_is_unavailable_soon():
+    async with asyncio.timeout(5):
+        with pytest.raises(BookieUnavailable):
+            await GrpcTransport().connect("127.0.0.1:1", Lane.ADD, timeout_seconds=60)
+
+
+async def test_a_port_that_takes_connections_and_says_nothing_is_unavailable_in_time():
+    open_connections = []
+    server = await asyncio.start_server(lambda _, writer: open_connections.append(writer), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with asyncio.timeout(5):
+        with pytest.raises(BookieUnavailable):
+            await GrpcTransport().connect(address, Lane.ADD, timeout_seconds=0.2)
+    for writer in open_connections:
+        writer.close()
+    server.close()
+    await server.wait_closed()

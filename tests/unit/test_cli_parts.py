@@ -1,0 +1,195 @@
+"""The parts of the command line that can be had without a cluster."""
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.cli.demo_check import Tally
+from tallybook.cli.demo_source import FLIGHTS, find_flights, flights
+from tallybook.cli.exits import MEANINGS, Exit, error_object, exit_code, sentence
+from tallybook.cli.options import read_password
+from tallybook.cli.output import plain, print_record, print_rows
+from tallybook.cli.pipes import PIECE_BYTES, read_lines
+from tallybook.cli.progress import Progress, human_bytes
+from tallybook.core.errors import Busy, InvalidArgument, InvariantViolation, Outcome, TallybookError, error_class
+from tallybook.runtime.tasks import ThreadWorkers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lines_through(open_input) -> list[bytes]:
+    """What ``read_lines`` makes of an input; ``open_input`` gives its descriptor."""
+
+    async def work() -> list[bytes]:
+        workers = ThreadWorkers(1, "test")
+        descriptor = open_input()
+        try:
+            return [line async for lines in read_lines(descriptor, workers) for line in lines]
+        finally:
+            os.close(descriptor)
+            await workers.close()
+
+    return asyncio.run(work())
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("lines") / "input"
+
+
+@given(data=st.binary(max_size=200) | st.lists(st.sampled_from([b"\n", b"a", b"\n\n", b"bc"])).map(b"".join))
+def test_lines_of_a_file_are_what_splitting_it_gives(data, scratch):
+    scratch.write_bytes(data)
+    expected = data.split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    assert lines_through(lambda: os.open(scratch, os.O_RDONLY)) == expected
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 7])
+def test_lines_longer_than_a_piece_come_whole(scratch, size):
+    data = [b"x" * size, b"", b"y" * size, b"z"]
+    scratch.write_bytes(b"\n".join(data))
+    assert lines_through(lambda: os.open(scratch, os.O_RDONLY)) == data
+
+
+def test_lines_come_through_a_pipe_whatever_the_pieces():
+    reading, writing = os.pipe()
+    program = "import os, time\nfor x in (b'on', b'e\\ntwo', b'\\n', b'\\nfour'): os.write(1, x); time.sleep(0.02)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=writing):
+        os.close(writing)
+        assert lines_through(lambda: reading) == [b"one", b"two", b"", b"four"]
+
+
+def all_errors() -> list[type[TallybookError]]:
+    """Every error there is."""
+    return sorted({error_class(code) for code in range(1, 1000)}, key=lambda error: error.wire_code)
+
+
+@pytest.mark.parametrize("error", all_errors(), ids=lambda error: error.__name__)
+def test_every_error_has_an_exit_code_a_sentence_and_an_object(error):
+    made = error("it happened")
+    code = exit_code(made)
+    assert code in (Exit.USAGE, Exit.CALLER, Exit.PEER, Exit.STORAGE, Exit.DEFECT)
+    assert sentence(made).startswith("it happened (")
+    told = json.loads(error_object(made, code))["error"]
+    assert (told["type"], told["code"], told["exit_code"]) == (error.__name__, error.wire_code, code)
+
+
+def test_a_sentence_says_whose_fault_whether_to_retry_and_what_is_unknown():
+    assert sentence(InvalidArgument("no")) == "no (the request is at fault; trying again will not help)"
+    assert sentence(Busy("later", retry_after_ms=5)) == "later (another process is at fault; trying again may help)"
+    unknown = TallybookError("odd", outcome=Outcome.UNKNOWN)
+    assert sentence(unknown).endswith("; whether it took effect is not known)")
+    assert sentence(InvariantViolation()).startswith("InvariantViolation (this is a defect in Tallybook")
+
+
+def test_every_exit_code_is_explained():
+    assert list(MEANINGS) == list(Exit)
+
+
+def test_the_page_of_the_command_line_is_what_the_commands_say():
+    checked = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "gen-cli-docs", "--check"], capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_records_and_rows_are_aligned_for_people_and_json_for_programs(capsys):
+    print_record({"ledger_id": 7, "state": "open", "closed": False, "missed": []}, as_json=False)
+    assert capsys.readouterr().out == "ledger id  7\nstate      open\nclosed     no\nmissed     -\n"
+    print_record({"ledger_id": 7}, as_json=True)
+    print_rows([{"a": 1, "b": "x" * 200}], ["a", "b"], as_json=True)
+    assert capsys.readouterr().out == '{"ledger_id": 7}\n' + json.dumps([{"a": 1, "b": "x" * 200}]) + "\n"
+    print_rows([{"a": 1, "b": "[red]" + "x" * 200}], ["a", "b"], as_json=False)
+    assert "[red]" + "x" * 200 in capsys.readouterr().out
+
+
+def test_plain_values():
+    assert plain({"first": 1, "rest": [2, None]}) == "first=1, rest=2, -"
+    assert (plain(""), plain(True), plain(0)) == ("-", "yes", "0")
+
+
+def test_sizes_are_readable():
+    assert [human_bytes(size) for size in (0, 999, 1000, 123_456_789, 5e12)] == [
+        "0 B", "999 B", "1.0 kB", "123.5 MB", "5.0 TB",
+    ]  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    """Looks like a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Ticking:
+    """A clock that moves by a second whenever it is looked at."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_progress_is_a_line_that_is_gone_in_the_end_and_only_a_terminal_sees_it():
+    terminal, file = Terminal(), io.StringIO()
+    for out in (terminal, file):
+        progress = Progress("ledger 3", Ticking(), out)
+        progress.update(1234, 5_000_000, 2.0)
+        progress.end()
+    assert terminal.getvalue() == "\r\x1b[Kledger 3: 1,234 entries, 5.0 MB, 617 entries/s\r\x1b[K"
+    assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "password"), [(b"abc\n", b"abc"), (b"a\nb", b"a\nb"), (b"x\r\n", b"x"), (b" ", b" ")]
+)
+def test_a_password_is_the_file_less_one_newline(tmp_path, content, password):
+    file = tmp_path / "password"
+    file.write_bytes(content)
+    assert read_password(file) == password
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"x" * 1025])
+def test_a_password_file_without_a_password_is_refused(tmp_path, content):
+    file = tmp_path / "password"
+    file.write_bytes(content)
+    with pytest.raises(InvalidArgument):
+        read_password(file)
+
+
+@given(
+    lines=st.lists(st.binary(max_size=5), max_size=30),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+    places=st.sets(st.integers(0, 30), max_size=4),
+)
+def test_a_tally_remembers_the_digest_at_each_place_however_the_lines_came(lines, cuts, places):
+    reached = sorted(place for place in places if place <= len(lines))
+    tally = Tally(reached)
+    ends = [*sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        tally.add(lines[start:end])
+    expected = [hashlib.sha256(b"".join(line + b"\n" for line in lines[:place])).hexdigest() for place in reached]
+    assert tally.digests == expected
+    assert (tally.lines, tally.bytes) == (len(lines), sum(map(len, lines)))
+
+
+def test_the_flights_are_all_there_and_each_is_json():
+    found = [line for lines in flights(find_flights()) for line in lines]
+    assert len(found) == FLIGHTS
+    for line in found[:: FLIGHTS // 50]:
+        json.loads(line)
+    cancelled = json.loads(found[838])
+    assert (cancelled["dep_time"], cancelled["carrier"], cancelled["flight"]) == (None, "EV", 4308)
+    assert [line for lines in flights(find_flights(), 1_500) for line in lines] == found[:1_500]

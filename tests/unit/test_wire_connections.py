@@ -1,0 +1,266 @@
+"""The pool of connections: one attempt at a time, pauses after failures, lives that change. And the allowance."""
+
+import asyncio
+from inspect import Signature, signature
+
+import pytest
+
+from tallybook.bookie.service import BookieService
+from tallybook.client.connections import BookieConnections
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import BookieSettings, ClientSettings
+from tallybook.core.errors import BookieUnavailable, InvalidConfig, InvariantViolation, StaleIncarnation
+from tallybook.metadata.store import BookieInfo
+from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.deterministic import SimNet, run_seed
+from tallybook.runtime.tasks import Tasks
+from tallybook.sim.memory_bookie import MemoryBookie
+
+PAUSE_SECONDS = 0.5
+
+
+class Members:
+    """A membership that says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, BookieInfo] = {}
+        self.asked = 0
+
+    async def bookies(self):
+        self.asked += 1
+        return dict(self.known)
+
+
+class Town:
+    """Some bookies on a network, a membership, and the pool of one client."""
+
+    def __init__(self, world) -> None:
+        self.clock = world.clock
+        self.net = SimNet(world.rng.fork("net"))
+        self.tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+        self.members = Members()
+        self.accepted = 0
+        settings = ClientSettings(reconnect_ms=int(PAUSE_SECONDS * 1000), connect_timeout_ms=1000)
+        self.pool = BookieConnections(
+            self.net.transport("client"), self.members, settings, world.clock, self.tasks, cluster_id="cluster"
+        )
+
+    async def verifier(self, ledger_id: int) -> bytes:
+        return b""
+
+    async def start(
+        self, bookie_id: str, *, cluster: str = "cluster", bookie: MemoryBookie | None = None
+    ) -> MemoryBookie:
+        """Serve and register a bookie."""
+        made = bookie or MemoryBookie(bookie_id, verifier_of=self.verifier, clock=self.clock, tasks=self.tasks)
+        settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
+        service = BookieService(made, settings, self.clock, self.tasks, cluster)
+
+        async def accept(lane, stream):
+            self.accepted += 1
+            await service.accept(lane, stream)
+
+        listener = await self.net.transport(bookie_id).listen(f"{bookie_id}:1", accept)
+        self.members.known[bookie_id] = BookieInfo(bookie_id, listener.address, made.incarnation)
+        return made
+
+
+def town(test):
+    """Run the decorated test in a town of its own, in virtual time."""
+
+    def run(**arguments):
+        async def play(world):
+            made = Town(world)
+            await test(made, **arguments)
+            await made.pool.close()
+            for name in ("b1", "b2"):
+                made.net.kill(name)
+            await world.clock.sleep(20)
+            assert made.net.stream_count == 0
+            await made.tasks.close()
+
+        run_seed(1, play, deadline_seconds=3600)
+
+    run.__name__ = test.__name__
+    run.__signature__ = Signature(list(signature(test).parameters.values())[1:])
+    return run
+
+
+@town
+async def test_a_connection_is_made_once_and_kept(town):
+    await town.start("b1")
+    first = await town.pool.get("b1")
+    assert await town.pool.get("b1") is first
+    assert town.accepted == 3
+
+
+@town
+async def test_many_who_ask_at_once_share_one_attempt(town):
+    await town.start("b1")
+    found = await asyncio.gather(*(town.pool.get("b1") for _ in range(50)))
+    assert all(connection is found[0] for connection in found)
+    assert town.accepted == 3
+
+
+@town
+async def test_one_who_gives_up_does_not_take_the_attempt_from_the_others(town):
+    await town.start("b1")
+    asking = [asyncio.ensure_future(town.pool.get("b1")) for _ in range(3)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    assert await asking[1] is await asking[2]
+    assert asking[0].cancelled()
+
+
+@town
+async def test_each_bookie_has_its_own(town):
+    await town.start("b1")
+    await town.start("b2")
+    one, other = await asyncio.gather(town.pool.get("b1"), town.pool.get("b2"))
+    assert (one.bookie_id, other.bookie_id) == ("b1", "b2")
+
+
+@town
+async def test_a_bookie_that_is_not_registered_is_unavailable(town):
+    with pytest.raises(BookieUnavailable, match="not registered"):
+        await town.pool.get("b1")
+
+
+@town
+async def test_after_a_failure_everyone_hears_it_until_the_pause_is_over(town):
+    for _ in range(5):
+        with pytest.raises(BookieUnavailable):
+            await town.pool.get("b1")
+    assert town.members.asked == 1
+    await town.start("b1")
+    with pytest.raises(BookieUnavailable):
+        await town.pool.get("b1")
+    await town.clock.sleep(PAUSE_SECONDS)
+    assert (await town.pool.get("b1")).bookie_id == "b1"
+
+
+@town
+async def test_a_lost_connection_is_replaced_when_it_is_asked_for(town):
+    bookie = await town.start("b1")
+    lost = await town.pool.get("b1")
+    town.net.kill("b1")
+    await town.clock.sleep(1)
+    assert lost.broken
+    bookie.restart()
+    await town.start("b1", bookie=bookie)
+    found = await town.pool.get("b1")
+    assert found is not lost
+    assert found.incarnation == bookie.incarnation
+    assert found.incarnation.boot == 2
+
+
+@town
+async def test_another_life_than_the_registered_one_is_refused(town):
+    bookie = await town.start("b1")
+    registered = town.members.known["b1"]
+    bookie.restart()
+    with pytest.raises(StaleIncarnation):
+        await town.pool.get("b1")
+    town.members.known["b1"] = BookieInfo("b1", registered.address, bookie.incarnation)
+    await town.clock.sleep(PAUSE_SECONDS)
+    assert (await town.pool.get("b1")).incarnation == bookie.incarnation
+
+
+@town
+async def test_a_bookie_of_another_cluster_says_so(town):
+    await town.start("b1", cluster="elsewhere")
+    with pytest.raises(InvalidConfig):
+        await town.pool.get("b1")
+
+
+@town
+async def test_a_bookie_that_accepts_and_says_nothing_is_given_up_in_time(town):
+    async def mute(lane, stream):
+        await town.clock.sleep(100)
+
+    listener = await town.net.transport("b1").listen("b1:1", mute)
+    town.members.known["b1"] = BookieInfo("b1", listener.address, None)
+    before = town.clock.monotonic()
+    with pytest.raises(BookieUnavailable):
+        await town.pool.get("b1")
+    assert town.clock.monotonic() - before < 1.1
+
+
+@town
+async def test_pending_bytes_are_those_of_all_connections(town):
+    for name in ("b1", "b2"):
+        (await town.start(name)).hold_commits()
+        connection = await town.pool.get(name)
+        connection.add(encode_batch(1, 0, [b"x"], lac=-1, ledger_length=1, written_at_us=0), b"", lambda _: None)
+    await town.clock.sleep(1)
+    assert town.pool.pending_bytes == 2 * (64 + 8 + 1 + 512)
+
+
+@town
+async def test_a_closed_pool_fails_what_waits_and_opens_nothing_more(town):
+    (await town.start("b1")).hold_commits()
+    connection = await town.pool.get("b1")
+    answers: list[AddAnswer] = []
+    connection.add(encode_batch(1, 0, [b"x"], lac=-1, ledger_length=1, written_at_us=0), b"", answers.append)
+    asking = asyncio.ensure_future(town.pool.get("b2"))
+    await town.clock.sleep(0)
+    await town.pool.close()
+    with pytest.raises(BookieUnavailable):
+        await asking
+    await town.clock.sleep(1)
+    assert [answer.code for answer in answers] == [BookieUnavailable.wire_code]
+    with pytest.raises(BookieUnavailable):
+        await town.pool.get("b1")
+
+
+# -- the allowance ----------------------------------------------------------------------------
+
+
+async def test_an_allowance_serves_in_the_order_of_asking_the_large_not_overtaken_by_the_small():
+    allowance = Allowance(10)
+    await allowance.take(6)
+    order = []
+
+    async def take(units):
+        await allowance.take(units)
+        order.append(units)
+
+    waiting = [asyncio.ensure_future(take(units)) for units in (8, 1, 2)]
+    await asyncio.sleep(0)
+    assert order == []
+    allowance.give(6)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order == [8, 1]
+    allowance.give(8)
+    await asyncio.gather(*waiting)
+    assert allowance.in_use == 3
+
+
+async def test_a_waiter_cancelled_as_its_turn_comes_loses_nothing_of_the_allowance():
+    allowance = Allowance(1)
+    await allowance.take(1)
+    waiting = asyncio.ensure_future(allowance.take(1))
+    await asyncio.sleep(0)
+    allowance.give(1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert allowance.in_use == 0
+    await allowance.take(1)
+
+
+async def test_a_failed_allowance_fails_who_waits_and_who_comes():
+    allowance = Allowance(1)
+    await allowance.take(1)
+    waiting = asyncio.ensure_future(allowance.take(1))
+    await asyncio.sleep(0)
+    allowance.fail(BookieUnavailable("gone"))
+    for attempt in (waiting, allowance.take(1)):
+        with pytest.raises(BookieUnavailable):
+            await attempt
+
+
+async def test_more_than_the_whole_allowance_is_a_defect_of_the_caller():
+    with pytest.raises(InvariantViolation):
+        await Allowance(5).take(6)
