@@ -21,6 +21,8 @@ START_ATTEMPTS: Final = 3
 START_POLLS: Final = 600
 POLL_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
+MAX_SESSION_MS: Final = 60_000
+"""Without it ZooKeeper would cut sessions down to 20 ticks."""
 
 _JVM_OPTIONS: Final = (
     "-Xmx256m",
@@ -97,6 +99,7 @@ class ZooKeeperServer:
             "clientPort": self._port,
             "clientPortAddress": "127.0.0.1",
             "tickTime": self._tick_ms,
+            "maxSessionTimeout": MAX_SESSION_MS,
             "maxClientCnxns": 0,
             "4lw.commands.whitelist": "conf",
         }

@@ -73,9 +73,8 @@ class HttpServer:
         if self._server is None or self._task is None:
             return
         self._server.should_exit = True
-        _, late = await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
-        for task in late:
-            task.cancel()
+        await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+        self._task.cancel()
 
     @staticmethod
     async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:

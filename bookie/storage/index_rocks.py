@@ -137,11 +137,7 @@ class RocksIndex:
         async with self._changing:
             for batch in write_batches(rows, states, drop_ledgers):
                 self._check_usable()
-                free_bytes = (await self._disk.space(self._directory)).free_bytes
-                if free_bytes < RESERVED_BYTES:
-                    raise DiskFull(
-                        f"{free_bytes} bytes are free in {self._directory}, the index needs {RESERVED_BYTES}"
-                    )
+                await self._check_room()
                 await self._change(self._database.write, batch)
 
     async def sync(self) -> None:

@@ -271,6 +271,9 @@ async def test_applies_at_the_same_time_all_arrive(home):
         await asyncio.gather(*(index.apply([row(each, 0)], {each: b"%d" % each}) for each in range(20)))
         assert await index.ledger_ids(-1, 100) == list(range(20))
         assert await index.load_state(13) == b"13"
+        await index.sync()
+        async with opened(home.survivor(), create=False) as survivor:
+            assert await survivor.ledger_ids(-1, 100) == list(range(20))
 
 
 # -- listing --------------------------------------------------------------------------------

@@ -112,12 +112,13 @@ def test_a_bookie_whose_registration_is_lost_registers_again_and_lives_on(cli, t
         info = running("bookie", "info", "bookie-1", "--json").json
         with closing(sqlite3.connect(tmp_path / "data" / "metadata.db")) as database, database:
             assert database.execute("DELETE FROM bookies").rowcount == 1
-        assert running("bookie", "ls", "--json").json == []
-        cli.wait_until(lambda: running("bookie", "ls", "--json").json == [info], "it is listed again")
+        log = tmp_path / "data" / "bookie-1.log"
+        cli.wait_until(lambda: "registered again" in log.read_text(), "it has registered again")
+        assert running("bookie", "ls", "--json").json == [info]
         port = running.run_file(1)["ports"]["http"]
         cli.wait_until(lambda: get(port, "/readyz") == (200, "ok\n"), "it is ready again")
         assert running.run_file(1)["pid"] == running.pids[0]
-        assert "registration lost" in (tmp_path / "data" / "bookie-1.log").read_text()
+        assert "registration lost" in log.read_text()
 
 
 def test_health_readiness_and_metrics_are_served(cluster):

@@ -49,8 +49,8 @@ class Home:
         return other
 
     @asynccontextmanager
-    async def opened(self, *, create: bool = False) -> AsyncIterator[RocksIndex]:
-        index = await RocksIndex.open(self.disk, str(self.path), self.workers, SETTINGS, create=create)
+    async def opened(self, *, create: bool = False, settings: StorageSettings = SETTINGS) -> AsyncIterator[RocksIndex]:
+        index = await RocksIndex.open(self.disk, str(self.path), self.workers, settings, create=create)
         try:
             yield index
         finally:
@@ -182,6 +182,7 @@ async def test_a_database_that_vanished_is_not_made_anew_even_where_one_may_be_m
         with pytest.raises(DamagedFile, match=str(home.path)):
             async with home.opened(create=create):
                 pass
+        assert not (home.database / "CURRENT").exists()
 
 
 @pytest.mark.parametrize(
@@ -436,9 +437,10 @@ async def test_blocks_of_all_kinds_stay_within_the_cache(home):
         for number in range(100):
             await index.apply([row(number, 10 * i) for i in range(1000)], {})
         await to_tables(index)
-    async with home.opened() as index:
+    small = StorageSettings(index_cache_bytes=128 << 10)
+    async with home.opened(settings=small) as index:
         for number in range(100):
             assert await index.find(number, 5000)
         usage = index._database._rows.property_int_value("rocksdb.block-cache-usage")
-        assert usage <= 1.2 * SETTINGS.index_cache_bytes
-        assert index._database._rows.property_int_value("rocksdb.estimate-table-readers-mem") < 1 << 20
+        assert usage <= 1.25 * small.index_cache_bytes
+        assert index._database._rows.property_int_value("rocksdb.estimate-table-readers-mem") < 8 << 10
