@@ -74,7 +74,8 @@ _REPEAT: Final = """\
     make bench BENCH_ARGS='--dir /mnt/disk/bench'   # where both systems keep their data; 40 GB are needed
 
 It needs a JDK 17 and Maven for the peer, which is fetched on the first run. An interrupted run ends its processes and
-keeps what it measured under `bench/results/`. Single loads, on any cluster:
+keeps what it measured under `bench/results/`. After a `kill -9` the next run ends the peer's processes, or
+`bench/peers/bookkeeper/peer stop DIR` does. Single loads, on any cluster:
 
     tallybook bench write --metadata URI --entry-bytes 1024 --ledgers 4 --window 5000 --seconds 10
     tallybook bench read --metadata URI --entry-bytes 1024 --entries 400000
@@ -145,7 +146,9 @@ def _median(figures: Sequence[Figures], name: str) -> float | None:
 
 
 def _cell(value: float | None) -> str:
-    return "" if value is None else number(value)
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else number(value)
 
 
 def number(value: float) -> str:

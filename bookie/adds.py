@@ -40,7 +40,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
-from .admission import CACHE_FULL, JOURNAL_ROOM, Admission, Refusal
+from .admission import CACHE_FULL, JOURNAL_ROOM, RECOVERY_SHARE, Admission, Refusal
 from .commits import Commits, PendingAdd
 from .journal.records import BatchRecord, LedgerKeyRecord
 from .ledger_state import Ledger
@@ -156,7 +156,7 @@ class AddPath:
     def _refusal(self, size: int, recovery: bool) -> Refusal | None:
         if self._closed_code:
             return Refusal(self._closed_code, 0, "closed")
-        if len(self._waiting) >= MAX_WAITING_ADDS:
+        if len(self._waiting) >= MAX_WAITING_ADDS + (MAX_WAITING_ADDS // RECOVERY_SHARE if recovery else 0):
             self._admission.count(_WAITING)
             return _WAITING
         refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery)
@@ -221,7 +221,7 @@ class AddPath:
         error = task.exception()
         if error is None:
             if task.result():
-                self._commits.answer(add)
+                self._commits.answer(add, self._closed_code)
         elif isinstance(error, TallybookError) and not isinstance(error, InvariantViolation):
             self._commits.answer(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
         else:

@@ -20,7 +20,7 @@ from typing import Final
 
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import BookieUnavailable, DiskFailed, TallybookError
+from tallybook.core.errors import BookieUnavailable, DiskFailed, RequestTimeout, TallybookError
 
 from .adds import AddPath
 from .admission import Admission
@@ -38,6 +38,9 @@ from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
+
+FLUSH_SECONDS: Final = 120.0
+"""Longest wait for a checkpoint that was asked for."""
 
 CLOSE_SECONDS: Final = 30.0
 """How long a clean stop may take before it becomes an unclean one."""
@@ -152,11 +155,15 @@ class Bookie:
         """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
 
         Raises:
-            DiskFailed: the device failed or takes too long.
+            DiskFailed: the device failed, and the node ends.
+            RequestTimeout: it takes longer than ``FLUSH_SECONDS``: the disk is full, or very slow.
         """
-        if not await self._parts.journal.drained(CLOSE_SECONDS):
-            raise DiskFailed(f"the journal has not taken everything within {CLOSE_SECONDS} seconds")
-        await self._parts.checkpointer.flush()
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._parts.journal.drained(FLUSH_SECONDS)
+                await self._parts.checkpointer.flush()
+        except TimeoutError as error:
+            raise RequestTimeout(f"the checkpoint takes longer than {FLUSH_SECONDS} seconds") from error
 
     async def close(self, clean: bool = True) -> None:
         """Stop. Adds not yet durable are answered BookieUnavailable; a clean stop leaves nothing to replay.

@@ -91,11 +91,11 @@ class Commits:
         Raises:
             DiskFailed: the bookie has stopped, or the device does not answer in time.
         """
+        if self._halted_code:
+            raise error_from_wire(self._halted_code, "the bookie has stopped")
         number = ledger.last_record
         if number <= self.durable_record:
             return
-        if self._halted_code:
-            raise error_from_wire(self._halted_code, "the bookie has stopped")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(number, []).append(waiter)
         try:

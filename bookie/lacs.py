@@ -12,7 +12,7 @@ from typing import Final
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, EntryUnknown, NoSuchLedger
 
-from .admission import Admission
+from .admission import JOURNAL_ROOM, Admission
 from .commits import Commits
 from .journal.records import ExplicitLacRecord
 from .ledger_state import Ledger
@@ -77,9 +77,8 @@ class Lacs:
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
             if lac > ledger.lac:
-                refusal = self._admission.fence_refusal()
-                if refusal is not None:
-                    raise Busy("no room in the journal", retry_after_ms=refusal.retry_after_ms)
+                if not self._admission.journal_takes(0, recovery=False):
+                    raise Busy("no room in the journal", retry_after_ms=JOURNAL_ROOM.retry_after_ms)
                 ledger.explicit_lac = lac
                 ledger.saw_lac(lac)
                 self._table.mark_dirty(ledger)

@@ -21,7 +21,7 @@ from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.answers import AddAnswer
-from tallybook.core.batch import encode_batch
+from tallybook.core.batch import Buffer, encode_batch
 from tallybook.core.config import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
 from tallybook.core.errors import InvariantViolation, MetadataConflict, check
 from tallybook.core.limits import KIB
@@ -160,7 +160,7 @@ class DiskBookie:
             raise
         return self._bookie
 
-    def add(self, batch: bytes, key: bytes = b"", *, recovery: bool = False) -> asyncio.Future[AddAnswer]:
+    def add(self, batch: Buffer, key: bytes = b"", *, recovery: bool = False) -> asyncio.Future[AddAnswer]:
         """Send one batch to the running bookie. A second answer to it is an error of the loop."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
         self.bookie.add(batch, key, answered.set_result, recovery=recovery)

@@ -120,6 +120,10 @@ class Flush:
         self._states.end_flush()
         self._cache.release()
 
+    def tell_room(self) -> None:
+        """There is room in the journal: whoever waits for room of any kind may try again."""
+        self._cache.on_room()
+
     async def _write_batches(self, buffer: CacheBuffer) -> list[IndexRow]:
         batches = await self._workers.run(buffer.sorted_batches)
         if not batches:
@@ -229,6 +233,7 @@ class Checkpointer:
             if mark > self._mark:
                 await self._journal.trim(mark)
                 self._mark = mark
+                self._flush.tell_room()
         except Exception as error:
             self._fail_safe(f"a checkpoint failed: {error!r}")
             for waiter in waiters:

@@ -7,6 +7,7 @@ import pytest
 
 from tallybook.bookie import adds as adds_module
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
+from tallybook.core.batch import Buffer
 from tallybook.core.config import AdmissionSettings
 from tallybook.core.errors import (
     BookieReadOnly,
@@ -130,6 +131,27 @@ def test_a_batch_that_is_being_flushed_while_its_resend_looks_into_the_index_is_
     play(scenario)
 
 
+def test_a_look_into_the_index_that_a_flush_made_stale_is_taken_again() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0, 5))
+        path = node.bookie._parts.adds
+        look = path._stored_overlap
+
+        async def slow_look(ledger_id: int, first: int, last: int) -> list[Buffer | None]:
+            found = await look(ledger_id, first, last)
+            path._stored_overlap = look
+            await node.bookie.flush()
+            return found
+
+        path._stored_overlap = slow_look
+        assert (await node.add(batch_of(3, 5))).code == Conflict.wire_code
+        path._stored_overlap = slow_look
+        assert (await node.add(batch_of(0, 5))).code == 0
+        assert node.bookie.stats()["adds_batches_total"] == 1
+
+    play(scenario)
+
+
 def test_recovery_adds_come_in_any_order_and_fill_gaps() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await node.add(batch_of(20, 10))
@@ -151,6 +173,9 @@ def test_keys_are_checked_against_the_metadata_once_and_then_remembered_across_r
         answers = [node.add(batch_of(number), key) for number, key in enumerate((b"right", b"wrong", b"", b"right"))]
         assert await codes(answers) == [0, Unauthorized.wire_code, Unauthorized.wire_code, 0]
         assert node.metadata.lookups == 1
+        for key in (b"wrong", b"", b"righ", b"right\0"):
+            assert (await node.add(batch_of(4), key)).code == Unauthorized.wire_code
+        assert (await node.add(batch_of(4), b"right")).code == 0
         await node.lose_power()
         await node.boot()
         assert (await node.add(batch_of(9), b"wrong")).code == Unauthorized.wire_code
@@ -203,6 +228,21 @@ def test_bytes_that_are_no_batch_are_refused_before_anything_else(damage: str) -
         assert (await node.add(bad)).code == InvalidBatch.wire_code
         assert node.bookie.stats()["inflight_bytes"] == 0
         assert node.metadata.lookups == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_kind_of_buffer_is_taken_stored_and_compared_by_its_bytes(kind: Callable[[bytes], Buffer]) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for flushed in (False, True):
+            assert (await node.add(kind(batch_of(0, 5)))).code == 0
+            assert (await node.add(batch_of(0, 5))).code == 0
+            assert (await node.add(kind(batch_of(0, 5, payload=b"other")))).code == Conflict.wire_code
+            assert bytes((await node.bookie.read_batches(1, 0, 4, 1)).batches[0]) == batch_of(0, 5)
+            if not flushed:
+                await node.bookie.flush()
+        assert node.bookie.stats()["adds_batches_total"] == 1
 
     play(scenario)
 
@@ -296,6 +336,26 @@ def test_j08_an_add_that_waits_for_the_cache_starts_the_flush_that_makes_room() 
     play(scenario, write_cache_bytes=64 * KIB)
 
 
+def test_j08_a_batch_that_does_not_fit_starts_a_flush_although_the_buffer_is_not_half_full() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert (await node.add(batch_of(0, payload=bytes(15_000)))).code == 0
+        assert node.bookie.stats()["checkpoints_total"] == 0
+        assert (await node.add(batch_of(1, payload=bytes(14_500)))).code == 0
+        assert world.clock.monotonic() < 1.5
+
+    play(scenario, write_cache_bytes=64 * KIB)
+
+
+def test_a_buffer_that_is_half_full_is_flushed_although_nobody_waits() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for number in range(2):
+            assert (await node.add(batch_of(number, payload=bytes(9_000)))).code == 0
+        await world.clock.sleep(0.1)
+        assert node.bookie.stats()["flushed_batches_total"] == 2
+
+    play(scenario, write_cache_bytes=64 * KIB)
+
+
 def test_j08_while_both_buffers_are_full_adds_wait_then_say_busy_and_go_on_afterwards() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         node.disk.fail("sync", "entrylog", error=None, delay_seconds=20)
@@ -354,11 +414,31 @@ def test_j14_a_failed_journal_write_ends_the_node_and_nothing_is_acked_ever_afte
         assert "journal" in node.failures[0]
         assert (await node.add(batch_of(1))).code == DiskFailed.wire_code
         assert (await node.add(batch_of(1))).code == DiskFailed.wire_code
-        with pytest.raises(DiskFailed):
-            await node.bookie.fence(3, b"")
+        for ledger_id in (1, 3):
+            with pytest.raises(DiskFailed):
+                await node.bookie.fence(ledger_id, b"")
         await node.lose_power()
         await node.boot()
         assert (await node.add(batch_of(0))).code == 0
+
+    play(scenario)
+
+
+def test_after_a_failed_checkpoint_adds_on_their_way_to_the_journal_are_not_acked_any_more() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 5.0)
+        queued = [node.add(batch_of(number)) for number in (1, 2)]
+        await world.clock.sleep(0.1)
+        node.disk.fail("write", "changes.log")
+        node.bookie._parts.checkpointer.request()
+        await world.clock.sleep(0.1)
+        assert node.failures
+        assert await codes(queued) == [DiskFailed.wire_code] * 2
+        await world.clock.sleep(10)
+        assert node.bookie.stats()["inflight_bytes"] == 0
+        await node.lose_power()
+        await node.boot()
 
     play(scenario)
 

@@ -1,6 +1,7 @@
 """Checkpoints, restarts and limbo of a bookie on a simulated disk. The ids in test names are those of the lessons."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -52,9 +53,10 @@ def test_j01_j04_the_mark_moves_last_when_logs_and_index_are_durable() -> None:
         seen = writes_after(node)
         await node.bookie.flush()
         steps = [(operation.name, part) for operation in seen for part in (LOGS, INDEX, MARK) if part in operation.path]
-        order = list(dict.fromkeys(steps))
-        assert order.index(("sync", LOGS)) < order.index(("write", INDEX)) < order.index(("sync", INDEX))
-        assert order.index(("sync", INDEX)) < order.index(("write-durable", MARK))
+        last_batch = len(steps) - 1 - steps[::-1].index(("write", LOGS))
+        rest = steps[last_batch:]
+        assert rest.index(("sync", LOGS)) < rest.index(("write", INDEX)) < rest.index(("sync", INDEX))
+        assert rest.index(("sync", INDEX)) < rest.index(("write-durable", MARK))
 
     play(scenario)
 
@@ -130,7 +132,10 @@ def test_a_replay_larger_than_the_write_cache_spills_and_loses_nothing() -> None
         batches = await fill(node, 14, size=4 * KIB)
         await node.kill()
         node.settings = tiny_settings(write_cache_bytes=16 * KIB)
+        seen = writes_after(node)
         await node.boot()
+        spills = [operation for operation in seen if operation.name == "sync" and INDEX in operation.path]
+        assert len(spills) > 7
         assert await read_all(node, 14) == batches
         assert node.bookie.stats()["write_cache_bytes"] == 0
 
@@ -225,6 +230,21 @@ def test_j24_an_add_after_a_delete_stays_refused_and_replay_brings_nothing_of_it
             assert (await node.add(batch_of(3))).code == NoSuchLedger.wire_code
             await node.kill()
             await node.boot()
+            assert node.bookie.stats()["flushed_batches_total"] == 0
+
+    play(scenario)
+
+
+def test_j24_a_stale_journal_brings_no_batch_back_of_a_ledger_whose_deletion_was_checkpointed() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, 3)
+        await node.bookie.delete_ledger(1)
+        node.disk.fail("write", MARK, error=None, delay_seconds=600)
+        asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
+        await world.clock.sleep(5)
+        await node.kill()
+        node.disk.faults.clear()
+        await node.boot()
         assert node.bookie.stats()["flushed_batches_total"] == 0
 
     play(scenario)
@@ -292,8 +312,13 @@ def limbo(scenario: Scenario) -> None:
     play(run)
 
 
-def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_goes_on() -> None:
+def test_j16_damage_in_the_journal_puts_older_ledgers_into_limbo_and_boot_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
+        said = [record.getMessage() for record in caplog.records]
+        assert any(re.search(rf"{ROOT}/journal/segment-\d+ at \d+", message) for message in said)
+        assert any("below 1000 are in limbo" in message for message in said)
         found = [number for number in range(8) if await is_held(node, 1, number)]
         assert 0 in found
         assert 7 in found, "what lies behind the damage is replayed"

@@ -94,6 +94,7 @@ async def test_a_ledger_that_is_dirty_flushing_or_in_use_is_never_forgotten() ->
     table.mark_dirty(dirty)
     async with table.using(2) as used:
         for ledger_id in range(10, 20):
+            await held(table, 1)
             await held(table, ledger_id)
         assert table.get(1) is dirty
         assert table.get(2) is used
