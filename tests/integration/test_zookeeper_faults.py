@@ -212,7 +212,7 @@ async def test_c07_the_update_loop_recognises_its_own_edit(server, root):
 
 
 async def test_a_write_that_hangs_ends_in_the_deadline_as_unknown_and_may_land_later(server, root):
-    async with rig(server, root, timeout_seconds=0.4, session_seconds=8) as (client, _, direct):
+    async with rig(server, root, timeout_seconds=3, session_seconds=12) as (client, _, direct):
         created = await client.store.create_ledger(ledger())
         server.pause()
         try:
