@@ -165,21 +165,25 @@ def test_j16_a_seal_vouches_for_the_last_acked_block() -> None:
 # -- room, trimming, recycling ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(st.integers(1, 8000), min_size=5, max_size=60),
     pauses=st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.2]), min_size=1, max_size=7),
     count=st.integers(3, 5),
+    urgent=st.booleans(),
+    seal_between=st.booleans(),
 )
 def test_whatever_room_bytes_admits_is_written_without_a_trim(
-    sizes: list[int], pauses: list[float], count: int
+    sizes: list[int], pauses: list[float], count: int, urgent: bool, seal_between: bool
 ) -> None:
     async def scenario(bench: Bench) -> None:
         journal = await bench.start()
         await bench.clock.sleep(1.0)
         admitted = 0
         for index, size in enumerate(sizes):
-            if size <= journal.room_bytes():
+            if size <= journal.room_bytes(urgent=urgent):
+                if seal_between:
+                    await bench.clock.sleep(0.1)
                 bench.append(index, size)
                 admitted += 1
             if pause := pauses[index % len(pauses)]:
@@ -310,6 +314,8 @@ def test_a_caller_that_gives_up_its_trim_disturbs_nobody() -> None:
         trim = bench.tasks.spawn(journal.trim(journal.durable_mark()), name="trim")
         await bench.clock.sleep(0.0001)
         trim.cancel()
+        await bench.clock.sleep(0.01)
+        assert await bench.replayed() == [], "what was begun is finished: no write is left half done"
         bench.append(1)
         assert await bench.drained()
         await journal.trim(journal.durable_mark())
