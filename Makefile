@@ -77,12 +77,10 @@ proto: $(STAMP) ## Generate the code of proto/*.proto
 docs: $(STAMP) ## Generate the pages that the code says itself: command line, configuration, metrics
 	$(BIN)/python scripts/gen-docs
 	$(BIN)/python scripts/gen-cli-docs
-	$(BIN)/python scripts/gen-cli-docs
 
 .PHONY: docs-check
 docs-check: $(STAMP) ## Check that those pages are what the code says
 	$(BIN)/python scripts/gen-docs --check
-	$(BIN)/python scripts/gen-cli-docs --check
 	$(BIN)/python scripts/gen-cli-docs --check
 
 .PHONY: proto-check

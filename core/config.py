@@ -46,7 +46,6 @@ class JournalSettings(Settings):
     segment_count: Count = Field(8, description="Segments in the ring; their total must exceed the write cache.")
     max_commit_bytes: Size = Field(_size(MAX_COMMIT_BYTES), description="Largest group commit; at most 1 MiB.")
     seal_after_ms: Milliseconds = Field(50, description="Silence after which the last block is vouched for.")
-    max_queued_bytes: Room = Field(_size(16 * MIB), description="Bytes that may wait for the device.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -117,7 +117,11 @@ def _handler(lane: Lane, acceptor: Acceptor, serving: Serving) -> Callable[[Any,
 
 
 async def _accepted(acceptor: Acceptor, lane: Lane, stream: _ServerStream) -> None:
-    await acceptor(lane, stream)
+    try:
+        await acceptor(lane, stream)
+    except BookieUnavailable:
+        # That is how an acceptor learns that its stream is over; where it is not, it is now.
+        stream.abort()
 
 
 class _ServerStream:

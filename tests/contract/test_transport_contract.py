@@ -1,6 +1,7 @@
 """What every Transport does. To put another one under test, add a function that makes its place to PLACES."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import pytest
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
 from tallybook.core.limits import MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime.deterministic import SimNet
+from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.transport import Acceptor, Lane, Listener, MessageStream, Transport
 
@@ -45,7 +47,14 @@ def sim_place() -> Place:
     return Place(net.transport("server"), net.transport("client"), "server:0", "server:1")
 
 
-PLACES: dict[str, Callable[[], Place]] = {"sim": sim_place}
+def grpc_place() -> Place:
+    with socket.socket() as unserved:
+        unserved.bind(("127.0.0.1", 0))
+        port = unserved.getsockname()[1]
+    return Place(GrpcTransport(), GrpcTransport(), "127.0.0.1:0", f"127.0.0.1:{port}")
+
+
+PLACES: dict[str, Callable[[], Place]] = {"sim": sim_place, "grpc": grpc_place}
 
 
 @pytest.fixture(params=PLACES)

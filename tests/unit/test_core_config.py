@@ -87,7 +87,6 @@ def test_a_count_that_is_no_count_is_refused(value):
     [
         (StorageSettings, "write_cache_bytes"),
         (StorageSettings, "entry_log_bytes"),
-        (JournalSettings, "max_queued_bytes"),
         (AdmissionSettings, "max_inflight_bytes"),
         (AdmissionSettings, "stream_credit_bytes"),
         (ClientSettings, "read_bytes"),
