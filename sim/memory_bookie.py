@@ -26,6 +26,7 @@ from tallybook.core.errors import (
     Busy,
     Conflict,
     EntryAbsent,
+    EntryUnknown,
     InvalidBatch,
     LedgerFenced,
     NoSuchLedger,
@@ -90,7 +91,7 @@ class MemoryBookie:
     """One bookie's ledgers, in memory.
 
     Args:
-        bookie_id: its identity in ledger metadata; the uuid of its directories is made from it.
+        bookie_id: its identity in ledger metadata; the uuids of its directories are made from it.
         verifier_of: how it learns the key verifier of a ledger it meets for the first time.
         clock: for the delay of commits and the timeouts of long polls.
         tasks: where its background work runs.
@@ -109,6 +110,7 @@ class MemoryBookie:
         self.read_only = False
         self.busy_retry_ms: int | None = None
         """While set, ordinary adds are answered BUSY with this hint."""
+        self._directories = 1
         self._boot = 1
         self._disk: dict[int, MemoryLedger] = {}
         self.faults = MemoryFaults(bookie_id)
@@ -130,7 +132,8 @@ class MemoryBookie:
     @property
     def incarnation(self) -> Incarnation:
         """This life of it."""
-        return Incarnation(f"directory-of-{self._bookie_id}", self._boot)
+        which = f"-{self._directories}" if self._directories > 1 else ""
+        return Incarnation(f"directory-of-{self._bookie_id}{which}", self._boot)
 
     def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
         """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
@@ -227,6 +230,21 @@ class MemoryBookie:
         self._boot += 1
         self._life = self._new_life()
 
+    def replace(self, *, limbo_below: int = 0) -> None:
+        """Die with the disk; a newcomer takes the id, on empty directories with a uuid of their own.
+
+        Args:
+            limbo_below: ledgers with lower ids may have been acked under this id, so the newcomer cannot say ABSENT
+                of them. 0 plays a newcomer that does not know of its predecessor, which no real one may be.
+        """
+        self.kill()
+        self._directories += 1
+        self._boot = 1
+        self._disk = {}
+        self.faults.heal()
+        self.faults.limbo_below(limbo_below)
+        self._life = self._new_life()
+
     def pause(self) -> None:
         """Freeze: nothing that comes is looked at, nothing becomes durable, until ``resume``."""
         self._life.journal.hold()
@@ -315,6 +333,9 @@ class MemoryBookie:
             return
         if not _fits(add.key, life.verifiers[add.ledger_id]):
             self._refuse(add, Unauthorized())
+            return
+        if not add.recovery and self.faults.in_limbo(add.ledger_id):
+            self._refuse(add, EntryUnknown())
             return
         ledger = _ledger(life.ledgers, add.ledger_id)
         overlapping = ledger.overlapping(header.first_entry_id, header.last_entry_id)

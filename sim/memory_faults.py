@@ -18,6 +18,7 @@ class MemoryFaults:
         self._errors: dict[tuple[int, int], type[StorageError]] = {}
         self._rotten: dict[tuple[int, int], None] = {}
         self._limbo: set[int] = set()
+        self._limbo_below = 0
 
     def inject(self, ledger_id: int, entry_id: int, error: type[StorageError]) -> None:
         """Answer reads of the batch that holds this entry with ``error`` until ``heal``."""
@@ -31,15 +32,24 @@ class MemoryFaults:
         """Make it unknown what was held of the ledger: what is not there is UNKNOWN, not ABSENT."""
         self._limbo.add(ledger_id)
 
+    def limbo_below(self, ledger_id: int) -> None:
+        """Make it unknown what was held of every ledger with a lower id."""
+        self._limbo_below = ledger_id
+
     def heal(self) -> None:
         """Take everything back."""
         self._errors.clear()
         self._rotten.clear()
         self._limbo.clear()
+        self._limbo_below = 0
+
+    def in_limbo(self, ledger_id: int) -> bool:
+        """Whether it is unknown what was held of the ledger."""
+        return ledger_id in self._limbo or ledger_id < self._limbo_below
 
     def raise_limbo(self, ledger_id: int) -> None:
         """Raise EntryUnknown if the ledger is in limbo."""
-        if ledger_id in self._limbo:
+        if self.in_limbo(ledger_id):
             raise EntryUnknown(f"{self._owner}: something of ledger {ledger_id} may have been lost here")
 
     def raise_error(self, ledger_id: int, first: int, last: int) -> None:

@@ -421,6 +421,18 @@ async def test_a_bookie_that_does_not_know_says_so(memory_rig):
     assert rig.bookie.durably_fenced(1)
 
 
+async def test_a_replaced_bookie_is_another_one_and_knows_nothing_of_older_ledgers(memory_rig):
+    rig = memory_rig
+    await rig.add(rig.batch(0, 5))
+    before = rig.bookie.incarnation
+    rig.bookie.replace(limbo_below=2)
+    assert rig.bookie.incarnation.directory_uuid != before.directory_uuid
+    with pytest.raises(EntryUnknown):
+        await rig.bookie.read_batches(1, 0, 4, MEGABYTE)
+    with pytest.raises(EntryAbsent):
+        await rig.bookie.read_batches(2, 0, 4, MEGABYTE)
+
+
 async def test_a_bookie_that_does_not_answer_is_given_up_in_time_and_its_late_answer_ignored(memory_rig):
     rig = memory_rig
     await rig.add(rig.batch(0, 5))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.batch import Entry
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     Busy,
     DataMissing,
@@ -30,33 +28,7 @@ from tallybook.core.errors import (
 from tallybook.metadata.model import DigestType, LedgerState
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.sim.cluster import MemoryCluster
-
-SMALL = ClientSettings(
-    max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=64 * 1024, add_timeout_ms=2000, read_bytes=4096
-)
-
-
-def scenario(
-    bookies: int = 3, seed: int = 1
-) -> Callable[[Callable[[MemoryCluster, Client], Awaitable[None]]], Callable[[], None]]:
-    """Run the decorated coroutine as a test, on a fresh cluster with one client."""
-
-    def decorate(body: Callable[[MemoryCluster, Client], Awaitable[None]]) -> Callable[[], None]:
-        async def play(world: World) -> None:
-            cluster = MemoryCluster(world, bookies=bookies)
-            await cluster.start()
-            async with cluster.client(SMALL) as client:
-                await body(cluster, client)
-            await cluster.stop()
-
-        def test() -> None:
-            run_seed(seed, play, deadline_seconds=600)
-
-        test.__doc__ = body.__doc__
-        return test
-
-    return decorate
-
+from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
 
 BAD_RANGES = (
     (0, 10, ReadBeyondLac),
@@ -64,24 +36,6 @@ BAD_RANGES = (
     (3, 2, InvalidArgument),
     (0, 2**63, InvalidArgument),
 )
-
-
-def lines(count: int, start: int = 0) -> list[bytes]:
-    return [f"entry number {index}".encode() for index in range(start, start + count)]
-
-
-async def read_all(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
-    reader = await client.open_ledger(ledger_id, password=password)
-    if reader.last_add_confirmed < 0:
-        return []
-    return [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]
-
-
-async def eventually(condition: Callable[[], bool], cluster: MemoryCluster, seconds: float = 60) -> None:
-    deadline = cluster.world.clock.monotonic() + seconds
-    while not condition():
-        assert cluster.world.clock.monotonic() < deadline, "the condition never held"
-        await cluster.world.clock.sleep(0.01)
 
 
 @scenario()

@@ -1,0 +1,64 @@
+"""Short plays on a simulated cluster: how a test gets one, with a client, and what most of them do with it.
+
+@scenario(bookies=4)
+async def test_something(cluster, client): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tallybook.client.client import Client
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import check
+from tallybook.runtime.deterministic import World, run_seed
+
+from .cluster import MemoryCluster
+
+SMALL = ClientSettings(
+    max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=64 * 1024, add_timeout_ms=2000, read_bytes=4096
+)
+"""Limits so small that every edge is near."""
+
+
+def scenario(
+    bookies: int = 3, seed: int = 1
+) -> Callable[[Callable[[MemoryCluster, Client], Awaitable[None]]], Callable[[], None]]:
+    """Run the decorated coroutine as a test, on a fresh cluster with one client."""
+
+    def decorate(body: Callable[[MemoryCluster, Client], Awaitable[None]]) -> Callable[[], None]:
+        async def play(world: World) -> None:
+            cluster = MemoryCluster(world, bookies=bookies)
+            await cluster.start()
+            async with cluster.client(SMALL) as client:
+                await body(cluster, client)
+            await cluster.stop()
+
+        def test() -> None:
+            run_seed(seed, play, deadline_seconds=600)
+
+        test.__doc__ = body.__doc__
+        return test
+
+    return decorate
+
+
+def lines(count: int, start: int = 0) -> list[bytes]:
+    """Payloads that tell which entry they are."""
+    return [f"entry number {index}".encode() for index in range(start, start + count)]
+
+
+async def read_all(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
+    """Every payload of a ledger, which is recovered first if it is open."""
+    reader = await client.open_ledger(ledger_id, password=password)
+    if reader.last_add_confirmed < 0:
+        return []
+    return [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]
+
+
+async def eventually(condition: Callable[[], bool], cluster: MemoryCluster, seconds: float = 60) -> None:
+    """Wait, in virtual time, until ``condition`` holds."""
+    deadline = cluster.world.clock.monotonic() + seconds
+    while not condition():
+        check(cluster.world.clock.monotonic() < deadline, "the condition never held")
+        await cluster.world.clock.sleep(0.01)

@@ -1,0 +1,62 @@
+"""Clients among bookies whose disks were replaced: the same id, but none of the entries that were acked under it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.errors import RecoveryFailed
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.memory_bookie import MemoryBookie
+from tallybook.sim.scenario import lines, read_all, scenario
+
+
+async def written_to_two_of_three(cluster: MemoryCluster, client: Client) -> tuple[LedgerWriter, list[MemoryBookie]]:
+    """A ledger whose entries only its first two bookies hold, and whose writer is gone; and its three bookies."""
+    ledger = await client.create_ledger()
+    bookies = [cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies]
+    bookies[2].kill()
+    await ledger.append_many(lines(50))
+    ledger.abandon()
+    bookies[2].restart()
+    return ledger, bookies
+
+
+@scenario()
+async def test_recovery_over_a_replaced_member_waits_for_the_good_copy(cluster: MemoryCluster, client: Client) -> None:
+    ledger, (good, replaced, empty) = await written_to_two_of_three(cluster, client)
+    replaced.replace(limbo_below=ledger.id + 1)
+    good.kill()
+    for _ in range(2):
+        with pytest.raises(RecoveryFailed):
+            await client.open_ledger(ledger.id)
+    good.restart()
+    assert await read_all(client, ledger.id) == lines(50)
+    # Recovery copied everything to whoever takes it, the replaced bookie included.
+    good.kill()
+    assert await read_all(client, ledger.id) == lines(50)
+    assert replaced.durable_batches(ledger.id) == empty.durable_batches(ledger.id) != {}
+
+
+@scenario()
+async def test_a_newcomer_that_claims_to_have_lost_nothing_would_cut_the_ledger(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Why a replaced bookie comes up in limbo: this one does not, and two untrue ABSENT end the ledger."""
+    ledger, (good, replaced, _) = await written_to_two_of_three(cluster, client)
+    replaced.replace()
+    good.kill()
+    assert (await client.open_ledger(ledger.id)).last_add_confirmed < 49
+
+
+@scenario()
+async def test_a_new_ledger_uses_a_replaced_bookie_like_any_other(cluster: MemoryCluster, client: Client) -> None:
+    old = await client.create_ledger()
+    await old.close()
+    for bookie in cluster.bookies.values():
+        bookie.replace(limbo_below=old.id + 1)
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(20))
+    assert (await ledger.close()).missed == ()
+    assert await read_all(client, ledger.id) == lines(20)
