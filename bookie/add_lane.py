@@ -65,7 +65,7 @@ class AddLane:
                 if attach is not None:
                     self._attach(attach)
                 for count, batch in enumerate(batches, start=1):
-                    self._add(batch)
+                    self._add(batch, len(message))
                     if count % _ADDS_IN_TURN == 0:
                         await self._clock.sleep(0)
         finally:
@@ -80,7 +80,7 @@ class AddLane:
         if len(self._keys) > MAX_ATTACHED_LEDGERS:
             self._keys.popitem(last=False)
 
-    def _add(self, batch: Buffer) -> None:
+    def _add(self, batch: Buffer, message_bytes: int) -> None:
         cost = add_cost_bytes(len(batch))
         self._received += 1
         self._unanswered_bytes += cost
@@ -90,6 +90,9 @@ class AddLane:
         key = self._keys.get(ids[0])
         if key is None:
             raise ProtocolViolation(f"a batch of ledger {ids[0]}, which is not attached")
+        if 2 * cost < message_bytes:
+            # What is kept of a message keeps all of it, though most of it may be refused.
+            batch = bytes(batch)
         answered = partial(self._answered, self._received, ids, cost)
         try:
             self._store.add(batch, key, answered)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.errors import OK_CODE, InvalidArgument, ProtocolViolation, TallybookError, error_from_wire
 from tallybook.core.ids import check_entry_id, check_lac, check_ledger_id
 from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
@@ -23,7 +23,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.outbox import Outbox
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.wire import add_cost_bytes
+from tallybook.runtime.wire import MAX_FRAMES, add_cost_bytes
 
 from .port import LedgerStore
 
@@ -92,7 +92,7 @@ class RequestLane:
         """
         try:
             while (message := await self._stream.receive()) is not None:
-                self._take(wire.decode_request(message))
+                self._take(wire.decode_request(message), len(message))
         finally:
             running = list(self._running.values())
             for task in running:
@@ -100,8 +100,11 @@ class RequestLane:
             await asyncio.gather(*running, return_exceptions=True)
             await self._outbox.stop(_STOP_GRACE_SECONDS)
 
-    def _take(self, request: wire.Request) -> None:
+    def _take(self, request: wire.Request, message_bytes: int) -> None:
         request_id, ask = request
+        if isinstance(ask, wire.RecoveryAdd) and 2 * add_cost_bytes(len(ask.batch)) < message_bytes:
+            # What is kept of a message keeps all of it.
+            ask = ask._replace(batch=bytes(ask.batch))
         if request_id in self._running:
             raise ProtocolViolation(f"request {request_id} is already under way")
         self._count(ask, 1)
@@ -164,7 +167,8 @@ class RequestLane:
 
     async def _read_batches(self, ask: wire.ReadBatches) -> wire.Answer:
         max_bytes = min(ask.max_bytes, _MAX_READ_BYTES)
-        return await self._store.read_batches(ask.ledger_id, ask.first, ask.last, max_bytes)
+        batches, lac = await self._store.read_batches(ask.ledger_id, ask.first, ask.last, max_bytes)
+        return ReadAnswer(batches[:MAX_FRAMES], lac)
 
     async def _read_entry(self, ask: wire.ReadEntry) -> wire.Answer:
         return await self._store.read_entry(ask.ledger_id, ask.entry_id)

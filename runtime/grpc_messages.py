@@ -26,9 +26,10 @@ from tallybook.core.errors import (
     TallybookError,
     error_from_wire,
 )
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.proto import bookie_pb2 as pb
 
-from .wire import PROTOCOL_VERSION, frame_batches, split_batches
+from .wire import MAX_REST_BYTES, PROTOCOL_VERSION, frame_batches, split_batches
 
 M = TypeVar("M", bound=Message)
 
@@ -167,6 +168,8 @@ def encode_hello(hello: Hello) -> bytes:
 
 def decode_hello(message: bytes) -> Hello:
     """The Hello that must come first."""
+    if len(message) > MAX_REST_BYTES:
+        raise ProtocolViolation(f"a first message of {len(message)} bytes is no hello")
     request = _parse(pb.Request, message)
     if not request.HasField("hello"):
         raise ProtocolViolation("the first message of a stream is not a hello")
@@ -283,7 +286,7 @@ def encode_request(request_id: int, ask: Ask) -> bytes:
 
 def decode_request(message: bytes) -> Request:
     """A request of the Read or Control stream."""
-    rest, batches = split_batches(message)
+    rest, batches = split_batches(message, max_frames=1)
     request = _parse(pb.Request, rest)
     if not request.request_id:
         raise ProtocolViolation("a request without an id")
@@ -322,7 +325,8 @@ def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
 
 def decode_reply(message: bytes) -> Reply:
     """The outcome of a request."""
-    rest, batches = split_batches(message)
+    # A single entry is a field like any other.
+    rest, batches = split_batches(message, max_rest_bytes=MAX_BATCH_BYTES + MAX_REST_BYTES)
     reply = _parse(pb.Reply, rest)
     name = reply.WhichOneof("answer")
     decode = _ANSWERS.get(name or "")

@@ -16,7 +16,7 @@ from typing import Final
 
 from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import ProtocolViolation
-from tallybook.core.limits import MAX_BATCH_BYTES, MIB
+from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MIB
 
 PROTOCOL_VERSION: Final = 1
 
@@ -28,6 +28,14 @@ ADD_OVERHEAD_BYTES: Final = 512
 
 MAX_ADD_COST_BYTES: Final = MAX_BATCH_BYTES + ADD_OVERHEAD_BYTES
 """Least credit a bookie may grant: any one batch must fit."""
+
+MAX_FRAMES: Final = 8_192
+"""Most batches in one message."""
+
+MAX_REST_BYTES: Final = 4 * KIB
+"""Most bytes that a request may have besides its batches."""
+
+_MAX_REST_FIELDS: Final = 64
 
 _BATCH_TAG: Final = 15 << 3 | 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -52,26 +60,39 @@ def frame_batches(front: bytes, batches: tuple[Buffer, ...]) -> bytes:
     return b"".join(parts)
 
 
-def split_batches(message: bytes) -> tuple[bytes, list[memoryview]]:
+def split_batches(
+    message: bytes, *, max_frames: int = MAX_FRAMES, max_rest_bytes: int = MAX_REST_BYTES
+) -> tuple[bytes, list[memoryview]]:
     """Part a message into the fields for protobuf and its batches, which are views into ``message``.
 
+    A message is looked at field by field, so the number of its fields bounds what one costs;
+    it is refused at the first field too many.
+
     Raises:
-        ProtocolViolation: a field reaches beyond the end, or its wire type does not exist.
+        ProtocolViolation: a field reaches beyond the end, or its wire type does not exist; a
+            batch is shorter than its header; more batches or other fields than a message may have.
     """
     view = memoryview(message)
     end = len(message)
     batches: list[memoryview] = []
     others: list[memoryview] = []
+    rest_bytes = 0
     at = 0
     while at < end:
         start = at
         tag, at = _read_varint(message, at)
         if tag == _BATCH_TAG:
             size, at = _read_varint(message, at)
+            if size < BATCH_HEADER_BYTES or len(batches) == max_frames:
+                which = f"batch {len(batches) + 1} of at most {max_frames}"
+                raise ProtocolViolation(f"{which} in a message has {size} bytes")
             start, at = at, at + size
             batches.append(view[start:at])
         else:
             at = _skip_value(message, at, tag & 7)
+            rest_bytes += at - start
+            if rest_bytes > max_rest_bytes or len(others) == _MAX_REST_FIELDS:
+                raise ProtocolViolation(f"{len(others) + 1} fields of {rest_bytes} bytes besides batches in a message")
             others.append(view[start:at])
         if at > end:
             raise ProtocolViolation(f"a field reaches {at - end} bytes beyond the end of its message")

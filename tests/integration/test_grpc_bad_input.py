@@ -8,6 +8,7 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -21,9 +22,10 @@ from tallybook.client.bookie_rpc import open_bookie
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings
-from tallybook.core.errors import BookieUnavailable, Busy, InvalidConfig
+from tallybook.core.errors import BookieUnavailable, Busy, InvalidConfig, ProtocolViolation
 from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime import wire as wire_module
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_options import SERVICE
 from tallybook.runtime.grpc_transport import GrpcTransport
@@ -92,7 +94,7 @@ def batch(first: int, size: int = 1) -> bytes:
 
 
 @asynccontextmanager
-async def served(max_streams: int = 4096) -> AsyncIterator[Port]:
+async def served(admission: AdmissionSettings | None = None) -> AsyncIterator[Port]:
     """A port, checked for its health at the end, and for growth."""
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
 
@@ -100,10 +102,10 @@ async def served(max_streams: int = 4096) -> AsyncIterator[Port]:
         return b""
 
     bookie = Library("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
-    admission = AdmissionSettings(max_streams=max_streams)
+    admission = admission or AdmissionSettings()
     settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
     service = BookieService(bookie, settings, RealClock(), tasks, "cluster")
-    listener = await GrpcTransport(max_streams=max_streams).listen("127.0.0.1:0", service.accept)
+    listener = await GrpcTransport(max_streams=admission.max_streams).listen("127.0.0.1:0", service.accept)
     port = Port(bookie, service, listener.address, tasks)
     await port.works()
     before = resident_bytes()
@@ -157,9 +159,12 @@ def message(body: bytes, *, compressed: int = 0, announced: int | None = None) -
     return frame(DATA, 0, 1, struct.pack(">BI", compressed, size) + body)
 
 
-def varint(number: int) -> bytes:
-    """Four bytes of protobuf that hold ``number``."""
-    return bytes([number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21])
+async def begun(channel: grpc.aio.Channel, lane: Lane = Lane.ADD) -> Any:
+    """A call after its hello."""
+    call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
+    await call.write(HELLO)
+    wire.decode_welcome(await call.read())
+    return call
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -277,10 +282,7 @@ async def test_metadata_above_the_limit_is_refused():
 @pytest.mark.parametrize("size", [MAX_MESSAGE_BYTES + 1, 64 * MIB])
 async def test_a_message_above_the_limit_ends_its_stream_only(size):
     async with served() as port, port.channel() as channel:
-        other, call = (channel.stream_stream(f"/{SERVICE}/Add", None, None)() for _ in range(2))
-        for stream in (other, call):
-            await stream.write(HELLO)
-            wire.decode_welcome(await stream.read())
+        other, call = await begun(channel), await begun(channel)
         await call.write(b"x" * size)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call.read()
@@ -291,22 +293,39 @@ async def test_a_message_above_the_limit_ends_its_stream_only(size):
 
 
 async def test_a_message_as_large_as_may_be_is_taken():
-    async with served() as port, port.channel() as channel:
-        call = channel.stream_stream(f"/{SERVICE}/Add", None, None)()
-        await call.write(HELLO)
-        wire.decode_welcome(await call.read())
+    async with served(AdmissionSettings(stream_credit_bytes=8 * MIB)) as port, port.channel() as channel:
+        call = await begun(channel)
         attach = wire.encode_attach(wire.Attach(1, b""))
-        frames = b"".join(frame_batch(batch(first, MAX_BATCH_BYTES - 104)) for first in range(1, 4))
+        frames = b"".join(frame_batch(batch(first, MAX_BATCH_BYTES - 104)) for first in range(1, 6))
         left = MAX_MESSAGE_BYTES - len(attach) - len(frames)
-        newer = b"\xa2\x06" + varint(left - 6) + b"?" * (left - 6)  # a field of a later version, to fill it up
-        whole = attach + frames + newer
+        whole = attach + frames + frame_batch(batch(6, left - 4 - 72))
         assert len(whole) == MAX_MESSAGE_BYTES
         await call.write(whole)
         acks = []
-        while len(acks) < 3:
+        while len(acks) < 6:
             acks += wire.decode_acks(await call.read())
-        assert [ack.answer.code for ack in acks] == [0, 0, 0]
+        assert [ack.answer.code for ack in acks] == [0] * 6
         call.cancel()
+
+
+@pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
+@pytest.mark.parametrize(
+    "flood",
+    [b"\x7a\x00" * (MAX_MESSAGE_BYTES // 2), b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 3)],
+    ids=["empty batches", "fields nobody knows"],
+)
+async def test_a_message_of_millions_of_fields_ends_its_stream_before_it_holds_up_others(lane, flood, monkeypatch):
+    looked = []
+    read_varint = wire_module._read_varint
+    monkeypatch.setattr(wire_module, "_read_varint", lambda message, at: looked.append(at) or read_varint(message, at))
+    async with served() as port, port.channel() as channel:
+        unheard = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
+        for call in (unheard, await begun(channel, lane)):
+            looked.clear()
+            await call.write(flood)
+            assert isinstance(wire.decode_reply(await asyncio.wait_for(call.read(), 5)).outcome, ProtocolViolation)
+            assert len(looked) < 20_000
+            assert await call.read() is grpc.aio.EOF
 
 
 async def test_a_compressed_bomb_is_not_unpacked():
@@ -342,7 +361,7 @@ async def test_whoever_does_not_begin_with_a_hello_is_told_and_cut(lane, first):
 
 
 async def test_a_thousand_streams_of_one_client_leave_room_for_others():
-    async with served(max_streams=200) as port, port.channel() as channel:
+    async with served(AdmissionSettings(max_streams=200)) as port, port.channel() as channel:
         calls = [channel.stream_stream(f"/{SERVICE}/Read", None, None)() for _ in range(1000)]
         writing = [asyncio.ensure_future(call.write(HELLO)) for call in calls]
         await asyncio.sleep(0.2)
@@ -354,7 +373,7 @@ async def test_a_thousand_streams_of_one_client_leave_room_for_others():
 
 
 async def test_streams_beyond_the_limit_hear_that_the_bookie_is_busy_and_places_come_free():
-    async with served(max_streams=6) as port:
+    async with served(AdmissionSettings(max_streams=6)) as port:
         transport, streams = GrpcTransport(), []
         for _ in range(6):
             streams.append(await transport.connect(port.address, Lane.ADD, timeout_seconds=5))
@@ -368,9 +387,7 @@ async def test_streams_beyond_the_limit_hear_that_the_bookie_is_busy_and_places_
 
 async def test_a_peer_that_does_not_read_ties_up_little_and_nobody_else():
     async with served() as port, port.channel() as channel:
-        deaf = channel.stream_stream(f"/{SERVICE}/Read", None, None)()
-        await deaf.write(HELLO)
-        wire.decode_welcome(await deaf.read())
+        deaf = await begun(channel, Lane.READ)
         for request_id in range(1, MAX_REQUESTS + 1):
             await deaf.write(wire.encode_request(request_id, wire.ReadBatches(1, 0, 0, 2 * MIB)))
         await asyncio.sleep(0.5)

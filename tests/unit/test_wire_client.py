@@ -388,13 +388,13 @@ async def test_a_reason_sent_by_the_bookie_is_in_the_error(bookie, lane):
 async def test_each_question_goes_out_on_its_lane(bookie):
     connection = await bookie.open()
     questions = [
-        (Lane.READ, connection.read_batches(1, 2, 3, 4), wire.ReadBatches(1, 2, 3, 4), ReadAnswer((b"x",), 9)),
+        (Lane.READ, connection.read_batches(1, 2, 3, 4), wire.ReadBatches(1, 2, 3, 4), ReadAnswer((batch(2),), 9)),
         (Lane.READ, connection.wait_lac(1, 2, 3), wire.WaitLac(1, 2, 3), LacAnswer(9, False)),
         (Lane.CONTROL, connection.read_lac(1), wire.ReadLac(1), LacAnswer(9, True)),
         (Lane.CONTROL, connection.fence(1, b"k"), wire.Fence(1, b"k"), FenceAnswer(9, 10)),
-        (Lane.CONTROL, connection.recovery_read(1, 2, b"k"), wire.RecoveryRead(1, 2, b"k"), ReadAnswer((b"x",), 9)),
+        (Lane.CONTROL, connection.recovery_read(1, 2, b"k"), wire.RecoveryRead(1, 2, b"k"), ReadAnswer((batch(2),), 9)),
         (Lane.CONTROL, connection.write_lac(1, 2, b"k"), wire.WriteLac(1, 2, b"k"), None),
-        (Lane.CONTROL, connection.recovery_add(b"batch", b"k"), wire.RecoveryAdd(b"k", b"batch"), None),
+        (Lane.CONTROL, connection.recovery_add(batch(2), b"k"), wire.RecoveryAdd(b"k", batch(2)), None),
     ]
     for lane, question, ask, answer in questions:
         call = bookie.call(question)

@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import InvalidBatch, ProtocolViolation
-from tallybook.core.limits import MAX_BATCH_BYTES
+from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES
 from tallybook.proto import bookie_pb2 as pb
-from tallybook.runtime.wire import FrameCache, frame_batch, frame_batches, split_batches
+from tallybook.runtime import wire
+from tallybook.runtime.wire import MAX_FRAMES, MAX_REST_BYTES, FrameCache, frame_batch, frame_batches, split_batches
 
-small = st.binary(max_size=300)
+small = st.binary(min_size=BATCH_HEADER_BYTES, max_size=300)
+ONE, TWO = b"one".ljust(BATCH_HEADER_BYTES), b"two".ljust(BATCH_HEADER_BYTES)
 
 
 def batch(first: int, size: int = 10) -> bytes:
@@ -39,22 +41,22 @@ def test_batches_are_found_in_what_protobuf_made(key, ledger_id, batches):
 
 
 def test_found_batches_are_views_into_the_message_not_copies():
-    message = frame_batch(b"payload")
+    message = frame_batch(ONE)
     _, (view,) = split_batches(message)
     assert view.obj is message
 
 
 def test_two_messages_in_a_row_are_one_with_the_batches_of_both():
-    message = frame_batch(b"one") + frame_batch(b"two")
-    assert [bytes(view) for view in split_batches(message)[1]] == [b"one", b"two"]
-    assert list(pb.AddRequest.FromString(message).batches) == [b"one", b"two"]
+    message = frame_batch(ONE) + frame_batch(TWO)
+    assert [bytes(view) for view in split_batches(message)[1]] == [ONE, TWO]
+    assert list(pb.AddRequest.FromString(message).batches) == [ONE, TWO]
 
 
 def test_fields_of_a_newer_version_are_passed_over_whatever_their_type():
     # Fields 100 to 103 with the wire types varint, fixed64, length-delimited and fixed32.
     unknown = b"\xa0\x06\xff\xff\x03" + b"\xa9\x06" + b"8" * 8 + b"\xb2\x06\x05\x7a\x02ab!" + b"\xbd\x06" + b"4" * 4
-    rest, found = split_batches(unknown + frame_batch(b"one") + unknown)
-    assert [bytes(view) for view in found] == [b"one"]
+    rest, found = split_batches(unknown + frame_batch(ONE) + unknown)
+    assert [bytes(view) for view in found] == [ONE]
     assert rest == unknown * 2
 
 
@@ -74,7 +76,55 @@ def test_fields_of_a_newer_version_are_passed_over_whatever_their_type():
 )
 def test_a_message_whose_fields_do_not_add_up_is_a_violation(message):
     with pytest.raises(ProtocolViolation):
-        split_batches(frame_batch(b"fine") + message)
+        split_batches(frame_batch(ONE) + message)
+
+
+class Counted:
+    """``_read_varint`` that counts its calls: the work spent on a message."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.calls = 0
+        self._read = wire._read_varint
+        monkeypatch.setattr(wire, "_read_varint", self)
+
+    def __call__(self, message, at):
+        self.calls += 1
+        return self._read(message, at)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x7a\x00" * (MAX_MESSAGE_BYTES // 2),
+        (b"\x7a\x3f" + bytes(63)) * 80_000,
+        frame_batch(ONE) * 79_000,
+        b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 3),
+        b"\xb2\x06\x00" * (MAX_MESSAGE_BYTES // 3),
+        b"\xa9\x06" + b"8" * 8 + b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 4),
+    ],
+    ids=["empty batches", "short batches", "batches", "numbers", "empty fields", "mixed"],
+)
+def test_a_message_of_far_too_many_fields_is_refused_before_much_work_is_spent_on_it(message, monkeypatch):
+    counted = Counted(monkeypatch)
+    with pytest.raises(ProtocolViolation):
+        split_batches(message)
+    assert counted.calls <= 2 * MAX_FRAMES + 2
+
+
+def test_as_many_batches_as_may_be_in_a_message_are_taken_and_not_one_more():
+    message = frame_batch(ONE) * MAX_FRAMES
+    assert len(split_batches(message)[1]) == MAX_FRAMES
+    with pytest.raises(ProtocolViolation):
+        split_batches(message + frame_batch(ONE))
+
+
+def test_as_many_other_bytes_as_may_be_in_a_message_are_taken_and_not_one_more():
+    size = MAX_REST_BYTES - 4
+    fits = b"\xa2\x06" + bytes([size & 0x7F | 0x80, size >> 7]) + b"?" * size
+    assert len(fits) == MAX_REST_BYTES
+    assert split_batches(fits + frame_batch(ONE))[0] == fits
+    with pytest.raises(ProtocolViolation):
+        split_batches(fits + frame_batch(ONE) + b"\xa0\x06\x01")
 
 
 @given(st.binary(max_size=200))

@@ -22,6 +22,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_ENTRY_BYTES
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_messages as wire
 
@@ -30,7 +31,7 @@ lacs = st.integers(-1, MAX_ID)
 signed = st.integers(-(2**63), MAX_ID)
 keys = st.binary(max_size=32)
 u32 = st.integers(0, 2**32 - 1)
-batches = st.binary(max_size=100)
+batches = st.binary(min_size=BATCH_HEADER_BYTES, max_size=200)
 
 asks = st.one_of(
     st.builds(wire.ReadBatches, signed, signed, signed, u32),
@@ -59,6 +60,11 @@ def test_every_request_arrives_as_it_was_sent(request_id, ask):
 @given(st.integers(1, 2**64 - 1), answers)
 def test_every_answer_arrives_as_it_was_sent(request_id, answer):
     assert wire.decode_reply(wire.encode_reply(request_id, answer)) == wire.Reply(request_id, answer)
+
+
+def test_an_entry_as_large_as_may_be_arrives():
+    answer = EntrySlice(1, 2, bytes(MAX_ENTRY_BYTES), 3, 4, 5)
+    assert wire.decode_reply(wire.encode_reply(1, answer)).outcome == answer
 
 
 @given(st.lists(st.builds(wire.Ack, ids, st.builds(AddAnswer, ids, ids, u32, u32, u32)), max_size=50))
@@ -146,6 +152,7 @@ def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
     [
         (wire.decode_hello, b""),
         (wire.decode_hello, pb.Request(request_id=1, read_lac=pb.ReadLac()).SerializeToString()),
+        (wire.decode_hello, wire.encode_hello(wire.Hello("cluster", "c" * 5000, None))),
         (wire.decode_hello, b"\x0a\x05\x12\x03\xff\xfe\xfd"),  # a cluster id that is not UTF-8
         (wire.decode_welcome, b""),
         (wire.decode_welcome, b"\xff" * 20),
@@ -157,12 +164,16 @@ def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
         (wire.decode_request, pb.Request(request_id=1, recovery_add=pb.RecoveryAdd()).SerializeToString()),
         (
             wire.decode_request,
-            pb.Request(request_id=1, recovery_add=pb.RecoveryAdd(), batches=[b"", b""]).SerializeToString(),
+            pb.Request(request_id=1, recovery_add=pb.RecoveryAdd(), batches=[bytes(64), bytes(64)]).SerializeToString(),
         ),
-        (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(), batches=[b"x"]).SerializeToString()),
+        (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(), batches=[bytes(64)]).SerializeToString()),
+        (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(key=bytes(5000))).SerializeToString()),
         (wire.decode_reply, b""),
         (wire.decode_reply, pb.Reply(request_id=1).SerializeToString()),
-        (wire.decode_reply, pb.Reply(request_id=1, done_answer=pb.DoneAnswer(), batches=[b"x"]).SerializeToString()),
+        (
+            wire.decode_reply,
+            pb.Reply(request_id=1, done_answer=pb.DoneAnswer(), batches=[bytes(64)]).SerializeToString(),
+        ),
     ],
 )
 def test_what_is_not_a_message_of_its_kind_is_a_violation(decode, message):

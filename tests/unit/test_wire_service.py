@@ -31,7 +31,7 @@ from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, add_cost_bytes, frame_batch
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, MAX_FRAMES, add_cost_bytes, frame_batch
 from tallybook.sim.memory_bookie import MemoryBookie
 
 
@@ -279,10 +279,12 @@ async def test_an_attachment_that_cannot_be_ends_the_stream(made, attach):
         (b"\x7a\xff\xff\xff\xff\x0f", ProtocolViolation),
         (b"random bytes", ProtocolViolation),
         (wire.encode_hello(wire.Hello("cluster", "again", None)), ProtocolViolation),
-        (frame_batch(b"TBAT"), InvalidBatch),
-        (frame_batch(b""), InvalidBatch),
+        (frame_batch(b"TBAT"), ProtocolViolation),
+        (frame_batch(b""), ProtocolViolation),
+        (frame_batch(b"") * 200_000, ProtocolViolation),
+        (b"\xa0\x06\x01" * 200_000, ProtocolViolation),
     ],
-    ids=["length", "noise", "second hello", "short", "empty"],
+    ids=["length", "noise", "second hello", "short", "empty", "many empty", "many fields"],
 )
 @bench()
 async def test_a_malformed_message_ends_its_stream_only_and_is_logged_once(made, message, error, caplog):
@@ -306,6 +308,61 @@ async def test_a_damaged_batch_is_answered_under_its_number_and_costs_nobody_els
     while len(acks) < 2:
         acks += wire.decode_acks(await stream.receive())
     assert {ack.number: ack.answer.code for ack in acks} == {1: InvalidBatch.wire_code, 2: 0}
+
+
+class Keeper:
+    """A bookie that keeps small batches for ever, and refuses large ones."""
+
+    bookie_id = "b1"
+    incarnation = Incarnation("directory-of-b1", 1)
+
+    def __init__(self) -> None:
+        self.kept = []
+
+    def add(self, batch, key, on_answer, *, recovery=False):
+        if len(batch) < 2 * KIB:
+            self.kept.append(batch)
+        asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
+
+    @property
+    def held_bytes(self) -> int:
+        """What the batches kept keep in memory."""
+        bodies = [kept.obj if isinstance(kept, memoryview) else kept for kept in self.kept]
+        return sum(map(len, {id(body): body for body in bodies}.values()))
+
+    @property
+    def accounted_bytes(self) -> int:
+        return sum(add_cost_bytes(len(kept)) for kept in self.kept)
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+@bench(store=Keeper)
+async def test_a_small_batch_beside_large_ones_does_not_keep_their_message(made, size):
+    stream, _ = await made.attached()
+    for first in range(0, 40, 4):
+        large = b"".join(frame_batch(batch(first + beside, 20_000)) for beside in (2, 3))
+        await stream.send(frame_batch(batch(first, size)) + large + frame_batch(batch(first + 1, size)))
+        await made.world.clock.sleep(1)
+    assert len(made.bookie.kept) == 20
+    assert made.bookie.held_bytes <= 2 * made.bookie.accounted_bytes
+
+
+@bench(store=Keeper)
+async def test_a_recovered_batch_does_not_keep_what_came_with_it(made):
+    stream, _ = await made.open(Lane.CONTROL)
+    for number in range(1, 20):
+        request = wire.encode_request(number, wire.RecoveryAdd(b"", batch(number)))
+        await stream.send(request + b"\xa2\x06\x80\x1f" + b"?" * 0xF80)
+        assert await reply_on(stream, number) is None
+    assert made.bookie.held_bytes <= 2 * made.bookie.accounted_bytes
+
+
+@bench(store=Keeper)
+async def test_a_batch_that_came_alone_is_kept_as_it_came(made):
+    stream, _ = await made.attached()
+    await stream.send(frame_batch(batch(0, 1000)))
+    await made.world.clock.sleep(1)
+    assert isinstance(made.bookie.kept[0], memoryview)
 
 
 class BrokenStore:
@@ -432,6 +489,24 @@ async def test_a_stream_that_ends_takes_its_waiting_requests_along(made):
     await made.world.clock.sleep(1)
     assert made.service.stream_count == 0
     assert [task for task in made.world.loop.living_tasks() if "WaitLac" in task.get_name()] == []
+
+
+class Miser:
+    """A bookie whose every batch is as small as can be."""
+
+    bookie_id = "b1"
+    incarnation = Incarnation("directory-of-b1", 1)
+
+    async def read_batches(self, ledger_id, first, last, max_bytes):
+        return ReadAnswer((batch(0, 0),) * (max_bytes // len(batch(0, 0))), 7)
+
+
+@bench(store=Miser)
+async def test_an_answer_of_many_small_batches_has_as_many_as_a_message_may_have(made):
+    stream, _ = await made.open(Lane.READ)
+    await stream.send(wire.encode_request(1, wire.ReadBatches(1, 0, 2**62, 3 * MIB)))
+    answer = await reply_on(stream, 1)
+    assert (len(answer.batches), answer.lac) == (MAX_FRAMES, 7)
 
 
 # -- peers that do not read -------------------------------------------------------------------
