@@ -7,7 +7,8 @@ What is durable, and when:
 
 - ``DiskFile.write`` on a file opened with ``durable=True`` returns when the bytes are on
   stable storage. Offsets and sizes are multiples of ``limits.BLOCK_BYTES``.
-- on other files, written bytes are durable after ``sync``;
+- on other files, written bytes are durable after ``sync``; with ``direct=True``, too, offsets and
+  sizes are multiples of ``limits.BLOCK_BYTES``;
 - a file's *name* (creation, rename, unlink) is durable after ``sync_directory`` on its parent.
 
 Errors are ``DiskFull`` (no space) and ``DiskFailed`` (anything else the device refused).
@@ -112,8 +113,14 @@ class Space(NamedTuple):
 class Disk(Protocol):
     """A file system. Paths are absolute strings; all methods may raise ``DiskFailed``."""
 
-    async def open(self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False) -> DiskFile:
+    async def open(
+        self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False, direct: bool = False
+    ) -> DiskFile:
         """Open ``path``. With ``create`` it is made, empty, where it does not exist.
+
+        Args:
+            durable: every write is durable when it returns.
+            direct: what is written will not be read soon: it bypasses the page cache where that is possible.
 
         Raises:
             FileNotFoundError: it does not exist and ``create`` is false.

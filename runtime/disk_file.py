@@ -66,15 +66,17 @@ class RealFile:
     Args:
         fd: owned by this object from now on.
         durable: every write is durable when it returns.
-        direct: the descriptor bypasses the page cache and syncs by itself.
+        aligned: only whole blocks may be written.
+        direct: the descriptor bypasses the page cache and, where writes are durable, syncs by itself.
     """
 
-    def __init__(self, threads: DiskThreads, path: str, fd: int, *, durable: bool, direct: bool) -> None:
+    def __init__(self, threads: DiskThreads, path: str, fd: int, *, durable: bool, aligned: bool, direct: bool) -> None:
         status = os.fstat(fd)
         self._threads = threads
         self._path = path
         self._fd = fd
         self._durable = durable
+        self._aligned = aligned
         self._direct = direct
         self._id: FileId = (status.st_dev, status.st_ino)
         self._lock = threading.Lock()
@@ -98,13 +100,15 @@ class RealFile:
 
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write ``buffers`` back to back; durable on return where the file was opened so."""
-        if self._durable:
+        if self._aligned:
             size = sum(map(len, buffers))
             if offset % BLOCK_BYTES or size % BLOCK_BYTES:
-                raise InvalidArgument(f"{self._path}: a durable write of {offset}+{size} is not aligned")
+                raise InvalidArgument(f"{self._path}: a write of {offset}+{size} is not aligned")
+        if self._durable:
             await self._threads.write(lambda: self._write_durably(buffers, offset))
         else:
-            await self._threads.write(lambda: self._run("write", lambda: disk_os.write_all(self._fd, buffers, offset)))
+            write = disk_os.write_bounced if self._direct else disk_os.write_all
+            await self._threads.write(lambda: self._run("write", lambda: write(self._fd, buffers, offset)))
 
     async def sync(self) -> None:
         """Make every completed write, and the file's size, durable."""
@@ -147,7 +151,7 @@ class RealFile:
             written = os.pwrite(self._fd, view, offset)
             if written < len(view):
                 disk_os.write_all(self._fd, [view[written:]], offset + written)
-            if not self._direct:
+            if not (self._direct and self._durable):
                 self._flush()
         except OSError as error:
             raise self._refused(error, "write", poison=self._direct) from error

@@ -29,7 +29,8 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
 # Without O_NONBLOCK, opening a FIFO that stands where a file is expected would never return.
 _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
-_DIRECT_FLAGS: Final = getattr(os, "O_DIRECT", 0) | getattr(os, "O_DSYNC", 0)
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_DURABLE: Final = getattr(os, "O_DSYNC", 0)
 
 _per_thread = threading.local()
 
@@ -61,12 +62,12 @@ def open_file(path: str, flags: int) -> int:
     return fd
 
 
-def open_direct(path: str, flags: int) -> int | None:
-    """Like ``open_file``, past the page cache and durable write by write; ``None`` where that is refused."""
+def open_direct(path: str, flags: int, *, durable: bool) -> int | None:
+    """Like ``open_file``, past the page cache and maybe durable write by write; ``None`` where that is refused."""
     if not hasattr(os, "O_DIRECT"):
         return None
     try:
-        return open_file(path, flags | _DIRECT_FLAGS)
+        return open_file(path, flags | _DIRECT | (_DURABLE if durable else 0))
     except OSError as error:
         if error.errno in {errno.EINVAL, errno.ENOTSUP}:
             return None
@@ -108,12 +109,18 @@ def read_all(fd: int, size: int, offset: int) -> bytes:
 
 def write_bounced(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     """``write_all`` for a direct descriptor: through memory that is aligned."""
-    data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers)).cast("B")
     bounce = _bounce_buffer()
-    for start in range(0, len(data), BOUNCE_BYTES):
-        part = data[start : start + BOUNCE_BYTES]
-        bounce[: len(part)] = part
-        write_all(fd, [bounce[: len(part)]], offset + start)
+    filled = 0
+    for buffer in buffers:
+        rest = memoryview(buffer).cast("B")
+        while rest:
+            part, rest = rest[: BOUNCE_BYTES - filled], rest[BOUNCE_BYTES - filled :]
+            bounce[filled : filled + len(part)] = part
+            filled += len(part)
+            if filled == BOUNCE_BYTES:
+                write_all(fd, [bounce], offset)
+                offset, filled = offset + filled, 0
+    write_all(fd, [bounce[:filled]], offset)
 
 
 def read_bounced(fd: int, size: int, offset: int) -> bytes:

@@ -65,17 +65,20 @@ class RealDisk:
         )
         self._replacing: set[str] = set()
 
-    async def open(self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False) -> RealFile:
+    async def open(
+        self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False, direct: bool = False
+    ) -> RealFile:
         """Open a file, creating it where asked to."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
 
         def opened() -> RealFile:
             with translated("open", path):
-                fd = disk_os.open_direct(path, flags) if durable and self._direct else None
-                direct = fd is not None
+                bypassing = (durable or direct) and self._direct
+                fd = disk_os.open_direct(path, flags, durable=durable) if bypassing else None
+                bypassing = fd is not None
                 if fd is None:
                     fd = disk_os.open_file(path, flags)
-                return RealFile(self._threads, path, fd, durable=durable, direct=direct)
+                return RealFile(self._threads, path, fd, durable=durable, aligned=durable or direct, direct=bypassing)
 
         return await self._threads.acquire(opened, RealFile.release)
 

@@ -62,7 +62,7 @@ class LogWriter:
             DiskFailed: the file may be there.
         """
         try:
-            file = await disk.open(log.path, create=True)
+            file = await disk.open(log.path, create=True, direct=True)
         except FileNotFoundError as error:
             raise DiskFailed(f"{directory} is gone: no entry log can be made there") from error
         try:

@@ -100,7 +100,9 @@ class SimDisk:
 
     # -- the port -------------------------------------------------------------------------
 
-    async def open(self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False) -> SimFile:
+    async def open(
+        self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False, direct: bool = False
+    ) -> SimFile:
         """Open a file, creating it where asked to."""
         self._directory(split(path)[0])
         if path in self.state.directories:
@@ -109,7 +111,7 @@ class SimDisk:
             await self._act("create", path, lambda: self._create(path))
         else:
             await self._act("open", path)
-        return SimFile(self, path, self._existing(path), writable=writable, durable=durable)
+        return SimFile(self, path, self._existing(path), writable=writable, durable=durable, aligned=durable or direct)
 
     async def read_file(self, path: str, max_bytes: int) -> bytes | None:
         """The whole of a small file, or ``None``."""

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 class SimFile:
     """A ``DiskFile`` over a ``DiskState``; it dies with the disk's power."""
 
-    def __init__(self, disk: SimDisk, path: str, inode: int, *, writable: bool, durable: bool) -> None:
+    def __init__(self, disk: SimDisk, path: str, inode: int, *, writable: bool, durable: bool, aligned: bool) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
         self._writable = writable
         self._durable = durable
+        self._aligned = aligned
         self._life = disk.life
         self._closed = False
         disk.state.files[inode].handles += 1
@@ -46,8 +47,8 @@ class SimFile:
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write ``buffers`` back to back; durable on return where the file was opened so."""
         data = b"".join(buffers)
-        if self._durable and (offset % BLOCK_BYTES or len(data) % BLOCK_BYTES):
-            raise InvalidArgument(f"{self._path}: a durable write of {offset}+{len(data)} is not aligned")
+        if self._aligned and (offset % BLOCK_BYTES or len(data) % BLOCK_BYTES):
+            raise InvalidArgument(f"{self._path}: a write of {offset}+{len(data)} is not aligned")
         name = "write-durable" if self._durable else "write"
         step = self._begin(name, offset, len(data), changes=True, data=data)
         if step.effect is Effect.PART:

@@ -243,6 +243,30 @@ async def test_an_unaligned_durable_write_is_refused(place: Place, offset: int, 
     await file.close()
 
 
+async def test_an_unaligned_direct_write_is_refused(place: Place) -> None:
+    file = await place.disk.open(place / "f", create=True, direct=True)
+    for offset, size in [(1, BLOCK_BYTES), (0, 100)]:
+        with pytest.raises(InvalidArgument, match="aligned"):
+            await file.write(offset, [b"X" * size])
+    assert await file.size() == 0
+    await file.close()
+
+
+async def test_what_was_written_directly_is_read_through_any_file(place: Place) -> None:
+    parts = [block(b"%d" % (index % 10)) + b"-" * (index * 1000) for index in range(60)]
+    whole = b"".join(parts)
+    padding = bytes(-len(whole) % BLOCK_BYTES)
+    file = await place.disk.open(place / "f", create=True, direct=True)
+    await file.write(0, [*parts, b"", padding])
+    other = await place.disk.open(place / "f", writable=False)
+    assert await other.read(0, 4 * MIB) == whole + padding
+    await file.write(BLOCK_BYTES, [block(b"X")])
+    await file.sync()
+    for reader in (file, other):
+        assert await reader.read(BLOCK_BYTES - 1, BLOCK_BYTES + 1) == whole[BLOCK_BYTES - 1 : BLOCK_BYTES] + block(b"X")
+        await reader.close()
+
+
 async def test_a_durable_file_whose_size_is_no_whole_block_is_read_to_its_end(place: Place) -> None:
     await (await place.file("f", b"a" * 5000)).close()
     file = await place.disk.open(place / "f", durable=True)
