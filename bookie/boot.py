@@ -6,6 +6,7 @@ In this order, so that a crash at any step is followed by a boot that does the s
 2. read the journal; where it lost records, remember that before anything else (limbo.py);
 3. open entry logs and index, replay the journal into memory, flush all of it to them;
 4. start the journal, which makes the new boot counter durable and forgets what was replayed;
+   the first time, note that from now on there must be a journal;
 5. put the parts together and begin to checkpoint.
 
 Until step 4 the journal is not written to, so booting twice is the same as booting once.
@@ -95,10 +96,15 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         directory = await claim(settings, world.disk, world.registry, world.rng)
         undo.push_async_callback(directory.release)
         recovered = await Journal.recover(world.disk, directory.layout.journal, settings.journal, world.rng)
+        if recovered.fresh and directory.journal_begun:
+            raise _journal_lost(directory, "the bookie has had one")
         limbo = await _limbo(directory, recovered, world)
         uuid = directory.cookie.directory_uuid
         logs = await EntryLogs.open(world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock)
         undo.push_async_callback(logs.close)
+        if recovered.fresh and logs.log_ids:
+            # The format file of a directory that was last used by an older version does not tell.
+            raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
         index = await world.open_index(directory.layout.index, recovered.fresh)
         undo.push_async_callback(index.close)
         bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)
@@ -106,11 +112,23 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         return bookie
 
 
+def _journal_lost(directory: DataDirectory, why: str) -> DamagedFile:
+    return DamagedFile(
+        f"the journal in {directory.layout.journal} is missing, but {why}: what was acked may be gone; "
+        "bring the directory back, or give up its data with 'bookie init --replace' on an empty one"
+    )
+
+
 async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWorld) -> Limbo:
     """Which ledgers may have lost something; durable before the journal forgets that it did."""
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
         log.error("the journal is damaged: %s", damage)
+    if recovered.fresh and limbo.events:
+        # It replaces another directory, whose bookie may have run on until now.
+        limbo = replace(limbo, below=max(limbo.below, await world.id_counter()))
+        await store_limbo(world.disk, directory.layout.limbo, limbo)
+        log.warning("ledgers below %d are in limbo until repaired: this bookie replaces another one", limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
         limbo = limbo.again(await world.id_counter())
         await store_limbo(world.disk, directory.layout.limbo, limbo)
@@ -156,6 +174,11 @@ class _Assembly:
         journal = await recovered.start(
             self._world.clock, self._world.tasks, lambda error: fail_safe.trip(f"the journal failed: {error!r}")
         )
+        try:
+            await self._directory.begin_journal(self._world.disk)
+        except BaseException:
+            await journal.close(clean=False)
+            raise
         parts = self._parts(journal, fail_safe)
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
         return Bookie(parts, recovered.boot, checkpoints)

@@ -3,7 +3,7 @@
 ::
 
     DIR/LOCK        held while a process uses the directory
-    DIR/FORMAT      version of the layout
+    DIR/FORMAT      version of the layout, and whether there is a journal that must be found
     DIR/cookie      whose directory this is (cookie.py)
     DIR/limbo       whether the journal ever lost records (limbo.py)
     DIR/journal/    journal segments and superblocks, and a copy of the cookie
@@ -16,11 +16,14 @@ or cluster; a bookie whose registration was taken away.
 
 A fresh directory is initialised so that a crash after any step is finished by the next
 start: ``cookie.new`` is written first and says "initialising, under this identity", the
-metadata comes second, and renaming it to ``cookie`` comes last.
+metadata comes second, and renaming it to ``cookie`` comes last. A directory that replaces
+another one gets its limbo marker before all that: what the old one acked counts as lost, and
+whoever finishes the work after a crash finds the marker and keeps it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -30,19 +33,22 @@ from tallybook.runtime.disk import DirectoryLock, Disk
 from tallybook.runtime.rng import Rng
 
 from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
-from .limbo import Limbo, store_limbo
+from .limbo import Limbo, load_limbo, store_limbo
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 FORMAT_KIND: Final = "bookie-directory"
 FORMAT_VERSION: Final = 1
 
 _FORMAT = "FORMAT"
+_JOURNAL = "journal"
+_BEGUN = "begun"
 _COOKIE = "cookie"
 _DRAFT = "cookie.new"
 _PROBE = "probe"
 _OUR_PARTS = LAYOUT.split(",")
 # What may lie about in a directory that is fresh all the same: a lock, what a crashed start left, a mount point's own.
-_HARMLESS = frozenset({"LOCK", _PROBE, "lost+found"})
+_LIMBO = "limbo"
+_HARMLESS = frozenset({"LOCK", _PROBE, _LIMBO, "lost+found"})
 
 
 class CookieRegistry(Protocol):
@@ -82,7 +88,7 @@ class Layout:
     @property
     def limbo(self) -> str:
         """The limbo marker."""
-        return f"{self.root}/limbo"
+        return self.file(_LIMBO)
 
     def file(self, name: str) -> str:
         """A file of the directory itself."""
@@ -96,6 +102,17 @@ class DataDirectory:
     layout: Layout
     cookie: Cookie
     lock: DirectoryLock
+    journal_begun: bool
+    """Something may have been acked here: a journal that is not found was lost."""
+
+    async def begin_journal(self, disk: Disk) -> None:
+        """The journal exists, durably: from now on it must be found. To be called before anything is acked.
+
+        Raises:
+            DiskFull, DiskFailed: it could not be noted.
+        """
+        if not self.journal_begun:
+            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN})
 
     async def release(self) -> None:
         """Give the directory back."""
@@ -117,16 +134,27 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
     try:
         await directory.check_space(settings.storage.min_free_bytes)
         cookie = await directory.establish(settings.bookie_id, rng)
+        journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
     except BaseException:
         await lock.release()
         raise
-    return DataDirectory(directory.layout, cookie, lock)
+    return DataDirectory(directory.layout, cookie, lock, journal_begun)
 
 
-async def replace_identity(settings: BookieSettings, disk: Disk, registry: CookieRegistry, rng: Rng) -> Cookie:
+async def replace_identity(
+    settings: BookieSettings,
+    disk: Disk,
+    registry: CookieRegistry,
+    rng: Rng,
+    id_counter: Callable[[], Awaitable[int]],
+) -> Cookie:
     """Give a registered bookie id a new, empty directory: ``bookie init --replace``.
 
-    What the old directory held counts as lost from now on; clients see another bookie.
+    What the old directory held counts as lost from now on: of every ledger there is, the new
+    bookie answers UNKNOWN instead of ABSENT, because ledgers name their bookies by id.
+
+    Args:
+        id_counter: all ledger ids ever handed out lie below what it returns.
 
     Raises:
         ForeignDirectory: the directory is not empty.
@@ -137,6 +165,7 @@ async def replace_identity(settings: BookieSettings, disk: Disk, registry: Cooki
     try:
         if await directory.read_cookie(_COOKIE) is not None:
             raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
+        await directory.doubt(await id_counter())
         draft = await directory.draft(settings.bookie_id, rng, replace=True)
         await registry.write_cookie(draft.bookie_id, draft.encode(), replace=True)
         await directory.finish(draft)
@@ -186,7 +215,7 @@ class _Directory:
             return draft
         await self._check_owner(cookie, configured_id)
         await self._check_registration(cookie)
-        await self._check_format()
+        await self.read_format()
         await self._check_parts(cookie)
         return cookie
 
@@ -210,13 +239,20 @@ class _Directory:
         await self._check_owner(draft, configured_id)
         return draft
 
+    async def doubt(self, id_counter: int) -> None:
+        """Whatever was held under this identity of ledgers below ``id_counter`` is lost."""
+        limbo = await self._limbo() or Limbo()
+        limbo = Limbo(max(1, limbo.events), max(limbo.below, id_counter))
+        await store_limbo(self._disk, self.layout.limbo, limbo)
+
     async def finish(self, draft: Cookie) -> None:
         """Lay out the directory; its identity is complete when the draft has become the cookie."""
         for part in _OUR_PARTS:
             await self._disk.make_directory(self.layout.file(part))
             await self._disk.replace_file(self.layout.file(f"{part}/{_COOKIE}"), draft.encode())
-        await store_limbo(self._disk, self.layout.limbo, Limbo())
-        await self._disk.replace_file(self.layout.file(_FORMAT), encode_record(FORMAT_KIND, FORMAT_VERSION, {}))
+        if await self._limbo() is None:
+            await store_limbo(self._disk, self.layout.limbo, Limbo())
+        await _write_format(self._disk, self.layout, {})
         await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(_COOKIE))
         await self._disk.sync_directory(self.layout.root)
 
@@ -270,12 +306,19 @@ class _Directory:
         if registered != cookie.encode():
             raise self._other_registration(cookie)
 
-    async def _check_format(self) -> None:
+    async def _limbo(self) -> Limbo | None:
+        """The limbo marker, if there is one yet."""
+        if await self._disk.read_file(self.layout.limbo, MAX_RECORD_BYTES) is None:
+            return None
+        return await load_limbo(self._disk, self.layout.limbo)
+
+    async def read_format(self) -> dict[str, str]:
+        """The values of the format file. Those before there was anything to say have none."""
         path = self.layout.file(_FORMAT)
         data = await self._disk.read_file(path, MAX_RECORD_BYTES)
         if data is None:
             raise DamagedFile(f"{path} is missing")
-        decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
+        return decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
 
     async def _check_parts(self, cookie: Cookie) -> None:
         """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
@@ -286,3 +329,7 @@ class _Directory:
             if found != cookie:
                 owner = f"{found.bookie_id} ({found.directory_uuid})"
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
+
+
+async def _write_format(disk: Disk, layout: Layout, values: dict[str, str]) -> None:
+    await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, FORMAT_VERSION, values))

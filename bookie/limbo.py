@@ -6,6 +6,9 @@ it was repaired from its peers: what is still held is served, what is not held i
 instead of ABSENT, ordinary adds are refused (a fence may have been lost), and the bookie
 does not count as one that can say. Ledgers created later are not touched.
 
+A directory that took the place of another one (``bookie init --replace``) is in limbo from the
+beginning: its bookie answers under an id that acked what the old directory held.
+
 One small file holds this for all ledgers, because a ledger of which everything was lost has
 no row that could say it. It is written before the journal forgets the damage. It is there from
 the beginning, so that its loss is noticed too.

@@ -144,7 +144,7 @@ def init(
     async def work() -> Record:
         clock, rng, disk = RealClock(), SystemRng(), RealDisk()
         async with await open_metadata(settings.metadata, clock=clock, rng=rng) as opened:
-            cookie = await replace_identity(settings, disk, opened.store, rng)
+            cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
         return {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid, "data": settings.data_directory}
 
     print_record(run(work()), as_json=as_json)

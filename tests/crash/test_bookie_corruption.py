@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tallybook.bookie.directories import FORMAT_KIND, FORMAT_VERSION
+from tallybook.bookie.text_record import encode_record
 from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, ForeignDirectory, LedgerFenced, StorageError
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
@@ -179,6 +181,39 @@ def test_no_damage_to_a_journal_segment_makes_the_bookie_lie(written: Written, s
     path = f"{ROOT}/journal/segment-{slot:04d}"
     for damages in (flips(written, path, 256), zeroed(written, path), cut(written, path)):
         assert "refused" not in survives(written, path, damages), "a damaged journal does not keep a bookie down"
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["after checkpoints", "before the first checkpoint"])
+def test_a_journal_whose_files_are_all_gone_is_refused_whatever_else_is_there(written: Written, stored: bool) -> None:
+    async def journaled_only(world: World) -> Written:
+        node = DiskBookie(SimDisk(SeededRng(1)), world.clock, None, SETTINGS)
+        await node.boot()
+        batch = batch_of(0, ledger_id=3)
+        assert (await node.add(batch)).code == 0
+        await node.bookie.fence(4, b"")
+        await node.kill()
+        return Written(node.disk, node.metadata.cookies["b1"], [(3, 0, batch)], [4])
+
+    facts = written if stored else run_seed(1, journaled_only).value
+    disk = facts.disk.fork()
+    for path in files(disk, "/journal/"):
+        if not path.endswith("/cookie"):
+            disk.rot.remove(path)
+    assert run_seed(1, lambda _: holds(disk, facts, f"{ROOT}/journal")).value == "refused"
+
+
+def test_a_journal_that_is_gone_is_noticed_by_the_entry_logs_where_the_format_file_is_of_an_older_version(
+    written: Written,
+) -> None:
+    async def scenario(_: World) -> str:
+        disk = written.disk.fork()
+        await disk.replace_file(f"{ROOT}/FORMAT", encode_record(FORMAT_KIND, FORMAT_VERSION, {}))
+        for path in files(disk, "/journal/"):
+            if not path.endswith("/cookie"):
+                disk.rot.remove(path)
+        return await holds(disk, written, f"{ROOT}/journal")
+
+    assert run_seed(1, scenario).value == "refused"
 
 
 def test_no_damage_to_an_entry_log_makes_the_bookie_lie(written: Written) -> None:

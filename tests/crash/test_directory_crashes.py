@@ -6,6 +6,7 @@ import pytest
 
 from tallybook.bookie.cookie import Cookie, decode_cookie
 from tallybook.bookie.directories import _Directory, claim, replace_identity
+from tallybook.bookie.limbo import load_limbo
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import MetadataConflict
 from tallybook.runtime.deterministic import CrashOptions, SimDisk, enumerate_crashes
@@ -14,6 +15,12 @@ from tallybook.runtime.rng import SeededRng
 
 ROOT = "/data/b1"
 OLD_COOKIE = b"the cookie of a directory that is gone"
+ID_COUNTER = 128
+
+
+async def id_counter() -> int:
+    await asyncio.sleep(0)
+    return ID_COUNTER
 
 
 def settings() -> BookieSettings:
@@ -83,16 +90,18 @@ def test_a_second_crash_while_initialising_is_survived_too() -> None:
 def test_replacing_an_identity_can_be_repeated_after_a_crash_at_every_disk_operation() -> None:
     async def workload(disk: SimDisk, promises: Promises) -> None:
         promises.add(OLD_COOKIE)
-        await replace_identity(settings(), disk, Registry(promises, OLD_COOKIE), SeededRng(1))
+        await replace_identity(settings(), disk, Registry(promises, OLD_COOKIE), SeededRng(1), id_counter)
         promises.add("replaced")
 
     async def check(disk: SimDisk, promises: tuple[object, ...]) -> None:
         registry = Registry(cookie=[promise for promise in promises if isinstance(promise, bytes)][-1])
         if await disk.read_file(f"{ROOT}/cookie", 4096) is None:
             assert "replaced" not in promises
-            await replace_identity(settings(), disk, registry, SeededRng(2))
+            await replace_identity(settings(), disk, registry, SeededRng(2), id_counter)
         directory = await claim(settings(), disk, registry, SeededRng(3))
         await directory.release()
+        limbo = await load_limbo(disk, directory.layout.limbo)
+        assert limbo.covers(ID_COUNTER - 1, repaired=0), "what the old directory held would be ABSENT"
         assert registry.cookie is not None
         assert decode_cookie(registry.cookie, "metadata") == directory.cookie
 

@@ -33,6 +33,9 @@ class Registry:
     async def read_cookie(self, bookie_id: str) -> bytes | None:
         return self.cookies.get(bookie_id)
 
+    async def id_counter(self) -> int:
+        return 64
+
     async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
         if not replace and self.cookies.get(bookie_id, cookie) != cookie:
             raise MetadataConflict("another cookie")
@@ -133,7 +136,7 @@ async def test_j28_a_bookie_whose_registration_was_removed_is_refused() -> None:
 async def test_j28_an_older_directory_of_a_replaced_bookie_is_refused() -> None:
     old, new, registry = SimDisk(), SimDisk(), Registry()
     await start(old, registry)
-    replaced = await replace_identity(settings(), new, registry, SeededRng(2))
+    replaced = await replace_identity(settings(), new, registry, SeededRng(2), registry.id_counter)
     assert registry.cookies["b1"] == replaced.encode()
     assert (await start(new, registry)).cookie == replaced
     with pytest.raises(ForeignDirectory, match="registered with another directory"):
@@ -144,7 +147,7 @@ async def test_replacing_refuses_a_directory_with_data() -> None:
     disk, registry = SimDisk(), Registry()
     first = await start(disk, registry)
     with pytest.raises(ForeignDirectory, match="only an empty one"):
-        await replace_identity(settings(), disk, registry, SeededRng(2))
+        await replace_identity(settings(), disk, registry, SeededRng(2), registry.id_counter)
     assert (await start(disk, registry)).cookie == first.cookie
 
 

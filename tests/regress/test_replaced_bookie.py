@@ -1,0 +1,84 @@
+"""A bookie in the place of another one: what its predecessor acked under the same id is UNKNOWN, never ABSENT."""
+
+import pytest
+
+from tallybook.bookie.directories import replace_identity
+from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+
+async def predecessor(world: World) -> KnownMetadata:
+    """A bookie that acked entry 0 of ledger 1 and is gone, with its disk. Its id stays in the ledger's metadata."""
+    node = DiskBookie(SimDisk(SeededRng(1)), world.clock, KnownMetadata(id_counter=50))
+    await node.boot()
+    assert (await node.add(batch_of(0))).code == 0
+    await node.stop()
+    return node.metadata
+
+
+async def check_knows_nothing_of_old_ledgers(node: DiskBookie, id_counter: int) -> None:
+    for ledger_id in (1, id_counter - 1):
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_batches(ledger_id, 0, 0, 1)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.recovery_read(ledger_id, 0, b"")
+        with pytest.raises(EntryUnknown):
+            await node.bookie.fence(ledger_id, b"")
+        assert (await node.add(batch_of(1, ledger_id=ledger_id))).code == LedgerFenced.wire_code
+    with pytest.raises(EntryAbsent):
+        await node.bookie.read_batches(id_counter, 0, 0, 1)
+    assert (await node.add(batch_of(0, ledger_id=id_counter))).code == 0
+
+
+def test_a_replaced_bookie_never_says_absent_of_what_its_predecessor_may_have_acked() -> None:
+    async def scenario(world: World) -> None:
+        metadata = await predecessor(world)
+        node = DiskBookie(SimDisk(SeededRng(2)), world.clock, metadata)
+        await replace_identity(tiny_settings(), node.disk, metadata, SeededRng(3), metadata.read_id_counter)
+        await node.boot()
+        await check_knows_nothing_of_old_ledgers(node, 50)
+        await node.lose_power()
+        await node.boot()
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_batches(1, 0, 0, 1)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_ledgers_made_between_the_replacement_and_the_first_boot_count_as_lost_too() -> None:
+    """The predecessor may have run on until then."""
+
+    async def scenario(world: World) -> None:
+        metadata = await predecessor(world)
+        node = DiskBookie(SimDisk(SeededRng(2)), world.clock, metadata)
+        await replace_identity(tiny_settings(), node.disk, metadata, SeededRng(3), metadata.read_id_counter)
+        metadata.id_counter = 70
+        await node.boot()
+        await check_knows_nothing_of_old_ledgers(node, 70)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_a_start_that_finishes_a_replacement_remembers_that_it_is_one(nth: int) -> None:
+    """The replacement is cut off at its nth rename: one for each file that it writes."""
+
+    async def scenario(world: World) -> None:
+        metadata = await predecessor(world)
+        node = DiskBookie(SimDisk(SeededRng(2)), world.clock, metadata)
+        old_cookie = metadata.cookies["b1"]
+        node.disk.fail("rename", nth=nth)
+        with pytest.raises(DiskFailed):
+            await replace_identity(tiny_settings(), node.disk, metadata, SeededRng(3), metadata.read_id_counter)
+        if metadata.cookies["b1"] == old_cookie:
+            await replace_identity(tiny_settings(), node.disk, metadata, SeededRng(3), metadata.read_id_counter)
+        await node.kill()
+        await node.boot()
+        await check_knows_nothing_of_old_ledgers(node, 50)
+        await node.stop()
+
+    run_seed(1, scenario)
