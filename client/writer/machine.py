@@ -256,9 +256,24 @@ class WriterMachine:
         return [Reconnect(position)]
 
     def replaced(self, position: int) -> list[Action]:
-        """Another bookie, with other directories, answers at this position's address."""
+        """Another bookie, with other directories, answers at this position's address.
+
+        Whatever the one before it held is lost, so none of its acks counts any more.
+        """
+        member = self._positions[position]
+        if member.state is Member.GONE:
+            return []
         actions = self._lose(position)
-        self._positions[position].state = Member.GONE
+        member.state = Member.GONE
+        for batch in list(self._batches.values()):
+            batch.acked.discard(position)
+            if batch.confirmed and self._owes(position, batch):
+                batch.skipped.add(position)
+                self._retire_if_done(batch, actions)
+        if self.lac != NO_ENTRY:
+            member.missed, member.missing = [(0, self.lac)], True
+            if self.error is None:
+                actions.append(MissedChanged())
         return actions
 
     def acked(self, position: int, first: int) -> list[Action]:

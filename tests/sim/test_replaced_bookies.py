@@ -60,3 +60,30 @@ async def test_a_new_ledger_uses_a_replaced_bookie_like_any_other(cluster: Memor
     await ledger.append_many(lines(20))
     assert (await ledger.close()).missed == ()
     assert await read_all(client, ledger.id) == lines(20)
+
+
+@scenario()
+async def test_a_writer_takes_back_the_acks_of_a_bookie_that_was_replaced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    first, replaced, third = (cluster.bookies[name] for name in ledger.metadata.last_fragment.bookies)
+    first.hold_commits()
+    third.hold_commits()
+    pending = ledger.append_nowait(b"acked by one")
+    await cluster.world.clock.sleep(0.5)
+    replaced.replace(limbo_below=ledger.id + 1)
+    await cluster.world.clock.sleep(0.5)
+    ledger.append_nowait(b"makes the writer look")
+    await cluster.world.clock.sleep(0.7)
+    first.release_commits()
+    await cluster.world.clock.sleep(0.1)
+    assert not pending.done, "one copy is left, and two are asked for"
+    third.release_commits()
+    assert await pending == 10
+    metadata = await ledger.close()
+    (missed,) = metadata.missed
+    assert (missed.bookie_id, missed.first_entry_id, missed.last_entry_id) == (replaced.bookie_id, 0, 11)
+    first.kill()
+    assert await read_all(client, ledger.id) == [*lines(10), b"acked by one", b"makes the writer look"]
