@@ -3,8 +3,8 @@
 In this order, and nothing out of it: the batch is checked (`verify_batch`), admission may say
 BUSY, everything that may wait happens (the ledger's state, its key verifier, a look for what
 is already held under these ids, room in the write cache), and then, without giving up the
-event loop in between, `_decide`: refused? key? overlap? - and `_hand_over`: write cache, then
-journal. The ack comes from ``Commits`` when the record is durable.
+event loop in between, `_decide`: refused? key? overlap? - and `_hand_over`: journal, then
+write cache. The ack comes from ``Commits`` when the record is durable, in a later turn.
 
 Nearly every batch has nothing to wait for: its ledger is in memory, the key is the one that
 passed last time, its ids lie above all that is held, and there is room. Such a batch is
@@ -35,6 +35,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
     error_from_wire,
+    is_defect,
 )
 from tallybook.core.ids import NO_ENTRY
 from tallybook.runtime.clock import Clock
@@ -214,7 +215,9 @@ class AddPath:
 
     def _prepared(self, task: asyncio.Task[bool]) -> None:
         """The slow way ended: answer, unless the batch is in the journal's hands."""
-        add = self._waiting.pop(task)
+        add = self._waiting.pop(task, None)
+        if add is None:
+            return  # it met a defect, and is answered
         if task.cancelled():
             self._commits.answer(add, self._closed_code or BookieUnavailable.wire_code)
             return
@@ -222,7 +225,7 @@ class AddPath:
         if error is None:
             if task.result():
                 self._commits.answer(add, self._closed_code)
-        elif isinstance(error, TallybookError) and not isinstance(error, InvariantViolation):
+        elif isinstance(error, TallybookError) and not is_defect(error):
             self._commits.answer(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
         else:
             self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")
@@ -267,21 +270,41 @@ class AddPath:
         return True
 
     def _hand_over(self, ledger: Ledger, header: BatchHeader, batch: Buffer, add: PendingAdd) -> None:
-        """Write cache first, journal second: whatever is acked can be read."""
+        """Journal first, because it may refuse: a batch that it has not got must not look like one that is held.
+
+        In the same turn the rest: whatever is acked can be read. Where that fails, the node ends, since the batch
+        would be acked and not be read before a replay.
+
+        Raises:
+            BookieUnavailable, DiskFailed: the bookie stops, or has failed; nothing was changed.
+        """
         last = header.last_entry_id
-        if not ledger.verifier_recorded:
-            self._record_verifier(ledger)
-        self._cache.put(add.ledger_id, add.first, last, batch)
-        ledger.last_held = max(ledger.last_held, last)
-        if header.lac > ledger.lac:
-            ledger.saw_lac(header.lac)
-        if not ledger.dirty:
-            self._table.mark_dirty(ledger)
-        self._commits.append(BatchRecord(batch, add.recovery), ledger, add)
-        self.taken_batches += 1
-        self.taken_bytes += len(batch)
-        if self._cache.wants_flush:
-            self._request_flush()
+        try:
+            if not ledger.verifier_recorded:
+                self._record_verifier(ledger)
+            self._commits.append(BatchRecord(batch, add.recovery), ledger, add)
+            self._cache.put(add.ledger_id, add.first, last, batch)
+            ledger.last_held = max(ledger.last_held, last)
+            if header.lac > ledger.lac:
+                ledger.saw_lac(header.lac)
+            if not ledger.dirty:
+                self._table.mark_dirty(ledger)
+            self.taken_batches += 1
+            self.taken_bytes += len(batch)
+            if self._cache.wants_flush:
+                self._request_flush()
+        except Exception as error:
+            if not is_defect(error):
+                raise
+            self._end_node(add, error)
+
+    def _end_node(self, add: PendingAdd, error: Exception) -> None:
+        """A defect, with ``add`` half handed over: nothing is acked from now on, and ``add`` is answered once."""
+        self._waiting = {task: waiting for task, waiting in self._waiting.items() if waiting is not add}
+        handed_over = self._commits.holds(add)
+        self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")
+        if not handed_over:
+            asyncio.get_running_loop().call_soon(self._commits.answer, add, InvariantViolation.wire_code)
 
     def _record_verifier(self, ledger: Ledger) -> None:
         """The first batch of a ledger brings its key along, so that replay knows it without the metadata."""

@@ -2,7 +2,7 @@
 
 There are two lanes. *Ordinary* adds are refused when any of their bounds is reached: bytes
 taken and not yet answered, the age of the oldest record that waits for the device, room in
-the journal, ledgers whose state only memory has. *Recovery* adds and fences have a reserve
+the journal, ledgers whose state only memory has. *Recovery* adds, fences and LACs have a reserve
 of their own in each of them, so that overload by writers never delays the end of a ledger,
 and they are taken while the bookie is read-only.
 """
@@ -102,8 +102,8 @@ class Admission:
             self.count(refusal)
         return refusal
 
-    def fence_refusal(self) -> Refusal | None:
-        """Why not even a fence can be journaled now, or ``None``."""
+    def urgent_refusal(self) -> Refusal | None:
+        """Why not even a fence or a LAC can be journaled now, or ``None``."""
         return JOURNAL_ROOM if self._journal.room_bytes(urgent=True) < BLOCK_BYTES // 2 else None
 
     def journal_takes(self, size: int, *, recovery: bool) -> bool:

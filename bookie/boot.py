@@ -227,7 +227,7 @@ class _Assembly:
             max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
         self._flush.on_disk_full = admission.set_disk_full
-        commits = Commits(journal, admission, checkpointer.look_at_journal)
+        commits = Commits(journal, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         stored = StoredBatches(self._index, self._logs, read_cache)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tallybook.core.answers import AddAnswer
-from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire
+from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defect
 
 from .admission import Admission
 from .journal.records import Record
@@ -57,12 +57,20 @@ class Commits:
     Args:
         admission: gets back what an add occupied.
         on_append: called after each record.
+        on_defect: ends the node; called with the reason when the journal raises what it never should.
     """
 
-    def __init__(self, journal: RecordSink, admission: Admission, on_append: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        journal: RecordSink,
+        admission: Admission,
+        on_append: Callable[[], None],
+        on_defect: Callable[[str], None],
+    ) -> None:
         self._journal = journal
         self._admission = admission
         self._on_append = on_append
+        self._on_defect = on_defect
         self._pending: deque[PendingAdd | None] = deque()
         self._waiting: dict[int, list[asyncio.Future[None]]] = {}
         self._refused_code = OK_CODE
@@ -76,14 +84,26 @@ class Commits:
         """Hand one record over; ``add`` is answered when it is durable.
 
         Raises:
-            BookieUnavailable, DiskFailed: the bookie stops, or has failed.
+            BookieUnavailable, DiskFailed: the bookie stops, or has failed. Nothing was handed over.
         """
         if self._refused_code:
             raise error_from_wire(self._refused_code, "the bookie has stopped")
-        self._journal.append(record, self._next_is_durable)
+        # Before the journal has it: a record without its place here would shift the ack of every later one.
         self._pending.append(add)
+        try:
+            self._journal.append(record, self._next_is_durable)
+        except Exception as error:
+            self._pending.pop()
+            if is_defect(error):
+                # Whether the record is queued is not known, so nothing may be acked any more.
+                self._on_defect(f"the journal failed on a record of ledger {ledger.ledger_id}: {error!r}")
+            raise
         self.last_record = ledger.last_record = self.last_record + 1
         self._on_append()
+
+    def holds(self, add: PendingAdd) -> bool:
+        """Whether ``add`` was handed over and is not answered yet. Slow."""
+        return any(pending is add for pending in self._pending)
 
     async def durable(self, ledger: Ledger) -> None:
         """Wait until everything that was handed over about ``ledger`` so far is durable.

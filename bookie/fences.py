@@ -1,7 +1,9 @@
 """The ends of a ledger at this bookie: the fence, and the deletion.
 
-A fence refuses every ordinary add from the moment it is set, which is before anything waits,
-and is answered only when it, and every add taken before it, are durable. The record carries
+A fence is given to the journal and set in one turn of the event loop, in this order: what the
+journal does not take is not set, so no later fence is answered on its account. From then on
+every ordinary add is refused; the fence is answered only when it, and every add taken before
+it, are durable. The record carries
 the key verifier, so a fence alone makes a ledger known: also where the bookie holds nothing
 of it, also after a restart.
 """
@@ -48,10 +50,10 @@ class Fences:
             raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
         if not ledger.fenced:
             self._check_room()
-            ledger.set_fenced()
-            self._table.mark_dirty(ledger)
             self._commits.append(FenceRecord(ledger.ledger_id, verifier_to_record(ledger.verifier or b"")), ledger)
+            ledger.set_fenced()
             ledger.verifier_recorded = True
+            self._table.mark_dirty(ledger)
         await self._commits.durable(ledger)
 
     async def delete(self, ledger_id: int) -> None:
@@ -65,13 +67,13 @@ class Fences:
         async with self._table.using(ledger_id) as ledger:
             if not ledger.deleted:
                 self._check_room()
+                self._commits.append(DeleteRecord(ledger_id), ledger)
                 ledger.set_deleted()
                 self._table.mark_dirty(ledger)
-                self._commits.append(DeleteRecord(ledger_id), ledger)
             await self._commits.durable(ledger)
 
     def _check_room(self) -> None:
-        refusal = self._admission.fence_refusal()
+        refusal = self._admission.urgent_refusal()
         if refusal is not None:
             self._admission.count(refusal)
             raise Busy("no room in the journal", retry_after_ms=refusal.retry_after_ms)

@@ -12,7 +12,7 @@ from typing import Final
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, EntryUnknown, NoSuchLedger
 
-from .admission import JOURNAL_ROOM, Admission
+from .admission import Admission
 from .commits import Commits
 from .journal.records import ExplicitLacRecord
 from .ledger_state import Ledger
@@ -77,12 +77,15 @@ class Lacs:
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
             if lac > ledger.lac:
-                if not self._admission.journal_takes(0, recovery=False):
-                    raise Busy("no room in the journal", retry_after_ms=JOURNAL_ROOM.retry_after_ms)
+                refusal = self._admission.urgent_refusal()
+                if refusal is not None:
+                    self._admission.count(refusal)
+                    raise Busy("no room in the journal", retry_after_ms=refusal.retry_after_ms)
+                # The journal first: a LAC that it does not take must not be told, because it would fall.
+                self._commits.append(ExplicitLacRecord(ledger_id, lac), ledger)
                 ledger.explicit_lac = lac
                 ledger.saw_lac(lac)
                 self._table.mark_dirty(ledger)
-                self._commits.append(ExplicitLacRecord(ledger_id, lac), ledger)
             await self._commits.durable(ledger)
 
     def close(self) -> None:

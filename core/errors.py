@@ -338,6 +338,11 @@ def check(condition: bool, message: str) -> None:
         raise InvariantViolation(message)
 
 
+def is_defect(error: BaseException) -> bool:
+    """Whether ``error`` says that something is wrong with Tallybook itself, not with a request, a peer or a device."""
+    return isinstance(error, InvariantViolation) or not isinstance(error, TallybookError)
+
+
 def _leaves(root: type[TallybookError]) -> list[type[TallybookError]]:
     found = [root]
     for child in root.__subclasses__():

@@ -241,9 +241,10 @@ class Journal:
         if size > self._max_body_bytes:
             raise InvalidArgument(f"a journal record of {size} bytes exceeds {self._max_body_bytes}")
         charge = charge_bytes(size)
+        self._source.put((header, body, charge, on_durable, self._clock.monotonic()))
+        # Second: what could not be queued does not count.
         self._queued_count += 1
         self._queued_bytes += charge
-        self._source.put((header, body, charge, on_durable, self._clock.monotonic()))
         self._pump.kick()
 
     def room_bytes(self, *, urgent: bool = False) -> int:
