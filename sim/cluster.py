@@ -11,18 +11,23 @@ and the wire between them are simulated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.core.answers import Incarnation
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvariantViolation, NoSuchLedger
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.store import BookieInfo
+from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.runtime.deterministic import World
 from tallybook.runtime.tasks import Tasks
 
 from .direct import DirectConnections
 from .memory_bookie import MemoryBookie
+
+SeenThrough: TypeAlias = Callable[[MetadataStore], MetadataStore]
 
 LONGEST_DELAY_SECONDS = 0.002
 
@@ -53,13 +58,18 @@ class MemoryCluster:
             incarnation: Incarnation = bookie.incarnation
             await self._admin.membership.register(BookieInfo(name, f"sim:{name}", incarnation))
 
-    def client(self, settings: ClientSettings | None = None) -> Client:
-        """One more client, with connections of its own."""
+    def client(self, settings: ClientSettings | None = None, *, seen_through: SeenThrough | None = None) -> Client:
+        """One more client, with connections of its own.
+
+        Args:
+            seen_through: wraps the metadata store that this client gets, to make it misbehave.
+        """
         self._clients += 1
         shared = self.metadata.client()
+        store = seen_through(shared.store) if seen_through else shared.store
         connections = DirectConnections(self.bookies, clock=self.world.clock, tasks=self._tasks, delay=self._delay)
         rng = self.world.rng.fork(f"client-{self._clients}")
-        return Client(ClientWorld(shared.store, shared.membership, connections, self.world.clock, rng), settings)
+        return Client(ClientWorld(store, shared.membership, connections, self.world.clock, rng), settings)
 
     async def stop(self) -> None:
         """End the background work of the bookies."""

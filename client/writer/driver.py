@@ -7,14 +7,14 @@ serves one ledger handle and lives on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import OK_CODE, LedgerFenced, MetadataUnavailable, PeerError, TallybookError
+from tallybook.core.errors import OK_CODE, InvariantViolation, LedgerFenced, PeerError, TallybookError
 from tallybook.metadata.model import LedgerMetadata, LedgerState, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -22,7 +22,19 @@ from tallybook.runtime.tasks import Tasks
 
 from ..bookie_port import BookieConnection
 from ..ports import Connections, UpdateLedger
-from .machine import Action, Confirmed, Died, Member, MissedChanged, Reconnect, Released, Send, SendLater, WriterMachine
+from .machine import (
+    Action,
+    Confirmed,
+    Died,
+    Member,
+    MissedChanged,
+    Reconnect,
+    Rejoin,
+    Released,
+    Send,
+    SendLater,
+    WriterMachine,
+)
 
 
 class WriterEvents(Protocol):
@@ -52,6 +64,8 @@ class _Link:
     """Counts connections: a failure reported by an earlier one says nothing about this one."""
     connecting: bool = False
     opened_at: float = float("-inf")
+    refusals: int = 0
+    """How often it refused since it last acked: each time it is left alone for longer."""
 
 
 class WriterDriver:
@@ -89,6 +103,8 @@ class WriterDriver:
         self._stopped = asyncio.Event()
         self._moved = asyncio.Event()
         self._missed_stale = False
+        self._recording = False
+        self._record_again_at = float("-inf")
         self._quiet_since = clock.monotonic()
         self._lac_sent = machine.lac
 
@@ -96,7 +112,7 @@ class WriterDriver:
         """Begin to connect to every bookie of the ensemble."""
         for position in range(len(self._links)):
             self._reconnect(position)
-        self._tasks.spawn(self._watch(), name=f"writer-{self.machine.ledger_id}-timer")
+        self._spawn(self._watch(), "timer")
 
     def submit(self, first: int, last: int, payload_bytes: int, batch: bytes) -> None:
         """Send a sealed batch to its write set."""
@@ -123,6 +139,18 @@ class WriterDriver:
         """End background work; connections stay with the pool they came from."""
         self._stopped.set()
 
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._tasks.spawn(work, name=f"writer-{self.machine.ledger_id}-{name}")
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A writer whose timers or connections died of a defect must not look alive."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _log.error("background task died", task=task.get_name(), error=repr(error))
+        message = f"ledger {self.machine.ledger_id}: {task.get_name()} died: {error!r}"
+        self.die(error if isinstance(error, TallybookError) else InvariantViolation(message))
+
     # -- actions ----------------------------------------------------------------------
 
     def _perform(self, actions: list[Action]) -> None:
@@ -137,6 +165,9 @@ class WriterDriver:
                 case SendLater():
                     self._send_later(action)
                 case Reconnect():
+                    self._reconnect(action.position, breaking=action.breaking)
+                case Rejoin():
+                    self._links[action.position].refusals += 1
                     self._reconnect(action.position)
                 case MissedChanged():
                     self._missed_stale = True
@@ -152,6 +183,7 @@ class WriterDriver:
 
     def _answered(self, position: int, generation: int, answer: AddAnswer) -> None:
         if answer.code == OK_CODE:
+            self._links[position].refusals = 0
             self._perform(self.machine.acked(position, answer.first_entry_id))
         elif generation == self._links[position].generation:
             now = self._clock.monotonic()
@@ -164,20 +196,20 @@ class WriterDriver:
             now = self._clock.monotonic()
             self._perform(self.machine.resend(action.position, action.first_entry_id, now))
 
-        self._tasks.spawn(resend(), name=f"writer-{self.machine.ledger_id}-busy")
+        self._spawn(resend(), "busy")
 
     # -- connections ------------------------------------------------------------------
 
-    def _reconnect(self, position: int) -> None:
+    def _reconnect(self, position: int, *, breaking: bool = False) -> None:
         link = self._links[position]
-        broken, link.connection = link.connection, None
+        given_up, link.connection = link.connection, None
         link.generation += 1
-        if broken is not None:
+        if breaking and given_up is not None:
             # What it still holds for a bookie that does not keep up must not stay in memory.
-            broken.abort()
+            given_up.abort()
         if not link.connecting and not self._stopped.is_set():
             link.connecting = True
-            self._tasks.spawn(self._connect(position), name=f"writer-{self.machine.ledger_id}-connect-{position}")
+            self._spawn(self._connect(position), f"connect-{position}")
 
     async def _connect(self, position: int) -> None:
         """Try until the position is connected, gone, or the writer stops."""
@@ -185,7 +217,8 @@ class WriterDriver:
         pause_s = self._settings.reconnect_ms / 1000
         try:
             # A bookie that lets us in and then refuses must not be asked in a tight loop.
-            await self._clock.sleep(max(0.0, link.opened_at + pause_s - self._clock.monotonic()))
+            opened_again_at = link.opened_at + self._patience_s(link.refusals)
+            await self._clock.sleep(max(0.0, opened_again_at - self._clock.monotonic()))
             while not self._stopped.is_set() and self.machine.error is None:
                 try:
                     connection = await self._connections.get(link.bookie_id)
@@ -199,6 +232,11 @@ class WriterDriver:
                 return
         finally:
             link.connecting = False
+
+    def _patience_s(self, refusals: int) -> float:
+        """How long to leave a position alone: longer with every refusal, up to the add timeout."""
+        shortest_s = self._settings.reconnect_ms / 1000
+        return max(shortest_s, min(shortest_s * 2.0 ** min(refusals, 16), self._settings.add_timeout_ms / 1000))
 
     def _connected(self, position: int, connection: BookieConnection) -> None:
         link = self._links[position]
@@ -223,34 +261,37 @@ class WriterDriver:
                 return
             if self.machine.lac > self._lac_sent and now - self._quiet_since >= period_s:
                 self._tell_lac()
-            if self._missed_stale:
-                await self._record_missed()
+            if self._missed_stale and not self._recording and now >= self._record_again_at:
+                # The metadata store may take its time; timers go on meanwhile.
+                self._recording = True
+                self._spawn(self._record_missed(), "missed")
 
     def _tell_lac(self) -> None:
         self._lac_sent = lac = self.machine.lac
         for position, link in enumerate(self._links):
             if link.connection is not None and self.machine.member(position) is Member.UP:
-                work = self._write_lac(link.connection, lac)
-                self._tasks.spawn(work, name=f"writer-{self.machine.ledger_id}-lac-{position}")
+                self._spawn(self._write_lac(link.connection, lac), f"lac-{position}")
 
     async def _write_lac(self, connection: BookieConnection, lac: int) -> None:
         try:
             await connection.write_lac(self.machine.ledger_id, lac, self._key)
-        except PeerError:
-            # The next batch or the close tells it; readers only learn of the entry later.
+        except TallybookError:
+            # The next batch or the close tells it; readers only learn of the entry later. If the ledger is not ours
+            # any more, the answer to the next batch says so.
             return
 
     async def _record_missed(self) -> None:
         self._missed_stale = False
         try:
             await self._update(self._with_missed)
-        except MetadataUnavailable:
-            self._missed_stale = True
         except TallybookError as error:
-            if not error.retriable:
-                self.die(error)
-            else:
+            if error.retriable:
                 self._missed_stale = True
+                self._record_again_at = self._clock.monotonic() + self._settings.reconnect_ms / 1000
+            else:
+                self.die(error)
+        finally:
+            self._recording = False
 
     def _with_missed(self, metadata: LedgerMetadata) -> LedgerMetadata:
         if metadata.state is not LedgerState.OPEN:

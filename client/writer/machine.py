@@ -99,7 +99,19 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Drop the connection to a position, if any, and keep trying to open a new one."""
+    """Use the connection to a position no more, and keep trying to get a new one.
+
+    ``breaking``: the bookie does not keep up, so the old one is to be broken, with all that is queued on it. Others
+    who share it have to open another, too.
+    """
+
+    position: int
+    breaking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """The bookie refuses adds: send it nothing, and call ``connected`` after a pause. Its connection is in order."""
 
     position: int
 
@@ -116,7 +128,7 @@ class Died:
     error: TallybookError
 
 
-Action: TypeAlias = Send | SendLater | Confirmed | Released | Reconnect | MissedChanged | Died
+Action: TypeAlias = Send | SendLater | Confirmed | Released | Reconnect | Rejoin | MissedChanged | Died
 
 
 @dataclass(slots=True)
@@ -145,6 +157,7 @@ class _Position:
     away_since: float = 0.0
     """When it was last known to serve: connecting again proves nothing until it acks."""
     serving: bool = False
+    """Whether it has acked since it connected, or owed nothing then."""
     busy_since: float | None = None
     lag_bytes: int = 0
     missed: list[tuple[int, int]] = field(default_factory=list)
@@ -282,7 +295,7 @@ class WriterMachine:
         if member.state is Member.GONE:
             return []
         actions: list[Action] = []
-        member.busy_since, member.serving = None, True
+        member.busy_since, member.serving = None, member.state is Member.UP
         if member.missing and member.state is Member.UP:
             # It is back: what it missed ends here.
             member.missing = False
@@ -317,7 +330,9 @@ class WriterMachine:
             return [SendLater(position, first, retry_after_ms)]
         if code in CONNECTION_CODES:
             return self.disconnected(position, now)
-        return [*self._lose(position), Reconnect(position)]
+        if member.state is not Member.UP:
+            return []
+        return [*self._lose(position), Rejoin(position)]
 
     def resend(self, position: int, first: int, now: float) -> list[Action]:
         """The pause that ``SendLater`` asked for is over."""
@@ -338,9 +353,12 @@ class WriterMachine:
         for index, member in enumerate(self._positions):
             if member.state is Member.DOWN and now - member.away_since >= self._add_timeout_s:
                 actions += self._lose(index)
-            elif member.state is Member.UP and self._overdue(index, member, now):
+            elif member.state is Member.UP and self._overdue(index, now):
                 actions += self._lose(index)
-                actions.append(Reconnect(index))
+                actions.append(Reconnect(index, breaking=True))
+            elif member.state is Member.UP and self._busy_for_too_long(index, member, now):
+                actions += self._lose(index)
+                actions.append(Rejoin(index))
         return actions + self._give_up_without_quorum(now)
 
     def die(self, error: TallybookError) -> list[Action]:
@@ -392,7 +410,7 @@ class WriterMachine:
         for index, member in enumerate(self._positions):
             if member.retained_for and member.lag_bytes > self._lag_limit_bytes:
                 actions += self._lose(index)
-                actions.append(Reconnect(index))
+                actions.append(Reconnect(index, breaking=True))
 
     def _owes(self, position: int, batch: _Batch) -> bool:
         return position in batch.write_set and position not in batch.acked and position not in batch.skipped
@@ -432,24 +450,31 @@ class WriterMachine:
         return actions
 
     def _give_up_without_quorum(self, now: float) -> list[Action]:
-        """Fail once the oldest batch has waited a whole timeout and lost members leave no ack quorum."""
+        """Fail once the oldest batch has waited a whole timeout and the members left form no ack quorum."""
         oldest = next(iter(self._unconfirmed.values()), None)
-        live = [index for index, member in enumerate(self._positions) if member.retained_for]
+        live = [index for index, member in enumerate(self._positions) if self._lives(member, now)]
         if oldest is None or now - oldest.submitted_at < self._add_timeout_s or self.quorum.writable(live):
             return []
-        lost = [member.bookie_id for member in self._positions if not member.retained_for]
+        lost = [member.bookie_id for member in self._positions if not self._lives(member, now)]
         return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without bookies {lost}"))
 
-    def _overdue(self, position: int, member: _Position, now: float) -> bool:
-        if member.busy_since is not None and now - member.busy_since >= self._add_timeout_s:
-            # Overload of all is back-pressure; of one, while a quorum of others accepts, a failure.
-            accepting = [
-                index
-                for index, other in enumerate(self._positions)
-                if index != position and other.state is Member.UP and other.busy_since is None
-            ]
-            return self.quorum.writable(accepting)
-        oldest = min(
-            (batch.sent_at[position] for batch in self._batches.values() if position in batch.sent_at), default=now
-        )
-        return now - oldest >= self._add_timeout_s
+    def _lives(self, member: _Position, now: float) -> bool:
+        """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
+        if member.serving or member.busy_since is not None:
+            return True
+        return member.retained_for and now - member.away_since < self._add_timeout_s
+
+    def _overdue(self, position: int, now: float) -> bool:
+        sent = [batch.sent_at[position] for batch in self._batches.values() if position in batch.sent_at]
+        return now - min(sent, default=now) >= self._add_timeout_s
+
+    def _busy_for_too_long(self, position: int, member: _Position, now: float) -> bool:
+        """Overload of all is back-pressure; of one, while a quorum of others accepts, a failure."""
+        if member.busy_since is None or now - member.busy_since < self._add_timeout_s:
+            return False
+        accepting = [
+            index
+            for index, other in enumerate(self._positions)
+            if index != position and other.state is Member.UP and other.busy_since is None
+        ]
+        return self.quorum.writable(accepting)

@@ -104,7 +104,9 @@ class WriterPlay:
             case writer.Released():
                 return f"released {action.size} bytes"
             case writer.Reconnect():
-                return f"reconnect {action.position}"
+                return f"reconnect {action.position}{', breaking the connection' if action.breaking else ''}"
+            case writer.Rejoin():
+                return f"rejoin {action.position} after a pause"
             case writer.MissedChanged():
                 return "missed changed"
             case writer.Died():

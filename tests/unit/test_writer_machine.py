@@ -12,6 +12,7 @@ from tallybook.client.writer.machine import (
     Died,
     Member,
     Reconnect,
+    Rejoin,
     Released,
     Send,
     SendLater,
@@ -66,7 +67,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                     self.held -= action.size
                 case Died():
                     self.dead = True
-                case Reconnect() | SendLater():
+                case Reconnect() | Rejoin() | SendLater():
                     pass
 
     @rule(size=st.integers(1, 4))
