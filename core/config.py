@@ -119,7 +119,7 @@ class BookieSettings(Settings):
 class ClientSettings(Settings):
     """One client."""
 
-    max_batch_bytes: Size = Field(_size(256 * 1024), description="Encoded size at which a batch is sealed.")
+    max_batch_bytes: Size = Field(_size(528 * 1024), description="Encoded size at which a batch is sealed.")
     max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
     max_entry_bytes: Size = Field(_size(MAX_ENTRY_BYTES), description="Largest entry accepted.")
