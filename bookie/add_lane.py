@@ -9,12 +9,13 @@ leave together in the next one.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, peek_ids
-from tallybook.core.errors import ProtocolViolation, TallybookError
+from tallybook.core.errors import InvariantViolation, ProtocolViolation, TallybookError
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
@@ -35,14 +36,25 @@ _log = logger("bookie.add_lane")
 
 
 class AddLane:
-    """Serves one Add stream after its hello."""
+    """Serves one Add stream after its hello.
+
+    Args:
+        fail_safe: ends the node; called with the reason.
+    """
 
     def __init__(
-        self, store: LedgerStore, stream: MessageStream, clock: Clock, tasks: Tasks, credit_bytes: int
+        self,
+        store: LedgerStore,
+        stream: MessageStream,
+        clock: Clock,
+        tasks: Tasks,
+        fail_safe: Callable[[str], None],
+        credit_bytes: int,
     ) -> None:
         self._store = store
         self._stream = stream
         self._clock = clock
+        self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
         self._keys: OrderedDict[int, bytes] = OrderedDict()
         self._received = 0
@@ -98,6 +110,8 @@ class AddLane:
             self._store.add(batch, key, answered)
         except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers
             _log.defect("add failed", error, ledger_id=ids[0], first_entry_id=ids[1])
+            if isinstance(error, InvariantViolation):
+                self._fail_safe(f"an add to ledger {ids[0]} failed: {error!r}")
             answered(AddAnswer(*ids, TallybookError.wire_code))
 
     def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:

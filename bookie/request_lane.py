@@ -14,7 +14,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from tallybook.core.answers import AddAnswer, ReadAnswer
-from tallybook.core.errors import OK_CODE, InvalidArgument, ProtocolViolation, TallybookError, error_from_wire
+from tallybook.core.errors import (
+    OK_CODE,
+    InvalidArgument,
+    InvariantViolation,
+    ProtocolViolation,
+    TallybookError,
+    error_from_wire,
+)
 from tallybook.core.ids import check_entry_id, check_lac, check_ledger_id
 from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime import grpc_messages as wire
@@ -56,13 +63,26 @@ class _Reply(NamedTuple):
 
 
 class RequestLane:
-    """Serves one Read or Control stream after its hello."""
+    """Serves one Read or Control stream after its hello.
 
-    def __init__(self, lane: Lane, store: LedgerStore, stream: MessageStream, tasks: Tasks, credit_bytes: int) -> None:
+    Args:
+        fail_safe: ends the node; called with the reason.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        store: LedgerStore,
+        stream: MessageStream,
+        tasks: Tasks,
+        fail_safe: Callable[[str], None],
+        credit_bytes: int,
+    ) -> None:
         self._lane = lane
         self._store = store
         self._stream = stream
         self._tasks = tasks
+        self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
         self._budget = Allowance(_ANSWER_BYTES)
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -133,16 +153,29 @@ class RequestLane:
         outcome: wire.Answer | TallybookError
         try:
             outcome = await self._outcome(ask)
+        except InvariantViolation as error:
+            outcome = self._defect(ask, request_id, error)
+            self._fail_safe(f"a request of kind {type(ask).__name__} failed: {error!r}")
         except TallybookError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001 - a defect met with one request must not cost the others their answers
-            _log.defect("request failed", error, kind=type(ask).__name__, request_id=request_id)
-            outcome = TallybookError(f"internal error of {self._store.bookie_id}")
-        reply = wire.encode_reply(request_id, outcome)
+            outcome = self._defect(ask, request_id, error)
+        reply = self._encoded(request_id, ask, outcome)
         size = min(len(reply), reserved)
         self._budget.give(reserved - size)
         self._replies.append(_Reply(request_id, ask, reply, size))
         self._outbox.kick()
+
+    def _encoded(self, request_id: int, ask: wire.Ask | None, outcome: wire.Answer | TallybookError) -> bytes:
+        try:
+            return wire.encode_reply(request_id, outcome)
+        except Exception as error:  # noqa: BLE001 - as above: a request is answered, whatever its answer was
+            return wire.encode_reply(request_id, self._defect(ask, request_id, error))
+
+    def _defect(self, ask: wire.Ask | None, request_id: int, error: Exception) -> TallybookError:
+        """Log a defect; what the peer is told of it."""
+        _log.defect("request failed", error, kind=type(ask).__name__, request_id=request_id)
+        return TallybookError(f"internal error of {self._store.bookie_id}")
 
     async def _outcome(self, ask: wire.Ask | None) -> wire.Answer:
         if ask is None:

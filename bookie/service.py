@@ -13,6 +13,7 @@ log, and a peer that stops reading ties up no more than the credits of its strea
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from tallybook.core.config import BookieSettings
@@ -20,6 +21,7 @@ from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
     InvalidConfig,
+    InvariantViolation,
     ProtocolViolation,
     RequestTimeout,
     StaleIncarnation,
@@ -55,16 +57,24 @@ class BookieService:
 
     Args:
         cluster_id: clients of another cluster are refused; empty refuses nobody.
+        fail_safe: ends the node; called with the reason when a defect shows that it cannot keep its promises.
     """
 
     def __init__(
-        self, store: LedgerStore, settings: BookieSettings, clock: Clock, tasks: Tasks, cluster_id: str
+        self,
+        store: LedgerStore,
+        settings: BookieSettings,
+        clock: Clock,
+        tasks: Tasks,
+        cluster_id: str,
+        fail_safe: Callable[[str], None],
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._tasks = tasks
         self._cluster_id = cluster_id
+        self._fail_safe = fail_safe
         self._streams = 0
 
     @property
@@ -83,6 +93,10 @@ class BookieService:
             await self._serve(lane, stream)
         except BookieUnavailable:
             _log.debug("stream lost", lane=lane.value, peer=stream.peer, client=client)
+        except InvariantViolation as error:
+            _log.defect("stream failed", error, lane=lane.value, peer=stream.peer, client=client)
+            self._fail_safe(f"a stream of lane {lane.value} failed: {error!r}")
+            await self._refuse(stream, error)
         except TallybookError as error:
             say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
             what = {"lane": lane.value, "peer": stream.peer, "client": client}
@@ -122,9 +136,9 @@ class BookieService:
         await stream.send(encode_welcome(welcome))
         server: _LaneServer
         if lane is Lane.ADD:
-            server = AddLane(self._store, stream, self._clock, self._tasks, credit_bytes)
+            server = AddLane(self._store, stream, self._clock, self._tasks, self._fail_safe, credit_bytes)
         else:
-            server = RequestLane(lane, self._store, stream, self._tasks, credit_bytes)
+            server = RequestLane(lane, self._store, stream, self._tasks, self._fail_safe, credit_bytes)
         await server.serve()
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:

@@ -13,17 +13,21 @@ from typing import TypeAlias
 
 from tallybook.core.errors import BookieUnavailable
 
+from .logging import logger
 from .tasks import Tasks
 from .transport import MessageStream
 
 Compose: TypeAlias = Callable[[], bytes | None]
 """Gives the next message, or ``None`` if there is nothing to send now."""
 
+_log = logger("runtime.outbox")
+
 
 class Outbox:
     """Sends what ``compose`` gives, while it gives something. Nobody else may send on the stream until ``stop``.
 
-    A broken stream ends the outbox silently: whoever reads from the stream hears of it, too.
+    A broken stream ends the outbox silently: whoever reads from the stream hears of it, too. A defect, of ``compose``
+    or of the transport, drops the stream, so that it is heard of in the same way.
     """
 
     def __init__(self, stream: MessageStream, compose: Compose, tasks: Tasks, name: str) -> None:
@@ -54,6 +58,9 @@ class Outbox:
                     await self._stream.send(message)
         except BookieUnavailable:
             return
+        except Exception as error:  # noqa: BLE001 - nobody looks at this task, and what is queued would never leave
+            _log.defect("nothing more can be sent", error, peer=self._stream.peer)
+            self._stream.abort()
 
     def _next(self) -> bytes | None:
         return None if self._stopping else self._compose()

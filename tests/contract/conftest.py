@@ -175,7 +175,7 @@ async def served(
 ) -> AsyncIterator[tuple[BookieConnection, Any]]:
     """Behind the service, over a transport."""
     settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
-    service = BookieService(bookie, settings, place.clock, place.tasks, "cluster")
+    service = BookieService(bookie, settings, place.clock, place.tasks, "cluster", pytest.fail)
     listener = await there.listen("127.0.0.1:0", service.accept)
     connection = await open_bookie(
         here, listener.address, bookie_id="b1", expected=bookie.incarnation, settings=SETTINGS, tasks=place.tasks,

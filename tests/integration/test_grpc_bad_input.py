@@ -104,7 +104,7 @@ async def served(admission: AdmissionSettings | None = None) -> AsyncIterator[Po
     bookie = Library("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
     admission = admission or AdmissionSettings()
     settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
-    service = BookieService(bookie, settings, RealClock(), tasks, "cluster")
+    service = BookieService(bookie, settings, RealClock(), tasks, "cluster", pytest.fail)
     listener = await GrpcTransport(max_streams=admission.max_streams).listen("127.0.0.1:0", service.accept)
     port = Port(bookie, service, listener.address, tasks)
     await port.works()

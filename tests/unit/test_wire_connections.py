@@ -55,7 +55,7 @@ class Town:
         """Serve and register a bookie."""
         made = bookie or MemoryBookie(bookie_id, verifier_of=self.verifier, clock=self.clock, tasks=self.tasks)
         settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
-        service = BookieService(made, settings, self.clock, self.tasks, cluster)
+        service = BookieService(made, settings, self.clock, self.tasks, cluster, pytest.fail)
 
         async def accept(lane, stream):
             self.accepted += 1

@@ -4,22 +4,18 @@ import asyncio
 import logging
 import tracemalloc
 from contextlib import asynccontextmanager
-from inspect import Signature, signature
 
 import pytest
 
 from tallybook.bookie.request_lane import MAX_REQUESTS, MAX_WAITS
-from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS, BookieService
+from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS
 from tallybook.core.answers import AddAnswer, Incarnation, LacAnswer, ReadAnswer
-from tallybook.core.batch import encode_batch
-from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
     InvalidArgument,
     InvalidBatch,
     InvalidConfig,
-    InvariantViolation,
     ProtocolViolation,
     RequestTimeout,
     StaleIncarnation,
@@ -28,99 +24,10 @@ from tallybook.core.errors import (
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.deterministic import SimNet, run_seed
-from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, MAX_FRAMES, add_cost_bytes, frame_batch
-from tallybook.sim.memory_bookie import MemoryBookie
-
-
-def batch(first: int, size: int = 10, ledger_id: int = 1) -> bytes:
-    return encode_batch(ledger_id, first, [b"x" * size], lac=-1, ledger_length=10**9, written_at_us=0)
-
-
-class Bench:
-    """A served bookie, and raw streams to it."""
-
-    def __init__(self, world, settings, store) -> None:
-        self.world = world
-        self.net = SimNet(world.rng.fork("net"), window_bytes=32 * KIB)
-        self.tasks = Tasks("bench", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-        self.bookie = store or MemoryBookie("b1", verifier_of=self.verifier, clock=world.clock, tasks=self.tasks)
-        self.service = BookieService(self.bookie, settings, world.clock, self.tasks, "cluster")
-
-    async def verifier(self, ledger_id: int) -> bytes:
-        return b""
-
-    async def raw(self, lane: Lane):
-        """A stream on which nothing was said yet."""
-        return await self.net.transport("client").connect("bookie:1", lane, timeout_seconds=1.0)
-
-    async def open(self, lane: Lane, said: wire.Hello | None = None):
-        """A stream after its hello."""
-        stream = await self.raw(lane)
-        await stream.send(wire.encode_hello(said or hello()))
-        return stream, wire.decode_welcome(await stream.receive())
-
-    async def attached(self, *ledger_ids: int):
-        stream, welcome = await self.open(Lane.ADD)
-        for ledger_id in ledger_ids or (1,):
-            await stream.send(wire.encode_attach(wire.Attach(ledger_id, b"")))
-        return stream, welcome
-
-    async def works(self) -> None:
-        """Another client is served as if nothing had happened."""
-        stream, _ = await self.attached()
-        await stream.send(frame_batch(batch(10**6)))
-        assert [ack.answer.code for ack in wire.decode_acks(await stream.receive())] == [0]
-        await stream.close()
-
-
-def bench(credit_bytes: int = 4 * MIB, max_streams: int = 100, store=None):
-    """Run the decorated test on a bench, in virtual time; every stream must be over at its end."""
-    admission = AdmissionSettings(stream_credit_bytes=credit_bytes, max_streams=max_streams)
-    settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
-
-    def decorate(test):
-        def run(**arguments):
-            async def play(world):
-                made = Bench(world, settings, store() if store else None)
-                listener = await made.net.transport("bookie").listen("bookie:1", made.service.accept)
-                await test(made, **arguments)
-                made.net.kill("client")
-                await world.clock.sleep(10)
-                assert made.service.stream_count == 0
-                await listener.close(0)
-                await made.tasks.close()
-
-            run_seed(1, play, deadline_seconds=3600)
-
-        run.__name__ = test.__name__
-        run.__signature__ = Signature(list(signature(test).parameters.values())[1:])
-        return run
-
-    return decorate
-
-
-async def reason_of(stream) -> TallybookError:
-    """The error with which the bookie ends a stream; acks before it are passed over."""
-    while (message := await stream.receive()) is not None:
-        failure = pb.Reply.FromString(message)
-        if failure.HasField("failure"):
-            reply = wire.decode_reply(message)
-            assert await stream.receive() is None
-            return reply.outcome
-    pytest.fail("the stream ended without a reason")
-
-
-async def reply_on(stream, request_id: int):
-    """The outcome of a request."""
-    while (message := await stream.receive()) is not None:
-        reply = wire.decode_reply(message)
-        if reply.request_id == request_id:
-            return reply.outcome
-    pytest.fail("the stream ended without this reply")
-
+from tallybook.sim.wire_bench import batch_of as batch
+from tallybook.sim.wire_bench import bench, reason_of, reply_on
 
 # -- the hello --------------------------------------------------------------------------------
 
@@ -189,13 +96,13 @@ async def test_streams_beyond_the_limit_are_refused_as_busy_and_places_come_free
 # -- adds -------------------------------------------------------------------------------------
 
 
-@bench(credit_bytes=4096)
+@bench(stream_credit_bytes=4096)
 async def test_a_small_configured_credit_still_lets_the_largest_batch_through(made):
     _, welcome = await made.open(Lane.ADD)
     assert welcome.credit_bytes >= MAX_ADD_COST_BYTES
 
 
-@bench(credit_bytes=2 * MIB)
+@bench(stream_credit_bytes=2 * MIB)
 async def test_a_client_may_use_its_whole_credit_and_not_a_byte_more(made):
     made.bookie.hold_commits()
     size = len(batch(0, 1000))
@@ -365,36 +272,6 @@ async def test_a_batch_that_came_alone_is_kept_as_it_came(made):
     assert isinstance(made.bookie.kept[0], memoryview)
 
 
-class BrokenStore:
-    """A bookie with a defect in every method."""
-
-    bookie_id = "b1"
-    incarnation = Incarnation("directory-of-b1", 1)
-
-    def add(self, batch, key, on_answer, *, recovery=False):
-        raise InvariantViolation("defect") if recovery else ZeroDivisionError
-
-    async def read_lac(self, ledger_id):
-        raise ZeroDivisionError
-
-    async def wait_lac(self, ledger_id, above, timeout_ms):
-        return LacAnswer(7, False)
-
-
-@bench(store=BrokenStore)
-async def test_a_defect_is_answered_as_internal_and_the_stream_goes_on(made, caplog):
-    adds, _ = await made.attached()
-    for number in (1, 2):
-        await adds.send(frame_batch(batch(number)))
-        (ack,) = wire.decode_acks(await adds.receive())
-        assert (ack.number, ack.answer.code) == (number, TallybookError.wire_code)
-    control, _ = await made.open(Lane.CONTROL)
-    for request_id, ask in ((5, wire.ReadLac(1)), (6, wire.RecoveryAdd(b"", batch(0)))):
-        await control.send(wire.encode_request(request_id, ask))
-        assert type(await reply_on(control, request_id)) is TallybookError
-    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 3
-
-
 # -- requests ---------------------------------------------------------------------------------
 
 
@@ -460,7 +337,7 @@ async def test_requests_beyond_the_limit_end_the_stream(made, ask, limit):
     made.bookie.resume()
 
 
-@bench(credit_bytes=2 * MIB)
+@bench(stream_credit_bytes=2 * MIB)
 async def test_recovery_adds_beyond_the_credit_end_the_stream(made):
     made.bookie.hold_commits()
     stream, _ = await made.open(Lane.CONTROL)
@@ -572,7 +449,7 @@ async def sent_until_stopped(made, stream, messages) -> int:
     pytest.fail("everything was taken")
 
 
-@bench(credit_bytes=MIB, store=Library)
+@bench(stream_credit_bytes=MIB, store=Library)
 async def test_a_peer_that_adds_and_does_not_read_its_acks_is_cut_when_its_credit_is_gone(made):
     deaf, welcome = await made.attached()
     frame = frame_batch(batch(0))
