@@ -18,7 +18,7 @@ from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.logging import set_up_logging
-from tallybook.runtime.process import RealProcess
+from tallybook.runtime.process import RealProcess, end_on_broken_invariants
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 
@@ -108,12 +108,13 @@ def run_(
 
 
 async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
-    stop = asyncio.Event()
+    stop, process = asyncio.Event(), RealProcess()
+    end_on_broken_invariants(asyncio.get_running_loop(), process)
     on_signals(lambda _: stop.set())
     if parent_pipe is not None:
         die_with_parent(parent_pipe)
     try:
-        await serve(settings, stop, RealProcess())
+        await serve(settings, stop, process)
     except TallybookError as error:
         raise RefusedToStart(error) from error
     except OSError as error:

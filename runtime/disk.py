@@ -61,7 +61,7 @@ class PlannedWrite(NamedTuple):
 
 
 class WriteSource(Protocol):
-    """Who fills a pump. Every method must return quickly and never raise."""
+    """Who fills a pump. Every method must return quickly and never raise: to raise is to fail, as the device may."""
 
     def take(self, buffer: memoryview) -> PlannedWrite | None:
         """Fill ``buffer`` with the next write, or say that there is none now.
@@ -73,8 +73,13 @@ class WriteSource(Protocol):
     def done(self, write: PlannedWrite) -> None:
         """``write`` is durable. Called on the event loop, in the order of ``take``."""
 
-    def failed(self, write: PlannedWrite, error: Exception) -> None:
-        """``write`` failed and the pump has stopped for good. Called on the event loop."""
+    def failed(self, write: PlannedWrite | None, error: Exception) -> None:
+        """The pump has stopped for good. Called on the event loop, once.
+
+        Args:
+            write: what failed; ``None`` where the source itself raised.
+            error: why; ``InvariantViolation`` where the source raised.
+        """
 
 
 class Pump(Protocol):

@@ -44,6 +44,7 @@ class ThreadPump:
         self._completed: deque[PlannedWrite] = deque()
         self._failure: tuple[PlannedWrite, Exception] | None = None
         self._defect: BaseException | None = None
+        self._told = False
         self._drain_scheduled = False
         self._closing = False
         self.busy_seconds = 0.0
@@ -79,7 +80,7 @@ class ThreadPump:
     def _run(self) -> None:
         try:
             self._pump()
-        except BaseException as error:  # noqa: BLE001 - told on the event loop, where it can end the node
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the source must hear of it
             self._defect = error
         self._tell(self._end)
 
@@ -126,13 +127,31 @@ class ThreadPump:
     def _drain(self) -> None:
         self._drain_scheduled = False  # before looking: what completes from now on schedules again
         completed, done = self._completed, self._source.done
-        while completed:
-            done(completed.popleft())
+        try:
+            while completed and not self._told:
+                done(completed.popleft())
+        except Exception as error:  # noqa: BLE001 - it has missed a write: it must not hear of later ones
+            self._closing = True
+            self.kick()
+            self._fail(None, self._violation(error))
 
     def _end(self) -> None:
         self._drain()
-        if self._failure is not None:
-            self._source.failed(*self._failure)
-        self._ended.set_result(None)
-        if self._defect is not None:
-            raise InvariantViolation(f"pump {self._name}: its source raised") from self._defect
+        try:
+            if self._failure is not None:
+                self._fail(*self._failure)
+            elif self._defect is not None:
+                self._fail(None, self._violation(self._defect))
+        finally:
+            self._ended.set_result(None)
+
+    def _fail(self, write: PlannedWrite | None, error: Exception) -> None:
+        """Tell the source that there will be nothing more."""
+        if not self._told:
+            self._told = True
+            self._source.failed(write, error)
+
+    def _violation(self, cause: BaseException) -> InvariantViolation:
+        violation = InvariantViolation(f"pump {self._name}: its source raised {cause!r}")
+        violation.__cause__ = cause
+        return violation

@@ -6,9 +6,12 @@ once, without running anything that could still answer a client.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
+
+from tallybook.core.errors import InvariantViolation
 
 
 class Process(Protocol):
@@ -29,3 +32,18 @@ class RealProcess:
         sys.stderr.write(f"tallybook: stopping at once: {reason}\n")
         sys.stderr.flush()
         os._exit(self.EXIT_CODE)
+
+
+def end_on_broken_invariants(loop: asyncio.AbstractEventLoop, process: Process) -> None:
+    """End the node where ``loop`` meets an ``InvariantViolation`` that nobody handled: in a callback, or a lost task.
+
+    Other errors are reported as always.
+    """
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, InvariantViolation):
+            process.fail_safe(f"{context.get('message', 'a callback failed')}: {error!r}")
+
+    loop.set_exception_handler(handle)

@@ -218,7 +218,7 @@ class GroupCommit:
             self._commits.popleft()
         self._on_commit(commit)
 
-    def failed(self, write: PlannedWrite, error: Exception) -> None:
-        """A write failed. What became of the block is unknown; nothing is ever written or told after it."""
+    def failed(self, write: PlannedWrite | None, error: Exception) -> None:
+        """A write failed, or ``take``. What became of the block is unknown; nothing is written or told after it."""
         self.stop()
         self._on_failure(error)

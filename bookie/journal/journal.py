@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Final
 
 from tallybook.core.config import JournalSettings
-from tallybook.core.errors import DamagedFile, InvalidArgument, StorageError, check
+from tallybook.core.errors import DamagedFile, DiskFailed, InvalidArgument, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.rng import Rng
@@ -46,6 +46,12 @@ from .superblock_file import FILE_NAME, SuperblockFile, read_superblock
 
 PREPARED_AT_START: Final = 2
 """Segments made ready before ``start`` returns, so that the writer never waits for the first roll."""
+
+STALLED_SECONDS: Final = 60.0
+"""A device that keeps a record waiting for so long has failed, whatever becomes of its write later."""
+
+WATCH_SECONDS: Final = 5.0
+"""Between two looks at the device."""
 
 _TIMER_SLACK_SECONDS: Final = 0.001
 
@@ -195,7 +201,7 @@ class Journal:
         self._idle = asyncio.Event()
         self._unsealed = asyncio.Event()
         self._last_commit_seconds = 0.0
-        self._sealer: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     @staticmethod
     async def recover(disk: Disk, directory: str, settings: JournalSettings, rng: Rng) -> Recovered:
@@ -219,7 +225,10 @@ class Journal:
         for _ in range(PREPARED_AT_START):
             await self._keeper.prepare_next()
         self._keeper.run_in_background()
-        self._sealer = self._tasks.spawn(self._seal_in_silence(), name="journal-sealer", essential=True)
+        self._background = [
+            self._tasks.spawn(self._seal_in_silence(), name="journal-sealer", essential=True),
+            self._tasks.spawn(self._watch_device(), name="journal-watch", essential=True),
+        ]
 
     # -- writing --------------------------------------------------------------------------
 
@@ -336,8 +345,8 @@ class Journal:
         if self._closed:
             return
         self._closed = True
-        if self._sealer is not None:
-            self._sealer.cancel()
+        for task in self._background:
+            task.cancel()
         await self._pump.close()
         all_trimmed = self._failure is None and not self._queued_count and self._last_records <= self._keeper.facts.trim
         self._source.stop()
@@ -381,6 +390,24 @@ class Journal:
         self._source.stop()
         self._idle.set()
         self._on_failure(error)
+
+    async def _watch_device(self) -> None:
+        """A write that never returns raises nothing: end the journal once a record has waited too long.
+
+        Two looks in a row must say so. After a pause of the whole process the first one means nothing: the device
+        was not slow, nobody looked.
+        """
+        stalled = False
+        while self._failure is None:
+            await self._clock.sleep(WATCH_SECONDS)
+            age_seconds = self.oldest_queued_age_seconds()
+            if age_seconds <= STALLED_SECONDS:
+                stalled = False
+            elif stalled:
+                self._fail(DiskFailed(f"the journal's device has kept a record waiting for {age_seconds:.0f} seconds"))
+            else:
+                stalled = True
+        await asyncio.Event().wait()  # essential, so it may not end by itself; ``close`` ends it
 
     async def _seal_in_silence(self) -> None:
         """Once nothing was written for a while, have the last block vouched for."""

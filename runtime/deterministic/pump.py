@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from tallybook.core.errors import RequestTimeout, StorageError
+from tallybook.core.errors import InvariantViolation, RequestTimeout, StorageError
 from tallybook.runtime.disk import PlannedWrite, WriteSource
 from tallybook.runtime.rng import Rng
 
@@ -30,6 +30,7 @@ class SimPump:
         self._closing = False
         self.busy_seconds = 0.0
         self._killed = False
+        self._told = False
         self._task = self._loop.create_task(self._run(), name=f"pump {name}")
 
     @property
@@ -50,7 +51,7 @@ class SimPump:
             raise RequestTimeout(f"{self._task.get_name()} did not stop within {_CLOSE_SECONDS} s")
         self._deliver()
         if not self._task.cancelled():
-            self._task.result()  # a source that raised has ended it early
+            self._task.result()  # a source that raised when it was told of a failure
 
     def kill(self) -> None:
         """Stop as in a power loss: nothing more is written or told."""
@@ -61,7 +62,12 @@ class SimPump:
     async def _run(self) -> None:
         while not self._closing:
             self._work.clear()
-            write = self._source.take(self._buffer)
+            try:
+                write = self._source.take(self._buffer)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the source must hear of it
+                self._deliver()
+                self._fail(None, self._violation(error))
+                return
             if write is None:
                 await self._work.wait()
                 continue
@@ -71,8 +77,7 @@ class SimPump:
                 self.busy_seconds += self._loop.time() - began
             except StorageError as error:
                 self._deliver()
-                if not self._killed:
-                    self._source.failed(write, error)
+                self._fail(write, error)
                 return
             self._completed.append(write)
             self._loop.call_soon(self._deliver)
@@ -80,5 +85,20 @@ class SimPump:
                 await asyncio.sleep(0)
 
     def _deliver(self) -> None:
-        while self._completed and not self._killed:
-            self._source.done(self._completed.popleft())
+        try:
+            while self._completed and not self._killed and not self._told:
+                self._source.done(self._completed.popleft())
+        except Exception as error:  # noqa: BLE001 - it has missed a write: it must not hear of later ones
+            self._closing = True
+            self._work.set()
+            self._fail(None, self._violation(error))
+
+    def _fail(self, write: PlannedWrite | None, error: Exception) -> None:
+        if not self._told and not self._killed:
+            self._told = True
+            self._source.failed(write, error)
+
+    def _violation(self, cause: Exception) -> InvariantViolation:
+        violation = InvariantViolation(f"{self._task.get_name()}: its source raised {cause!r}")
+        violation.__cause__ = cause
+        return violation

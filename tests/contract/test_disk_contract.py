@@ -449,6 +449,8 @@ class Source:
     finished: list[object] = field(default_factory=list)
     errors: list[tuple[object, Exception]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    raising: dict[str, Exception] = field(default_factory=dict)
+    """What a method raises the next time it is called."""
 
     def put(self, file: DiskFile, offset: int, data: bytes, token: object) -> None:
         self.data[token] = data
@@ -457,6 +459,8 @@ class Source:
     def take(self, buffer: memoryview) -> PlannedWrite | None:
         if not self.ready:
             return None
+        if "take" in self.raising:
+            raise self.raising["take"]
         write = self.ready.popleft()
         buffer[: write.size] = self.data[write.token]
         self.taken.append(write.token)
@@ -464,12 +468,14 @@ class Source:
 
     def done(self, write: PlannedWrite) -> None:
         asyncio.get_running_loop()
+        if "done" in self.raising:
+            raise self.raising["done"]
         self.finished.append(write.token)
         self.changed.set()
 
-    def failed(self, write: PlannedWrite, error: Exception) -> None:
+    def failed(self, write: PlannedWrite | None, error: Exception) -> None:
         asyncio.get_running_loop()
-        self.errors.append((write.token, error))
+        self.errors.append((write and write.token, error))
         self.changed.set()
 
     async def until(self, finished: int = 0, failed: int = 0) -> None:
@@ -597,3 +603,28 @@ async def test_two_pumps_of_one_disk_do_not_mix(place: Place) -> None:
         await pump.close()
         assert await file.read(0, 20 * BLOCK_BYTES) == block(letter, 20)
         await file.close()
+
+
+@pytest.mark.parametrize("method", ["take", "done"])
+async def test_a_source_that_raises_hears_once_that_the_pump_has_stopped(place: Place, method: str) -> None:
+    """Nobody else would: a bookie whose journal's thread had ended would stay registered, and never ack again."""
+    file = await place.file("f", block(b"-", 3), durable=True)
+    source = Source()
+    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source.put(file, 0, block(b"a"), "good")
+    pump.kick()
+    await source.until(finished=1)
+    source.raising[method] = MemoryError("planted")
+    for index in (1, 2):
+        source.put(file, index * BLOCK_BYTES, block(b"b"), index)
+        pump.kick()
+    await source.until(failed=1)
+    source.raising.clear()
+    pump.kick()
+    await pump.close()
+    assert source.finished == ["good"]
+    [(token, error)] = source.errors
+    assert token is None
+    assert isinstance(error, InvariantViolation)
+    assert isinstance(error.__cause__, MemoryError)
+    await file.close()

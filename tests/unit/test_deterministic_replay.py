@@ -45,7 +45,7 @@ class Journal:
             if not durable.done():
                 durable.set_result(True)
 
-    def failed(self, write: PlannedWrite, error: Exception) -> None:
+    def failed(self, write: PlannedWrite | None, error: Exception) -> None:
         raise error
 
 

@@ -1,0 +1,77 @@
+"""A journal that stops without an error of the device: its thread dies, or a write never returns. The node ends."""
+
+import asyncio
+
+import pytest
+
+from tallybook.bookie.journal.group_commit import GroupCommit
+from tallybook.core.errors import InvariantViolation
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.process import end_on_broken_invariants
+from tallybook.sim.disk_bookie import DiskBookie, batch_of
+
+
+async def started(world: World) -> DiskBookie:
+    node = DiskBookie(SimDisk(world.rng), world.clock)
+    await node.boot()
+    await world.clock.sleep(1)
+    assert (await node.add(batch_of(0))).code == 0
+    return node
+
+
+@pytest.mark.parametrize("method", ["take", "done"])
+def test_a_defect_in_the_journals_own_thread_ends_the_node(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def planted(*_: object) -> None:
+        raise MemoryError("planted")
+
+    async def scenario(world: World) -> None:
+        node = await started(world)
+        monkeypatch.setattr(GroupCommit, method, planted)
+        answer = node.add(batch_of(1))
+        assert (await asyncio.wait_for(answer, 10)).code != 0
+        assert "planted" in node.failures[0]
+        await node.kill()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(50, False), (600, True)])
+def test_a_device_that_hangs_ends_the_node_after_a_minute(seconds: int, ends: bool) -> None:
+    async def scenario(world: World) -> None:
+        node = await started(world)
+        node.disk.fail("write", "journal/segment", error=None, delay_seconds=seconds)
+        answer = node.add(batch_of(1))
+        await world.clock.sleep(80)
+        assert answer.done()
+        assert bool(answer.result().code) == ends
+        assert bool(node.failures) == ends
+        assert all("kept a record waiting" in failure for failure in node.failures)
+        await node.kill()
+
+    run_seed(1, scenario, deadline_seconds=3600)
+
+
+def test_a_broken_invariant_that_nobody_handles_ends_the_process_and_another_error_does_not() -> None:
+    ended: list[str] = []
+
+    class Recorder:
+        def fail_safe(self, reason: str) -> None:
+            ended.append(reason)
+
+    def raises(error: Exception) -> None:
+        raise error
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        end_on_broken_invariants(loop, Recorder())
+        loop.call_soon(raises, ValueError("somebody's mistake"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert ended == []
+        loop.call_soon(raises, InvariantViolation("planted"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    [reason] = ended
+    assert "planted" in reason
