@@ -40,7 +40,9 @@ class ByteBudget:
             if granted.done() and not granted.cancelled():
                 self.give(size)
             else:
-                self._waiters.remove((size, granted))
+                if (size, granted) in self._waiters:
+                    # Not so if bytes were given back after the caller was cancelled, and before this runs.
+                    self._waiters.remove((size, granted))
                 self._grant()
             raise
 
