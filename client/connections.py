@@ -1,7 +1,7 @@
 """Connections to bookies: opened when first asked for, shared by all handles of a client, replaced when broken.
 
-The address and the present life of a bookie come from the membership, so a connection always
-leads to the bookie that is registered now. However many ask for one bookie at once, one
+The address and the present life of a bookie come from the membership, and are remembered: while
+that life goes on, reconnecting needs no metadata. However many ask for one bookie at once, one
 attempt is made; after an attempt that failed, everyone hears its error until a pause has
 passed.
 """
@@ -12,8 +12,8 @@ import asyncio
 from typing import NamedTuple
 
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import BookieUnavailable, TallybookError
-from tallybook.metadata.store import Membership
+from tallybook.core.errors import BookieUnavailable, MetadataUnavailable, TallybookError
+from tallybook.metadata.store import BookieInfo, Membership
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Transport
@@ -59,6 +59,7 @@ class BookieConnections:
         self._open: dict[str, BookieRpc] = {}
         self._opening: dict[str, asyncio.Task[BookieRpc]] = {}
         self._failed: dict[str, _Failure] = {}
+        self._known: dict[str, BookieInfo] = {}
         self._closed = False
 
     @property
@@ -106,9 +107,6 @@ class BookieConnections:
 
     async def _connect(self, bookie_id: str) -> BookieRpc:
         try:
-            broken = self._open.pop(bookie_id, None)
-            if broken is not None:
-                await broken.close()
             connection = await self._attempt(bookie_id)
         except TallybookError as error:
             pause_seconds = self._settings.reconnect_ms / 1000
@@ -121,13 +119,53 @@ class BookieConnections:
         return connection
 
     async def _attempt(self, bookie_id: str) -> BookieRpc:
-        info = (await self._membership.bookies()).get(bookie_id)
+        """Replace what is broken, within the connect timeout in all."""
+        timeout_seconds = self._settings.connect_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                broken = self._open.pop(bookie_id, None)
+                if broken is not None:
+                    await broken.close()
+                return await self._find(bookie_id, timeout_seconds / 2)
+        except TimeoutError:
+            reason = f"bookie {bookie_id} was not reached within {timeout_seconds} s"
+            raise BookieUnavailable(reason) from None
+
+    async def _find(self, bookie_id: str, patience_seconds: float) -> BookieRpc:
+        """Connect to where the bookie was last, and ask the membership only if it is not there any more.
+
+        So a lost connection comes back while the metadata store is away. The hello says whether it is still the same
+        life of the bookie.
+        """
+        known = self._known.get(bookie_id)
+        missed: TallybookError | None = None
+        if known is not None:
+            try:
+                async with asyncio.timeout(patience_seconds):
+                    return await self._open_at(known)
+            except TimeoutError:
+                missed = BookieUnavailable(f"{bookie_id} does not answer at {known.address}")
+            except TallybookError as error:
+                # Whoever answers there now, with whatever reason, may be another one.
+                missed = error
+        try:
+            info = (await self._membership.bookies()).get(bookie_id)
+        except MetadataUnavailable as error:
+            raise missed or error from None
         if info is None:
-            raise BookieUnavailable(f"bookie {bookie_id} is not registered")
+            self._known.pop(bookie_id, None)
+            raise missed or BookieUnavailable(f"bookie {bookie_id} is not registered")
+        if missed and known and (info.address, info.incarnation) == (known.address, known.incarnation):
+            raise missed
+        connection = await self._open_at(info)
+        self._known[bookie_id] = info
+        return connection
+
+    async def _open_at(self, info: BookieInfo) -> BookieRpc:
         return await open_bookie(
             self._transport,
             info.address,
-            bookie_id=bookie_id,
+            bookie_id=info.bookie_id,
             expected=info.incarnation,
             settings=self._settings,
             tasks=self._tasks,

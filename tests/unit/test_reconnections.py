@@ -1,0 +1,165 @@
+"""Reconnecting to a bookie that was reached before: without the metadata store where possible, never without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tallybook.client import connections
+from tallybook.client.connections import BookieConnections
+from tallybook.core.answers import Incarnation
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import BookieUnavailable, InvalidConfig, MetadataUnavailable, StaleIncarnation
+from tallybook.metadata.store import BookieInfo
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.tasks import Tasks
+
+SETTINGS = ClientSettings(connect_timeout_ms=3000, reconnect_ms=500)
+
+
+class Connection:
+    """What stands for an open connection."""
+
+    broken = False
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+class Street:
+    """Who answers where, and a membership that can be away, or slow."""
+
+    def __init__(self, world: World) -> None:
+        self.clock = world.clock
+        self.tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+        self.living: dict[str, Incarnation] = {}
+        self.silent: set[str] = set()
+        self.strangers: set[str] = set()
+        self.registered: dict[str, BookieInfo] = {}
+        self.away = False
+        self.slow = False
+        self.asked = 0
+        self.pool = BookieConnections(object(), self, SETTINGS, world.clock, self.tasks)  # type: ignore[arg-type]
+
+    def move_in(self, address: str, boot: int) -> None:
+        """Let this life of the bookie answer at ``address``, and register there."""
+        self.living[address] = Incarnation("directory", boot)
+        self.registered["b1"] = BookieInfo("b1", address, self.living[address])
+
+    async def bookies(self) -> dict[str, BookieInfo]:
+        self.asked += 1
+        if self.slow:
+            await self.clock.sleep(100)
+        if self.away:
+            raise MetadataUnavailable("away")
+        return dict(self.registered)
+
+    async def open(self, address: str, expected: Incarnation) -> Connection:
+        if address in self.silent:
+            await self.clock.sleep(100)
+        if address in self.strangers:
+            raise InvalidConfig("a bookie of another cluster")
+        if address not in self.living:
+            raise BookieUnavailable("nobody there")
+        if self.living[address] != expected:
+            raise StaleIncarnation("another life")
+        return Connection(address)
+
+    async def reached_again(self) -> Connection:
+        """Lose the connection, and ask for another one."""
+        held: Any = await self.pool.get("b1")
+        held.broken = True
+        return await self.pool.get("b1")  # type: ignore[return-value]
+
+
+@pytest.fixture
+def street() -> Iterator[Callable[[Any], None]]:
+    """``street(test)`` runs ``test`` in a street of its own, in virtual time."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def play(test: Any) -> None:
+            async def scene(world: World) -> None:
+                made = Street(world)
+
+                async def open_bookie(
+                    transport: object, address: str, *, expected: Incarnation, **_: object
+                ) -> Connection:
+                    return await made.open(address, expected)
+
+                patch.setattr(connections, "open_bookie", open_bookie)
+                made.move_in("first:1", 1)
+                await test(made)
+                await made.pool.close()
+                await made.tasks.close()
+
+            run_seed(1, scene, deadline_seconds=600)
+
+        yield play
+
+
+def test_a_lost_connection_comes_back_while_the_metadata_store_is_away(street: Callable[[Any], None]) -> None:
+    async def scene(town: Street) -> None:
+        await town.pool.get("b1")
+        town.away = town.slow = True
+        assert (await town.reached_again()).address == "first:1"
+        assert town.asked == 1
+
+    street(scene)
+
+
+def test_a_bookie_that_moved_is_found_by_the_membership(street: Callable[[Any], None]) -> None:
+    async def scene(town: Street) -> None:
+        await town.pool.get("b1")
+        del town.living["first:1"]
+        town.move_in("second:1", 2)
+        assert (await town.reached_again()).address == "second:1"
+        town.living["second:1"] = Incarnation("directory", 3)
+        town.move_in("second:1", 3)
+        assert (await town.reached_again()).address == "second:1"
+
+    street(scene)
+
+
+@pytest.mark.parametrize("left_behind", ["silent", "strangers"])
+def test_whoever_answers_at_the_old_address_does_not_hide_the_new_one(
+    street: Callable[[Any], None], left_behind: str
+) -> None:
+    async def scene(town: Street) -> None:
+        await town.pool.get("b1")
+        getattr(town, left_behind).add("first:1")
+        town.move_in("second:1", 2)
+        assert (await town.reached_again()).address == "second:1"
+
+    street(scene)
+
+
+def test_the_whole_attempt_ends_within_the_connect_timeout(street: Callable[[Any], None]) -> None:
+    async def scene(town: Street) -> None:
+        await town.pool.get("b1")
+        town.silent.add("first:1")
+        town.slow = True
+        began = town.clock.monotonic()
+        with pytest.raises(BookieUnavailable):
+            await town.reached_again()
+        assert town.clock.monotonic() - began <= 3.1
+
+    street(scene)
+
+
+def test_a_bookie_that_went_away_says_why_it_was_not_reached(street: Callable[[Any], None]) -> None:
+    async def scene(town: Street) -> None:
+        await town.pool.get("b1")
+        del town.living["first:1"]
+        with pytest.raises(BookieUnavailable, match="nobody there"):
+            await town.reached_again()
+        await town.clock.sleep(1)
+        town.away = True
+        with pytest.raises(BookieUnavailable, match="nobody there"):
+            await town.pool.get("b1")
+
+    street(scene)
