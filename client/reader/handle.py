@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     EntryUnknown,
     InvalidArgument,
     InvalidBatch,
+    MetadataUnavailable,
     PeerError,
     ReadBeyondLac,
     StorageError,
@@ -34,9 +35,15 @@ from tallybook.runtime.tasks import Tasks
 from ..bookie_port import BookieConnection
 from ..ports import Connections
 from .lac import highest_lac, wait_for_lac
-from .machine import ReadAttempt, replica_order
+from .machine import FailedLately, ReadAttempt, replica_order
 
 T = TypeVar("T")
+
+FAILURE_HELD_S: Final = 30.0
+"""How long a bookie that did not answer a read is asked last."""
+
+METADATA_AGE_S: Final = 30.0
+"""Age at which a tail reads the metadata again although nothing told of a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,16 @@ class ReaderContext:
     """Told of a bad copy: bookie id, ledger id, entry id, error."""
 
 
+@dataclass(slots=True)
+class _Tail:
+    """What one tail knows of the metadata."""
+
+    watch: LedgerWatch
+    read_at: float
+    changed: bool = False
+    """Told of a change that was not read yet."""
+
+
 class LedgerReader:
     """Reads one ledger up to its last add confirmed (LAC), which never falls."""
 
@@ -65,6 +82,7 @@ class LedgerReader:
         self._digest_key = digest_key
         self._lac = metadata.last_entry_id if metadata.closed else lac
         self._preferred: str | None = None
+        self._failed = FailedLately(FAILURE_HELD_S)
 
     @property
     def id(self) -> int:
@@ -129,6 +147,10 @@ class LedgerReader:
             As ``read``.
         """
         self._check_range(entry_id, entry_id)
+        if self._digest_key is not None:
+            # Only the whole batch carries the digest that a bookie cannot forge.
+            header, batch = (await self._fetch(entry_id, entry_id))[0]
+            return entries(batch, header, entry_id, entry_id)[0]
 
         async def ask(connection: BookieConnection) -> Entry:
             found = await connection.read_entry(self.id, entry_id)
@@ -210,12 +232,16 @@ class LedgerReader:
                 attempt.failed(bookie_id, error)
                 if isinstance(error, EntryCorrupt | EntryUnknown):
                     self._context.report(bookie_id, self.id, entry_id, error)
+                elif isinstance(error, PeerError):
+                    self._failed.note(bookie_id, self._context.clock.monotonic())
                 continue
             self._preferred = bookie_id
+            self._failed.forgive(bookie_id)
             return result
 
     def _attempt(self, entry_id: int) -> ReadAttempt:
-        order = replica_order(self._metadata.bookies_of(entry_id), self._preferred)
+        failed = self._failed.now(self._context.clock.monotonic())
+        order = replica_order(self._metadata.bookies_of(entry_id), self._preferred, failed)
         return ReadAttempt(self.id, entry_id, order)
 
     async def _refreshed(self) -> bool:
@@ -270,7 +296,7 @@ class LedgerReader:
             As ``read``; NoSuchLedger when the ledger is deleted meanwhile.
         """
         position = check_entry_id(first)
-        watch = self._context.watch(self.id)
+        tail = _Tail(self._context.watch(self.id), self._context.clock.monotonic())
         try:
             while True:
                 if position <= self._lac:
@@ -281,29 +307,48 @@ class LedgerReader:
                 elif self._metadata.closed:
                     return
                 else:
-                    await self._wait_for_more(watch)
+                    await self._wait_for_more(tail)
         finally:
-            await watch.close()
+            await tail.watch.close()
 
-    async def _wait_for_more(self, watch: LedgerWatch) -> None:
+    async def _wait_for_more(self, tail: _Tail) -> None:
         """Return when the LAC moved, the metadata may have changed, or the poll ended."""
         check(not self._metadata.closed, f"ledger {self.id}: waiting for more of a closed ledger")
-        answer = await wait_for_lac(
+        clock = self._context.clock
+        news = await wait_for_lac(
             self._metadata,
             self._context.connections,
             above=self._lac,
             timeout_ms=self._context.settings.tail_wait_ms,
-            changed=watch,
-            clock=self._context.clock,
+            changed=tail.watch,
+            clock=clock,
             tasks=self._context.tasks,
             retry_s=self._context.settings.reconnect_ms / 1000,
         )
-        moved = answer is not None and answer.lac > self._lac
-        if answer is not None:
-            self._seen(answer.lac)
-        if moved:
+        tail.changed = tail.changed or news.metadata_changed
+        before = self._lac
+        if news.answer is not None:
+            self._seen(news.answer.lac)
+        if self._lac > before:
             return
-        await self.refresh()
-        if answer is not None and answer.fenced and not self._metadata.closed:
-            # A recovery is under way; a fenced bookie answers at once, so pause before asking again.
-            await self._context.clock.sleep(self._context.settings.reconnect_ms / 1000)
+        fenced = news.answer is not None and news.answer.fenced
+        if not (tail.changed or fenced or clock.monotonic() - tail.read_at >= METADATA_AGE_S):
+            return
+        try:
+            await self.refresh()
+        except MetadataUnavailable:
+            # Nothing is known to have changed. The bookies still tell of new entries.
+            await clock.sleep(self._context.settings.reconnect_ms / 1000)
+            return
+        tail.changed, tail.read_at = False, clock.monotonic()
+        if fenced and not self._metadata.closed:
+            await self._wait_for_recovery(tail)
+
+    async def _wait_for_recovery(self, tail: _Tail) -> None:
+        """A recovery is under way. Fenced bookies answer every poll at once, so wait for the metadata instead."""
+        try:
+            async with asyncio.timeout(self._context.settings.tail_wait_ms / 1000):
+                await tail.watch.changed()
+        except TimeoutError:
+            return
+        tail.changed = True

@@ -7,6 +7,7 @@ as certain once members of every write set gave one, because then every ack quor
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, EntryAbsent, PeerError, StorageError
@@ -17,6 +18,14 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
 from ..ports import Connections
+
+
+class TailNews(NamedTuple):
+    """Why a wait at the tail of a ledger ended. Neither: the poll did."""
+
+    answer: LacAnswer | None
+    """The best that a bookie told."""
+    metadata_changed: bool
 
 
 async def highest_lac(metadata: LedgerMetadata, connections: Connections) -> int:
@@ -57,11 +66,11 @@ async def wait_for_lac(
     clock: Clock,
     tasks: Tasks,
     retry_s: float,
-) -> LacAnswer | None:
+) -> TailNews:
     """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed.
 
     All bookies of the last fragment are asked, because any one of them may be cut off from the
-    writer. ``None`` means: look at the metadata.
+    writer.
     """
 
     async def poll(bookie_id: str) -> LacAnswer | None:
@@ -73,20 +82,23 @@ async def wait_for_lac(
             await clock.sleep(max(retry_s, timeout_ms / 1000))
             return None
 
-    async def watch() -> LacAnswer | None:
-        await changed.changed()
-        return None
-
     name = f"tail-{metadata.ledger_id}"
     polls = [tasks.spawn(poll(bookie_id), name=name) for bookie_id in metadata.last_fragment.bookies]
-    waiting = [*polls, tasks.spawn(watch(), name=name)]
+    change = tasks.spawn(_change(changed), name=name)
+    waiting = [*polls, change]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         # In the order of the ensemble, so that the same run always takes the same answer.
         finished = [poll.result() for poll in polls if poll.done()]
         answers = [answer for answer in finished if answer is not None]
-        return max(answers, key=lambda answer: (answer.lac, answer.fenced), default=None)
+        best = max(answers, key=lambda answer: (answer.lac, answer.fenced), default=None)
+        return TailNews(best, change.done())
     finally:
         for future in waiting:
             future.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _change(watch: LedgerWatch) -> LacAnswer | None:
+    await watch.changed()
+    return None

@@ -8,10 +8,10 @@ older than a repair, so they are read again once before the entry is called miss
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from tallybook.core.errors import DataMissing, EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, TallybookError
+from tallybook.core.errors import Busy, DataMissing, EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, TallybookError
 
 _SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, PeerError, EntryAbsent)
 """Most serious first. A damaged copy is worse than an unreachable one, which may still be good."""
@@ -56,12 +56,43 @@ class ReadAttempt:
         for kind in _SERIOUSNESS:
             for error in self.errors.values():
                 if isinstance(error, kind):
-                    return type(error)(f"{what}: no replica has a good copy: {told}")
+                    return _retold(error, f"{what}: no replica has a good copy: {told}")
         return next(iter(self.errors.values()))
 
 
-def replica_order(write_set: Sequence[str], preferred: str | None) -> list[str]:
-    """Bookies of a write set in the order to ask them: the one that served last comes first."""
-    if preferred is not None and preferred in write_set:
-        return [preferred, *(bookie_id for bookie_id in write_set if bookie_id != preferred)]
-    return list(write_set)
+def _retold(error: TallybookError, message: str) -> TallybookError:
+    if isinstance(error, Busy):
+        return Busy(message, retry_after_ms=error.retry_after_ms)
+    return type(error)(message)
+
+
+class FailedLately:
+    """Bookies that did not answer a short while ago, and so are asked last.
+
+    Without this memory every stripe of a range would wait once more for the same silent bookie.
+
+    Args:
+        expiry_s: how long a failure is held against a bookie.
+    """
+
+    def __init__(self, expiry_s: float) -> None:
+        self._expiry_s = expiry_s
+        self._until: dict[str, float] = {}
+
+    def note(self, bookie_id: str, now: float) -> None:
+        """It did not answer."""
+        self._until[bookie_id] = now + self._expiry_s
+
+    def forgive(self, bookie_id: str) -> None:
+        """It answered."""
+        self._until.pop(bookie_id, None)
+
+    def now(self, now: float) -> set[str]:
+        """Whom a failure is still held against."""
+        self._until = {bookie_id: until for bookie_id, until in self._until.items() if until > now}
+        return set(self._until)
+
+
+def replica_order(write_set: Sequence[str], preferred: str | None, failed: Collection[str] = ()) -> list[str]:
+    """Bookies of a write set in the order to ask them: the one that served last, others, those that failed lately."""
+    return sorted(write_set, key=lambda bookie_id: (bookie_id in failed, bookie_id != preferred))

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from tallybook.client.budget import ByteBudget
 from tallybook.client.placement import choose_ensemble
-from tallybook.client.reader.machine import ReadAttempt, replica_order
+from tallybook.client.reader.machine import FailedLately, ReadAttempt, replica_order
 from tallybook.client.writer.accumulator import Accumulator
 from tallybook.client.writer.pending import AppendGroup
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import (
     BookieUnavailable,
+    Busy,
     DataMissing,
     EntryAbsent,
     EntryCorrupt,
@@ -119,6 +120,19 @@ async def test_a_cancelled_wait_gives_its_place_away() -> None:
     assert budget.taken_bytes == 50
 
 
+async def test_a_wait_cancelled_as_bytes_come_back_ends_as_cancelled_and_loses_none() -> None:
+    budget = ByteBudget(100)
+    await budget.take(100)
+    waiting = asyncio.ensure_future(budget.take(80))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    budget.give(100)
+    (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError)
+    assert budget.taken_bytes == 0
+    assert budget.try_take(100)
+
+
 async def test_one_piece_above_the_whole_budget_passes_alone() -> None:
     budget = ByteBudget(100)
     await budget.take(500)
@@ -158,6 +172,24 @@ def test_the_replica_that_served_last_is_asked_first() -> None:
     assert replica_order(["a", "b", "c"], "b") == ["b", "a", "c"]
     assert replica_order(["a", "b", "c"], "elsewhere") == ["a", "b", "c"]
     assert replica_order(["a", "b", "c"], None) == ["a", "b", "c"]
+
+
+def test_replicas_that_failed_lately_are_asked_last_until_it_is_forgotten_or_they_answer() -> None:
+    failed = FailedLately(30.0)
+    failed.note("a", now=0.0)
+    failed.note("b", now=5.0)
+    assert replica_order(["a", "b", "c"], "a", failed.now(10.0)) == ["c", "a", "b"]
+    failed.forgive("b")
+    assert failed.now(29.0) == {"a"}
+    assert failed.now(30.0) == set()
+
+
+def test_a_busy_verdict_keeps_the_hint_when_to_come_back() -> None:
+    attempt = ReadAttempt(1, 5, ["a"])
+    attempt.failed("a", Busy("later", retry_after_ms=250))
+    verdict = attempt.verdict()
+    assert isinstance(verdict, Busy)
+    assert verdict.retry_after_ms == 250
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,226 @@
+"""Readers on virtual time: tails through recoveries, deletions and outages; bookies that lie, or hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.batch import Entry, EntrySlice, cut_entry, decode_header, encode_batch
+from tallybook.core.errors import BookieUnavailable, EntryCorrupt, NoSuchLedger
+from tallybook.metadata.faulty import Fault, FaultyStore
+from tallybook.metadata.model import DigestType
+from tallybook.metadata.store import MetadataStore
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+
+
+class Outage:
+    """A metadata store that one client cannot reach while ``on``; how often it read linearizably."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.reads = 0
+
+    def next(self, operation: str) -> Fault | None:
+        self.reads += operation == "read_ledger"
+        return Fault.UNAVAILABLE if self.on and operation != "changed" else None
+
+
+class Tail:
+    """A tail in the background, of a reader in a client of its own."""
+
+    def __init__(self, cluster: MemoryCluster, ledger_id: int) -> None:
+        self.cluster = cluster
+        self.ledger_id = ledger_id
+        self.outage = Outage()
+        self.seen: list[bytes] = []
+        self.task = asyncio.ensure_future(self._follow())
+
+    async def _follow(self) -> None:
+        def through(store: MetadataStore) -> MetadataStore:
+            return FaultyStore(store, self.outage, self.cluster.world.clock)
+
+        async with self.cluster.client(SMALL, seen_through=through) as client:
+            reader = await client.open_ledger(self.ledger_id, recover=False)
+            async for entry in reader.tail():
+                self.seen.append(entry.payload)
+
+    async def until(self, payloads: list[bytes]) -> None:
+        await eventually(lambda: self.seen == payloads, self.cluster)
+
+
+@scenario()
+async def test_a_tail_follows_through_a_recovery_to_the_end_it_settles(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(30))
+    for payload in lines(5, 30):
+        ledger.append_nowait(payload)
+    async with cluster.client(SMALL) as other:
+        closed = await other.recover_ledger(ledger.id)
+    await tail.task
+    assert tail.seen == lines(closed.last_entry_id + 1)
+
+
+@scenario()
+async def test_a_tail_of_a_ledger_that_stays_in_recovery_waits_without_hammering(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await cluster.world.clock.sleep(1)
+    ledger.abandon()
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    for bookie in cluster.bookies.values():
+        await bookie.fence(ledger.id, b"")
+    await cluster.world.clock.sleep(1)
+    before = tail.outage.reads
+    await cluster.world.clock.sleep(60)
+    assert tail.outage.reads - before < 30
+    await client.recover_ledger(ledger.id)
+    await tail.task
+    assert tail.seen == lines(10)
+
+
+@scenario()
+async def test_an_idle_tail_leaves_the_metadata_store_alone(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    before = tail.outage.reads
+    await cluster.world.clock.sleep(120)
+    assert tail.outage.reads - before <= 5
+    await ledger.close()
+    await tail.task
+
+
+@scenario()
+async def test_a_tail_of_a_ledger_that_is_deleted_says_so(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    await client.delete_ledger(ledger.id)
+    with pytest.raises(NoSuchLedger):
+        await tail.task
+
+
+@scenario()
+async def test_a_tail_goes_on_with_one_bookie_dead(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    cluster.bookies[ledger.metadata.last_fragment.bookies[0]].kill()
+    for start in range(10, 50, 10):
+        await ledger.append_many(lines(10, start))
+        await cluster.world.clock.sleep(3)
+        assert tail.seen == lines(start + 10)
+    await ledger.close()
+    await tail.task
+    assert tail.seen == lines(50)
+
+
+@scenario()
+async def test_a_tail_outlasts_an_outage_of_the_metadata_store(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    tail.outage.on = True
+    await cluster.world.clock.sleep(60)
+    await ledger.append_many(lines(10, 10))
+    await tail.until(lines(20))
+    await ledger.close()
+    await cluster.world.clock.sleep(20)
+    assert not tail.task.done(), "it cannot know of the close yet"
+    tail.outage.on = False
+    await asyncio.wait_for(tail.task, 30)
+    assert tail.seen == lines(20)
+
+
+@scenario()
+async def test_an_abandoned_tail_leaves_nothing_behind(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await cluster.world.clock.sleep(1)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    tail: AsyncIterator[Entry] = reader.tail(10)
+    waiting = asyncio.ensure_future(anext(tail))
+    await cluster.world.clock.sleep(1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    # The next long poll of the same reader is in order, and so is the ledger.
+    tail = reader.tail(10)
+    waiting = asyncio.ensure_future(anext(tail))
+    await ledger.append(b"more")
+    assert (await waiting).payload == b"more"
+    await ledger.close()
+    assert [entry async for entry in tail] == []
+
+
+@scenario()
+async def test_a_reader_that_does_not_recover_needs_coverage_to_open(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await cluster.world.clock.sleep(1)
+    names = ledger.metadata.last_fragment.bookies
+    cluster.bookies[names[0]].kill()
+    assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
+    cluster.bookies[names[1]].kill()
+    with pytest.raises(BookieUnavailable, match=f"no answer from .*{names[1]}"):
+        await client.open_ledger(ledger.id, recover=False)
+    cluster.bookies[names[0]].restart()
+    assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
+
+
+@scenario()
+async def test_one_entry_of_an_hmac_ledger_is_checked_as_well_as_a_range(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """A lying bookie can make a checksum for any bytes, but not the digest."""
+    async with await client.create_ledger(digest=DigestType.HMAC_SHA256, password=b"key") as ledger:
+        await ledger.append_many(lines(5))
+    names = ledger.metadata.last_fragment.bookies
+    good = cluster.bookies[names[0]].durable_batches(ledger.id)[0]
+    header = decode_header(good)
+    forged = encode_batch(
+        ledger.id, 0, [b"forged"] * header.entry_count, lac=header.lac, ledger_length=header.ledger_length,
+        written_at_us=0, digest_key=b"not the ledger's",
+    )  # fmt: skip
+
+    async def lie(ledger_id: int, entry_id: int) -> EntrySlice:
+        return cut_entry(forged, decode_header(forged), entry_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(cluster.bookies[name], "read_entry", lie)
+        reader = await client.open_ledger(ledger.id, password=b"key")
+        assert [(await reader.read_entry(index)).payload for index in range(5)] == lines(5)
+    for name in names:
+        cluster.bookies[name].faults.rot(ledger.id, 0)
+    with pytest.raises(EntryCorrupt):
+        await reader.read_entry(2)
+
+
+@scenario(bookies=4)
+async def test_a_striped_range_waits_for_a_bookie_that_hangs_only_once(cluster: MemoryCluster, client: Client) -> None:
+    async with await client.create_ledger(ensemble=4, write_quorum=2, ack_quorum=2, stripe_entries=5) as ledger:
+        await ledger.append_many(lines(200))
+    reader: LedgerReader = await client.open_ledger(ledger.id)
+    hanging = cluster.bookies[ledger.metadata.last_fragment.bookies[0]]
+    hanging.pause()
+    began = cluster.world.clock.monotonic()
+    assert [entry.payload async for entry in reader.read(0, 199)] == lines(200)
+    assert cluster.world.clock.monotonic() - began < 2 * 5.0 + 1
+    hanging.resume()
+    # It is asked last for a while, not for ever.
+    await cluster.world.clock.sleep(60)
+    assert await read_all(client, ledger.id) == lines(200)
