@@ -172,7 +172,10 @@ class _Assembly:
             log.info("replayed %d journal records", replay.record_count)
         fail_safe = FailSafe(self._world.fail_safe)
         journal = await recovered.start(
-            self._world.clock, self._world.tasks, lambda error: fail_safe.trip(f"the journal failed: {error!r}")
+            self._world.clock,
+            self._world.tasks,
+            lambda error: fail_safe.trip(f"the journal failed: {error!r}"),
+            min_free_bytes=self._settings.storage.min_free_bytes,
         )
         try:
             await self._directory.begin_journal(self._world.disk)

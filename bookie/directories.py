@@ -27,12 +27,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tallybook.core.config import BookieSettings
+from tallybook.core.config import BookieSettings, JournalSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, MetadataConflict
 from tallybook.runtime.disk import DirectoryLock, Disk
 from tallybook.runtime.rng import Rng
 
 from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
+from .journal.format import segment_file_name
 from .limbo import Limbo, load_limbo, store_limbo
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
@@ -132,7 +133,7 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
     lock = await directory.lock()
     try:
-        await directory.check_space(settings.storage.min_free_bytes)
+        await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
         journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
     except BaseException:
@@ -198,12 +199,33 @@ class _Directory:
             raise type(error)(f"data directory {root} cannot be written: {error}") from error
         return lock
 
-    async def check_space(self, min_free_bytes: int) -> None:
-        """Refuse to start where the first checkpoint might already fail."""
-        free_bytes = (await self._disk.space(self.layout.root)).free_bytes
-        if free_bytes < min_free_bytes:
-            root = self.layout.root
-            raise DiskFull(f"data directory {root} has {free_bytes} bytes free, {min_free_bytes} are needed")
+    async def check_space(self, settings: BookieSettings) -> None:
+        """Refuse to start where the first checkpoint might already fail, once the journal has its size."""
+        root, journal, min_free_bytes = self.layout.root, settings.journal, settings.storage.min_free_bytes
+        free_bytes = (await self._disk.space(root)).free_bytes
+        growth_bytes = await self._journal_growth_bytes(journal)
+        if free_bytes < min_free_bytes + growth_bytes:
+            raise DiskFull(
+                f"data directory {root} has {free_bytes} bytes free, {min_free_bytes + growth_bytes} are needed: "
+                f"{min_free_bytes} to be left free (storage.min_free_bytes) and {growth_bytes} for the journal "
+                f"({journal.segment_count} segments of {journal.segment_bytes})"
+            )
+
+    async def _journal_growth_bytes(self, journal: JournalSettings) -> int:
+        """What the segments of the journal have yet to take."""
+        growth_bytes = 0
+        for slot in range(journal.segment_count):
+            try:
+                file = await self._disk.open(f"{self.layout.journal}/{segment_file_name(slot)}", writable=False)
+            except FileNotFoundError:
+                size = 0
+            else:
+                try:
+                    size = await file.size()
+                finally:
+                    await file.close()
+            growth_bytes += max(0, journal.segment_bytes - size)
+        return growth_bytes
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
         """The identity of the directory, made or finished first where it is fresh."""

@@ -70,7 +70,7 @@ class StorageSettings(Settings):
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(2, description="Threads that read entry logs.")
-    min_free_bytes: Size = Field(_size(256 * MIB), description="Free disk space below which a bookie will not start.")
+    min_free_bytes: Size = Field(_size(256 * MIB), description="Disk space that the journal and a start leave free.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

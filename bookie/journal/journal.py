@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from tallybook.core.config import JournalSettings
@@ -97,7 +98,9 @@ class Recovered:
         async for record in read_records(self._disk, self._facts, self._findings.runs):
             yield record
 
-    async def start(self, clock: Clock, tasks: Tasks, on_failure: Callable[[Exception], None]) -> Journal:
+    async def start(
+        self, clock: Clock, tasks: Tasks, on_failure: Callable[[Exception], None], *, min_free_bytes: int = 0
+    ) -> Journal:
         """Forget what was replayed, which the caller has checkpointed, and begin to write.
 
         The new boot counter is durable before anything else happens. Writing begins in a new
@@ -107,6 +110,7 @@ class Recovered:
 
         Args:
             on_failure: called once, on the loop, when the journal has failed.
+            min_free_bytes: room on the disk that the journal does not take. Only its first segments always do.
 
         Raises:
             DiskFull, DiskFailed: it cannot start; everything is as it was, or as after a crash.
@@ -119,7 +123,12 @@ class Recovered:
             undo.push_async_callback(superblock.close)
             files = await SegmentFiles.open(self._disk, self._directory, superblock.facts.geometry)
             undo.push_async_callback(files.close)
-            journal = Journal(self._disk, self._settings, superblock, files, clock, tasks, on_failure)
+
+            async def free_bytes() -> int:
+                return (await self._disk.space(self._directory)).free_bytes
+
+            keeper = partial(Keeper, superblock, files, clock, tasks, free_bytes, min_free_bytes)
+            journal = Journal(self._disk, self._settings, superblock.facts, keeper, clock, tasks, on_failure)
             undo.pop_all()
             undo.push_async_callback(journal.close, clean=False)
             await journal.begin()
@@ -162,20 +171,19 @@ class Journal:
         self,
         disk: Disk,
         settings: JournalSettings,
-        superblock: SuperblockFile,
-        files: SegmentFiles,
+        facts: Superblock,
+        make_keeper: Callable[[Callable[[], None], Callable[[Exception], None]], Keeper],
         clock: Clock,
         tasks: Tasks,
         on_failure: Callable[[Exception], None],
     ) -> None:
-        facts = superblock.facts
         self._clock = clock
         self._tasks = tasks
         self._on_failure = on_failure
         self._ring = Ring(facts.geometry, settings.max_commit_bytes)
         self._max_body_bytes = self._ring.max_body_bytes
         self._seal_after_seconds = settings.seal_after_ms / 1000
-        self._keeper = Keeper(superblock, files, clock, tasks, self._kick, self._fail)
+        self._keeper = make_keeper(self._kick, self._fail)
         self._source = GroupCommit(
             instance=facts.instance,
             begin=facts.begin,

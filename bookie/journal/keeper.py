@@ -15,8 +15,9 @@ The order that keeps the journal safe, for every segment:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,9 +27,11 @@ from tallybook.runtime.tasks import Tasks
 
 from .format import Mark
 from .group_commit import Segment
-from .segments import SegmentFiles
+from .segments import FILL_PIECE_BYTES, SegmentFiles
 from .superblock import Superblock
 from .superblock_file import SuperblockFile
+
+log = logging.getLogger(__name__)
 
 FILL_PAUSE_SECONDS: Final = 0.001
 """Between two pieces of zeros: leaves most of the device to the journal's own writes."""
@@ -41,6 +44,8 @@ class Keeper:
     """Owner of the superblock and of the segment files.
 
     Args:
+        free_bytes: how much room the file system has.
+        min_free_bytes: how much of it is left alone; a file grows no further than that.
         on_ready: called on the loop when ``ready`` has one more segment.
         on_failure: called on the loop when a write failed; nothing is written after it.
     """
@@ -51,6 +56,8 @@ class Keeper:
         files: SegmentFiles,
         clock: Clock,
         tasks: Tasks,
+        free_bytes: Callable[[], Awaitable[int]],
+        min_free_bytes: int,
         on_ready: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -58,6 +65,9 @@ class Keeper:
         self._files = files
         self._clock = clock
         self._tasks = tasks
+        self._free_bytes = free_bytes
+        self._min_free_bytes = min_free_bytes
+        self._told_full = False
         self._on_ready = on_ready
         self._on_failure = on_failure
         self._lock = asyncio.Lock()
@@ -161,12 +171,31 @@ class Keeper:
         while more:
             pause_seconds = FILL_PAUSE_SECONDS
             try:
-                more = await self._fill_piece(segment)
+                if await self._may_grow(segment):
+                    more = await self._fill_piece(segment)
+                else:
+                    pause_seconds = FULL_PAUSE_SECONDS
             except DiskFull:
                 # Only a file that never held anything grows: the ring stays smaller until there is space.
                 pause_seconds = FULL_PAUSE_SECONDS
             if more:
                 await self._clock.sleep(pause_seconds)
+
+    async def _may_grow(self, segment: int) -> bool:
+        """Whether the file of ``segment``, if it still grows, leaves the room alone that checkpoints need."""
+        if not self._min_free_bytes or self._files.is_filled(segment):
+            return True
+        free_bytes = await self._free_bytes()
+        full = free_bytes < self._min_free_bytes + FILL_PIECE_BYTES
+        if full and not self._told_full:
+            log.warning(
+                "the journal stays smaller than configured: segment %d finds %d bytes free, and %d are left alone",
+                segment,
+                free_bytes,
+                self._min_free_bytes,
+            )
+        self._told_full = full
+        return not full
 
     def _next_is_free(self) -> bool:
         """Whether the file of the next segment holds nothing that replay would need."""

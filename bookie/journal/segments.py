@@ -57,6 +57,10 @@ class SegmentFiles:
             undo.pop_all()
         return cls(files, filled, geometry)
 
+    def is_filled(self, segment: int) -> bool:
+        """Whether the file of ``segment`` has its full size."""
+        return self._filled_bytes[segment % self._geometry.segment_count] == self._geometry.segment_bytes
+
     async def fill_piece(self, segment: int) -> bool:
         """Write the next piece of zeros, if the file of ``segment`` was never filled to its end.
 

@@ -222,10 +222,13 @@ async def test_a_directory_that_cannot_be_written_is_refused_in_one_sentence() -
 
 
 async def test_a_directory_with_too_little_room_is_refused_in_one_sentence() -> None:
-    disk, registry = SimDisk(capacity_bytes=1 << 20), Registry()
+    disk, registry = SimDisk(capacity_bytes=1 << 30), Registry()
     await start(disk, registry, min_free_bytes=1000)
-    with pytest.raises(DiskFull, match=f"{ROOT} has .* bytes free, {1 << 21} are needed"):
-        await start(disk, registry, min_free_bytes=1 << 21)
+    needed = (
+        rf"{3 << 29} are needed: {1 << 30} to be left free .* and {1 << 29} for the journal \(8 segments of {1 << 26}\)"
+    )
+    with pytest.raises(DiskFull, match=rf"{ROOT} has \d+ bytes free, {needed}"):
+        await start(disk, registry, min_free_bytes=1 << 30)
 
 
 async def test_a_bookie_id_that_cannot_be_one_is_refused_before_anything_is_written() -> None:

@@ -1,0 +1,71 @@
+"""The journal's own growth: a start counts with it, and it leaves alone what checkpoints need."""
+
+import pytest
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import DiskFull
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
+
+RING_BYTES = 4 * 64 * KIB
+FREE_BYTES = 256 * KIB
+ROOM_FOR_FILES_BYTES = 64 * KIB
+
+
+def settings() -> BookieSettings:
+    tiny = tiny_settings()
+    return tiny.model_copy(update={"storage": tiny.storage.model_copy(update={"min_free_bytes": FREE_BYTES})})
+
+
+def segment_bytes(disk: SimDisk) -> list[int]:
+    return [len(disk.peek(f"{ROOT}/journal/segment-{slot:04d}")) for slot in range(4)]
+
+
+def test_a_bookie_does_not_start_where_its_journal_would_take_the_room_that_checkpoints_need() -> None:
+    async def scenario(world: World) -> None:
+        small = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES - 1)
+        node = DiskBookie(small, world.clock, settings=settings())
+        with pytest.raises(DiskFull, match=f"{FREE_BYTES + RING_BYTES} are needed"):
+            await node.boot()
+
+    run_seed(1, scenario)
+
+
+def test_a_start_asks_no_room_for_segments_that_are_there() -> None:
+    async def scenario(world: World) -> None:
+        disk = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES + ROOM_FOR_FILES_BYTES)
+        node = DiskBookie(disk, world.clock, settings=settings())
+        await node.boot()
+        await world.clock.sleep(1)
+        await node.stop()
+        await node.boot()
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+def test_a_journal_that_finds_no_room_stays_small_says_so_once_and_grows_when_there_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        disk = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES + ROOM_FOR_FILES_BYTES)
+        node = DiskBookie(disk, world.clock, settings=settings())
+        await node.boot()
+        await disk.replace_file("/data/filler", bytes(2 * ROOM_FOR_FILES_BYTES))
+        await world.clock.sleep(10)
+        assert disk.free_bytes() >= FREE_BYTES
+        assert 0 < sum(segment_bytes(disk)) < RING_BYTES
+        warnings = [record.getMessage() for record in caplog.records if "stays smaller" in record.getMessage()]
+        assert len(warnings) == 1
+        assert f"{FREE_BYTES} are left alone" in warnings[0]
+        assert (await node.add(batch_of(0))).code == 0
+        await disk.unlink("/data/filler")
+        await disk.sync_directory("/data")
+        await world.clock.sleep(5)
+        assert sum(segment_bytes(disk)) == RING_BYTES
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario)
