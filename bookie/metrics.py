@@ -34,6 +34,12 @@ BOOKIE_METRICS: Final = (
     MetricInfo("ledgers_in_memory", "tallybook_bookie_ledgers_in_memory", _G, "Ledgers whose state is in memory."),
     MetricInfo("ledgers_dirty", "tallybook_bookie_ledgers_dirty", _G, "Of those, the ones newer than the index."),
     MetricInfo("streams", "tallybook_bookie_streams", _G, "Streams of clients served now: three for each connection."),
+    MetricInfo(
+        "answer_bytes",
+        "tallybook_bookie_answer_bytes",
+        _G,
+        "Bytes of answers to reads that are being read or wait to be sent.",
+    ),
     MetricInfo("lac_waiters", "tallybook_bookie_lac_waiters", _G, "Long polls waiting for a LAC."),
     MetricInfo(
         "reads_cached_batches_total",

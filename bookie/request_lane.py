@@ -4,6 +4,10 @@ Each request runs in a task of its own. Three bounds keep a client, deaf or gree
 the bookie grow: how many requests (and, apart, how many long polls) may be unanswered, how
 many bytes of recovery adds, and how many bytes of answers are being read or wait to be sent.
 A request beyond the first two is a violation; the third only makes reads wait their turn.
+
+What all streams together have of such answers is bounded, too. A read that finds no room there
+in time is BUSY, and a peer that takes nothing of what it asked for is cut, so that it does not
+keep the room from others.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from typing import Any, Final, NamedTuple
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.errors import (
     OK_CODE,
+    BookieUnavailable,
+    Busy,
     InvalidArgument,
     InvariantViolation,
     ProtocolViolation,
@@ -39,6 +45,12 @@ MAX_WAITS: Final = 4096
 MAX_WAIT_MS: Final = 60_000
 """A long poll that asks for more is answered after this long."""
 
+ROOM_SECONDS: Final = 2.0
+"""How long a read waits for room among the answers of all streams before it is BUSY."""
+DEAF_SECONDS: Final = 30.0
+"""A peer that takes longer to take one reply is cut."""
+
+_RETRY_MS: Final = 100
 _ANSWER_BYTES: Final = 8 * MIB
 """Answers being read or waiting to be sent, per stream."""
 _MAX_READ_BYTES: Final = MAX_MESSAGE_BYTES - MAX_BATCH_BYTES - MIB // 2
@@ -62,10 +74,53 @@ class _Reply(NamedTuple):
     reserved_bytes: int
 
 
+class AnswerRoom:
+    """Room for the answers of one stream: a part of its own, and part of what all streams share."""
+
+    def __init__(self, shared: Allowance) -> None:
+        self._shared = shared
+        self._own = Allowance(_ANSWER_BYTES)
+        self._ended = False
+
+    async def take(self, size: int) -> None:
+        """Wait for room: first for the stream's own, as long as it takes its peer to take earlier answers.
+
+        Raises:
+            Busy: the others leave none.
+        """
+        await self._own.take(size)
+        if not self._shared.try_take(size):
+            try:
+                async with asyncio.timeout(ROOM_SECONDS):
+                    await self._shared.take(size)
+            except TimeoutError:
+                self._own.give(size)
+                raise Busy("other reads take all the memory there is for them", retry_after_ms=_RETRY_MS) from None
+            except BaseException:
+                self._own.give(size)
+                raise
+        if self._ended:
+            self._shared.give(size)
+            raise BookieUnavailable("the stream ended")
+
+    def give(self, size: int) -> None:
+        """Give room back."""
+        if not self._ended:
+            self._own.give(size)
+            self._shared.give(size)
+
+    def end(self) -> None:
+        """Give everything back: nothing of the stream is left."""
+        if not self._ended:
+            self._shared.give(self._own.in_use)
+            self._ended = True
+
+
 class RequestLane:
     """Serves one Read or Control stream after its hello.
 
     Args:
+        answer_bytes: what this stream and others of its kind may have in answers together.
         fail_safe: ends the node; called with the reason.
     """
 
@@ -77,6 +132,7 @@ class RequestLane:
         tasks: Tasks,
         fail_safe: Callable[[str], None],
         credit_bytes: int,
+        answer_bytes: Allowance,
     ) -> None:
         self._lane = lane
         self._store = store
@@ -84,14 +140,14 @@ class RequestLane:
         self._tasks = tasks
         self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
-        self._budget = Allowance(_ANSWER_BYTES)
+        self._room = AnswerRoom(answer_bytes)
         self._running: dict[int, asyncio.Task[None]] = {}
         self._requests = 0
         self._waits = 0
         self._recovery_bytes = 0
         self._replies: deque[_Reply] = deque()
         self._being_sent_bytes = 0
-        self._outbox = Outbox(stream, self._compose, tasks, f"replies to {stream.peer}")
+        self._outbox = Outbox(stream, self._compose, tasks, f"replies to {stream.peer}", send_seconds=DEAF_SECONDS)
         self._serve_kind: dict[type, Callable[[Any], Awaitable[wire.Answer]]] = {
             wire.ReadBatches: self._read_batches,
             wire.ReadEntry: self._read_entry,
@@ -114,11 +170,17 @@ class RequestLane:
             while (message := await self._stream.receive()) is not None:
                 self._take(wire.decode_request(message), len(message))
         finally:
-            running = list(self._running.values())
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            await self._outbox.stop(_STOP_GRACE_SECONDS)
+            try:
+                await self._stop()
+            finally:
+                self._room.end()
+
+    async def _stop(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def _take(self, request: wire.Request, message_bytes: int) -> None:
         request_id, ask = request
@@ -149,7 +211,11 @@ class RequestLane:
     async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
         """Do what is asked and queue the reply."""
         reserved = _answer_bytes(ask)
-        await self._budget.take(reserved)
+        try:
+            await self._room.take(reserved)
+        except Busy as busy:
+            self._reply(request_id, ask, self._encoded(request_id, ask, busy), 0)
+            return
         outcome: wire.Answer | TallybookError
         try:
             outcome = await self._outcome(ask)
@@ -162,8 +228,11 @@ class RequestLane:
             outcome = self._defect(ask, request_id, error)
         reply = self._encoded(request_id, ask, outcome)
         size = min(len(reply), reserved)
-        self._budget.give(reserved - size)
-        self._replies.append(_Reply(request_id, ask, reply, size))
+        self._room.give(reserved - size)
+        self._reply(request_id, ask, reply, size)
+
+    def _reply(self, request_id: int, ask: wire.Ask | None, message: bytes, reserved_bytes: int) -> None:
+        self._replies.append(_Reply(request_id, ask, message, reserved_bytes))
         self._outbox.kick()
 
     def _encoded(self, request_id: int, ask: wire.Ask | None, outcome: wire.Answer | TallybookError) -> bytes:
@@ -187,7 +256,7 @@ class RequestLane:
 
     def _compose(self) -> bytes | None:
         # That the next message is wanted means that the one before has left.
-        self._budget.give(self._being_sent_bytes)
+        self._room.give(self._being_sent_bytes)
         self._being_sent_bytes = 0
         if not self._replies:
             return None

@@ -97,7 +97,10 @@ class _Server:
         bookie = await self._boot(metadata)
         cluster_id = await metadata.store.cluster_id()
         service = BookieService(bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe)
-        metrics.add(BOOKIE_METRICS, lambda: {**bookie.stats(), "streams": service.stream_count})
+        metrics.add(
+            BOOKIE_METRICS,
+            lambda: {**bookie.stats(), "streams": service.stream_count, "answer_bytes": service.answer_bytes},
+        )
         transport = GrpcTransport(max_streams=settings.admission.max_streams)
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)

@@ -7,7 +7,8 @@ and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md s
 A stream belongs to one life of the bookie. A client that means another life hears
 StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
 all that suffers: a message that the protocol forbids ends the stream, with one line in the
-log, and a peer that stops reading ties up no more than the credits of its stream.
+log, and a peer that stops reading ties up no more than the credits of its stream, and not for
+long what it shares with others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tallybook.core.errors import (
     StaleIncarnation,
     TallybookError,
 )
+from tallybook.core.limits import MAX_BATCH_BYTES
+from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
 from tallybook.runtime.logging import logger
@@ -35,6 +38,7 @@ from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION
 
 from .add_lane import AddLane
+from .admission import RECOVERY_SHARE
 from .port import LedgerStore
 from .request_lane import MAX_REQUESTS, MAX_WAITS, RequestLane
 
@@ -76,11 +80,22 @@ class BookieService:
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
         self._streams = 0
+        read_bytes = int(settings.admission.max_read_bytes)
+        self._answer_bytes = {
+            Lane.READ: Allowance(read_bytes),
+            # A reserve for recovery, whatever readers do.
+            Lane.CONTROL: Allowance(max(read_bytes // RECOVERY_SHARE, MAX_BATCH_BYTES)),
+        }
 
     @property
     def stream_count(self) -> int:
         """Streams served now."""
         return self._streams
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of answers being read or waiting to be sent, over all streams."""
+        return sum(allowance.in_use for allowance in self._answer_bytes.values())
 
     async def accept(self, lane: Lane, stream: MessageStream) -> None:
         """Serve one stream until it ends."""
@@ -138,7 +153,8 @@ class BookieService:
         if lane is Lane.ADD:
             server = AddLane(self._store, stream, self._clock, self._tasks, self._fail_safe, credit_bytes)
         else:
-            server = RequestLane(lane, self._store, stream, self._tasks, self._fail_safe, credit_bytes)
+            room = self._answer_bytes[lane]
+            server = RequestLane(lane, self._store, stream, self._tasks, self._fail_safe, credit_bytes, room)
         await server.serve()
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
-from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
+from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MAX_MESSAGE_BYTES, MIB
 
 
 def _no_flag(value: object) -> object:
@@ -88,6 +88,11 @@ class AdmissionSettings(Settings):
     )
     max_cache_wait_ms: Milliseconds = Field(1_000, description="How long an add waits for a full write cache.")
     stream_credit_bytes: Room = Field(_size(4 * MIB), description="Unanswered bytes granted to one client stream.")
+    max_read_bytes: Size = Field(
+        _size(128 * MIB),
+        ge=MAX_MESSAGE_BYTES,
+        description="Answers to reads in memory, being read or waiting to be sent; an eighth more for recoveries.",
+    )
     max_streams: Count = Field(4_096, description="Client streams served at once.")
 
 

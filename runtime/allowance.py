@@ -34,8 +34,7 @@ class Allowance:
         check(units <= self._total, f"{units} units wanted of {self._total}")
         if self._error is not None:
             raise self._error
-        if not units or (units <= self._free and not self._waiting):
-            self._free -= units
+        if self.try_take(units):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((units, turn))
@@ -45,7 +44,17 @@ class Allowance:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 # Granted in the same turn in which the caller was cancelled.
                 self.give(units)
+            else:
+                # It may have been the first in the line, and those behind it may want less.
+                self.give(0)
             raise
+
+    def try_take(self, units: int) -> bool:
+        """Take ``units`` if that needs no waiting, and say whether."""
+        if units and (units > self._free or self._waiting):
+            return False
+        self._free -= units
+        return True
 
     def give(self, units: int) -> None:
         """Give ``units`` back, and let the next ones in."""

@@ -28,10 +28,18 @@ class Outbox:
 
     A broken stream ends the outbox silently: whoever reads from the stream hears of it, too. A defect, of ``compose``
     or of the transport, drops the stream, so that it is heard of in the same way.
+
+    Args:
+        send_seconds: drop the stream of a peer that takes longer than this to take one message. Without it, what is
+            composed must be bounded, and must tie up nothing that others need.
     """
 
-    def __init__(self, stream: MessageStream, compose: Compose, tasks: Tasks, name: str) -> None:
+    def __init__(
+        self, stream: MessageStream, compose: Compose, tasks: Tasks, name: str, *, send_seconds: float | None = None
+    ) -> None:
         self._stream = stream
+        self._send = stream.send if send_seconds is None else self._send_in_time
+        self._send_seconds = send_seconds
         self._compose = compose
         self._wake = asyncio.Event()
         self._stopping = False
@@ -55,12 +63,21 @@ class Outbox:
                 await self._wake.wait()
                 self._wake.clear()
                 while (message := self._next()) is not None:
-                    await self._stream.send(message)
+                    await self._send(message)
         except BookieUnavailable:
             return
         except Exception as error:  # noqa: BLE001 - nobody looks at this task, and what is queued would never leave
             _log.defect("nothing more can be sent", error, peer=self._stream.peer)
             self._stream.abort()
+
+    async def _send_in_time(self, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._send_seconds):
+                await self._stream.send(message)
+        except TimeoutError:
+            _log.warning("peer takes nothing", peer=self._stream.peer, seconds=self._send_seconds)
+            self._stream.abort()
+            raise BookieUnavailable(f"{self._stream.peer} took nothing for {self._send_seconds} s") from None
 
     def _next(self) -> bytes | None:
         return None if self._stopping else self._compose()

@@ -250,6 +250,19 @@ async def test_a_waiter_cancelled_as_its_turn_comes_loses_nothing_of_the_allowan
     await allowance.take(1)
 
 
+async def test_a_waiter_who_gives_up_lets_those_behind_it_pass():
+    allowance = Allowance(10)
+    await allowance.take(5)
+    large = asyncio.ensure_future(allowance.take(8))
+    small = asyncio.ensure_future(allowance.take(3))
+    await asyncio.sleep(0)
+    large.cancel()
+    await asyncio.gather(large, return_exceptions=True)
+    async with asyncio.timeout(1):
+        await small
+    assert allowance.in_use == 8
+
+
 async def test_a_failed_allowance_fails_who_waits_and_who_comes():
     allowance = Allowance(1)
     await allowance.take(1)

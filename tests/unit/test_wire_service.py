@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import tracemalloc
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,7 +9,6 @@ from tallybook.bookie.request_lane import MAX_REQUESTS, MAX_WAITS
 from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS
 from tallybook.core.answers import AddAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.errors import (
-    BookieUnavailable,
     Busy,
     InvalidArgument,
     InvalidBatch,
@@ -384,85 +381,3 @@ async def test_an_answer_of_many_small_batches_has_as_many_as_a_message_may_have
     await stream.send(wire.encode_request(1, wire.ReadBatches(1, 0, 2**62, 3 * MIB)))
     answer = await reply_on(stream, 1)
     assert (len(answer.batches), answer.lac) == (MAX_FRAMES, 7)
-
-
-# -- peers that do not read -------------------------------------------------------------------
-
-
-class Library:
-    """A bookie whose every read gives 2 MiB, freshly made."""
-
-    bookie_id = "b1"
-    incarnation = Incarnation("directory-of-b1", 1)
-
-    def __init__(self) -> None:
-        self.reads = 0
-
-    def add(self, batch, key, on_answer, *, recovery=False):
-        asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
-
-    async def read_batches(self, ledger_id, first, last, max_bytes):
-        self.reads += 1
-        return ReadAnswer((bytes(max_bytes),), 0)
-
-    async def wait_lac(self, ledger_id, above, timeout_ms):
-        return LacAnswer(1, False)
-
-
-@asynccontextmanager
-async def memory_within(limit_bytes: int):
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        yield
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert grown < limit_bytes
-
-
-@bench(store=Library)
-async def test_a_peer_that_asks_and_does_not_read_ties_up_a_bounded_memory_and_nobody_else(made):
-    deaf, _ = await made.open(Lane.READ)
-    async with memory_within(24 * MIB):
-        for request_id in range(1, MAX_REQUESTS + 1):
-            await deaf.send(wire.encode_request(request_id, wire.ReadBatches(1, 0, 0, 2 * MIB)))
-        await made.world.clock.sleep(60)
-        assert made.bookie.reads < 12
-    other, _ = await made.open(Lane.READ)
-    await other.send(wire.encode_request(1, wire.ReadBatches(1, 0, 0, 2 * MIB)))
-    assert isinstance(await reply_on(other, 1), ReadAnswer)
-    # It starts to read after all: everything comes.
-    for _ in range(MAX_REQUESTS):
-        assert isinstance(wire.decode_reply(await deaf.receive()).outcome, ReadAnswer)
-
-
-async def sent_until_stopped(made, stream, messages) -> int:
-    """Send without ever reading, until the other side lets nothing more in; how many it let in."""
-    for sent, message in enumerate(messages):
-        try:
-            async with asyncio.timeout(60):
-                await stream.send(message)
-                await made.world.clock.sleep(0.0001)
-        except (TimeoutError, BookieUnavailable):
-            return sent
-    pytest.fail("everything was taken")
-
-
-@bench(stream_credit_bytes=MIB, store=Library)
-async def test_a_peer_that_adds_and_does_not_read_its_acks_is_cut_when_its_credit_is_gone(made):
-    deaf, welcome = await made.attached()
-    frame = frame_batch(batch(0))
-    taken = await sent_until_stopped(made, deaf, (frame for _ in range(1_000_000)))
-    assert taken < 3 * welcome.credit_bytes / len(frame)
-    assert made.service.stream_count == 0
-    await made.works()
-
-
-@bench(store=Library)
-async def test_small_replies_to_a_peer_that_does_not_read_are_bounded_too(made):
-    deaf, _ = await made.open(Lane.READ)
-    waits = (wire.encode_request(number, wire.WaitLac(1, 0, 0)) for number in range(1, 1_000_000))
-    assert await sent_until_stopped(made, deaf, waits) < 5 * MAX_WAITS
-    assert made.service.stream_count == 0
-    await made.works()

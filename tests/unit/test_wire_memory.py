@@ -1,0 +1,239 @@
+"""What peers that do not read, or read everything at once, may tie up of a bookie's memory."""
+
+import asyncio
+import tracemalloc
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tallybook.bookie.request_lane import DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.config import AdmissionSettings, BookieSettings
+from tallybook.core.errors import BookieUnavailable, Busy
+from tallybook.core.limits import KIB, MIB
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.deterministic import SimDisk, run_seed
+from tallybook.runtime.transport import Lane
+from tallybook.runtime.wire import frame_batch
+from tallybook.sim.disk_bookie import DiskBookie, tiny_settings
+from tallybook.sim.disk_bookie import batch_of as disk_batch
+from tallybook.sim.wire_bench import WINDOW_BYTES, WireBench, bench, reply_on
+from tallybook.sim.wire_bench import batch_of as batch
+
+
+class Library:
+    """A bookie whose every read gives 2 MiB, freshly made."""
+
+    bookie_id = "b1"
+    incarnation = Incarnation("directory-of-b1", 1)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def add(self, batch, key, on_answer, *, recovery=False):
+        asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
+
+    async def read_batches(self, ledger_id, first, last, max_bytes):
+        self.reads += 1
+        return ReadAnswer((bytes(max_bytes),), 0)
+
+    async def recovery_read(self, ledger_id, entry_id, key):
+        return ReadAnswer((bytes(MIB // 2),), 0)
+
+    async def fence(self, ledger_id, key):
+        return FenceAnswer(0, 0)
+
+    async def wait_lac(self, ledger_id, above, timeout_ms):
+        return LacAnswer(1, False)
+
+
+@asynccontextmanager
+async def memory_within(limit_bytes: int):
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < limit_bytes
+
+
+@bench(store=Library)
+async def test_a_peer_that_asks_and_does_not_read_ties_up_a_bounded_memory_and_nobody_else(made):
+    deaf, _ = await made.open(Lane.READ)
+    async with memory_within(24 * MIB):
+        for request_id in range(1, MAX_REQUESTS + 1):
+            await deaf.send(wire.encode_request(request_id, wire.ReadBatches(1, 0, 0, 2 * MIB)))
+        await made.world.clock.sleep(20)
+        assert made.bookie.reads < 12
+    other, _ = await made.open(Lane.READ)
+    await other.send(wire.encode_request(1, wire.ReadBatches(1, 0, 0, 2 * MIB)))
+    assert isinstance(await reply_on(other, 1), ReadAnswer)
+    # It starts to read after all: everything comes.
+    for _ in range(MAX_REQUESTS):
+        assert isinstance(wire.decode_reply(await deaf.receive()).outcome, ReadAnswer)
+
+
+async def sent_until_stopped(made, stream, messages) -> int:
+    """Send without ever reading, until the other side lets nothing more in; how many it let in."""
+    for sent, message in enumerate(messages):
+        try:
+            async with asyncio.timeout(60):
+                await stream.send(message)
+                await made.world.clock.sleep(0.0001)
+        except (TimeoutError, BookieUnavailable):
+            return sent
+    pytest.fail("everything was taken")
+
+
+@bench(stream_credit_bytes=MIB, store=Library)
+async def test_a_peer_that_adds_and_does_not_read_its_acks_is_cut_when_its_credit_is_gone(made):
+    deaf, welcome = await made.attached()
+    frame = frame_batch(batch(0))
+    taken = await sent_until_stopped(made, deaf, (frame for _ in range(1_000_000)))
+    assert taken < 3 * welcome.credit_bytes / len(frame)
+    assert made.service.stream_count == 0
+    await made.works()
+
+
+@bench(store=Library)
+async def test_small_replies_to_a_peer_that_does_not_read_are_bounded_too(made):
+    deaf, _ = await made.open(Lane.READ)
+    waits = (wire.encode_request(number, wire.WaitLac(1, 0, 0)) for number in range(1, 1_000_000))
+    assert await sent_until_stopped(made, deaf, waits) < 5 * MAX_WAITS
+    assert made.service.stream_count == 0
+    await made.works()
+
+
+# -- all streams together ---------------------------------------------------------------------
+
+SHARED_BYTES = 32 * MIB
+READ = wire.ReadBatches(1, 0, 10**6, 2 * MIB)
+
+
+async def deaf_readers(made, count: int = 30, reads: int = 10):
+    """Streams that ask for much and take nothing."""
+    streams = []
+    for _ in range(count):
+        stream, _ = await made.open(Lane.READ)
+        # What the network itself takes is full after the first answer.
+        await stream.send(wire.encode_request(reads + 1, READ._replace(max_bytes=2 * WINDOW_BYTES)))
+        await made.world.clock.sleep(0.01)
+        for request_id in range(1, reads + 1):
+            await stream.send(wire.encode_request(request_id, READ))
+        streams.append(stream)
+    await made.world.clock.sleep(1)
+    return streams
+
+
+@bench(store=Library, max_read_bytes=SHARED_BYTES)
+async def test_many_peers_that_do_not_read_tie_up_a_bounded_memory_and_are_cut(made):
+    async with memory_within(SHARED_BYTES + 6 * MIB):
+        count = len(await deaf_readers(made))
+        assert (made.bookie.reads - count) * 2 * MIB <= SHARED_BYTES
+        assert made.service.answer_bytes <= SHARED_BYTES
+    patient, _ = await made.open(Lane.READ)
+    before = made.world.clock.monotonic()
+    await patient.send(wire.encode_request(1, READ))
+    busy = await reply_on(patient, 1)
+    assert isinstance(busy, Busy)
+    assert busy.retry_after_ms
+    assert made.world.clock.monotonic() - before < ROOM_SECONDS + 0.1
+    await made.world.clock.sleep(DEAF_SECONDS)
+    assert made.service.stream_count == 1
+    await patient.send(wire.encode_request(2, READ))
+    assert isinstance(await reply_on(patient, 2), ReadAnswer)
+    assert made.service.answer_bytes == 0
+
+
+@bench(store=Library, max_read_bytes=SHARED_BYTES)
+async def test_recoveries_adds_and_long_polls_do_not_wait_for_peers_that_do_not_read(made):
+    await deaf_readers(made)
+    before = made.world.clock.monotonic()
+    control, _ = await made.open(Lane.CONTROL)
+    for request_id, ask in enumerate((wire.Fence(1, b""), wire.RecoveryRead(1, 0, b"")), start=1):
+        await control.send(wire.encode_request(request_id, ask))
+        assert isinstance(await reply_on(control, request_id), FenceAnswer | ReadAnswer)
+    poll, _ = await made.open(Lane.READ)
+    await poll.send(wire.encode_request(1, wire.WaitLac(1, 0, 0)))
+    assert await reply_on(poll, 1) == LacAnswer(1, False)
+    await made.works()
+    assert made.world.clock.monotonic() - before < 0.1
+
+
+@bench(max_read_bytes=SHARED_BYTES)
+async def test_long_polls_take_no_room_while_they_wait(made):
+    stream, _ = await made.open(Lane.READ)
+    for request_id in range(1, MAX_WAITS + 1):
+        await stream.send(wire.encode_request(request_id, wire.WaitLac(1, 0, 60_000)))
+    await made.world.clock.sleep(1)
+    assert made.service.answer_bytes == 0
+
+
+@bench(store=Library, max_read_bytes=SHARED_BYTES)
+async def test_streams_that_end_give_back_what_they_had_and_what_they_waited_for(made):
+    streams = await deaf_readers(made)
+    for stream in streams[:20]:
+        stream.abort()
+    for stream in streams[20:]:
+        await stream.close()
+    await made.world.clock.sleep(3)
+    assert made.service.answer_bytes == 0
+    assert made.service.stream_count == 0
+
+
+@bench(store=Library, max_read_bytes=8 * MIB)
+async def test_one_who_asks_for_little_is_served_between_those_of_one_who_asks_for_much(made):
+    greedy, _ = await made.open(Lane.READ)
+    modest, _ = await made.open(Lane.READ)
+    for request_id in range(1, 101):
+        await greedy.send(wire.encode_request(request_id, READ))
+    await modest.send(wire.encode_request(1, READ))
+    served = []
+
+    async def take(stream, count):
+        for _ in range(count):
+            wire.decode_reply(await stream.receive())
+            served.append(stream)
+
+    await asyncio.gather(take(greedy, 100), take(modest, 1))
+    assert served.index(modest) < 10
+
+
+def test_many_peers_that_do_not_read_tie_up_a_bounded_memory_of_a_bookie_on_a_disk():
+    answered = []
+
+    async def play(world):
+        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(segment_bytes=512 * KIB))
+        bookie = await node.boot()
+        for first in range(40):
+            assert (await node.add(disk_batch(first, payload=bytes(10_000)))).code == 0
+            await bookie.flush()
+        read_batches = bookie.read_batches
+
+        async def counting(*asked):
+            answer = await read_batches(*asked)
+            answered.append(sum(map(len, answer.batches)))
+            return answer
+
+        bookie.read_batches = counting
+        admission = AdmissionSettings(max_read_bytes=SHARED_BYTES)
+        settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
+        made = WireBench(world, settings, bookie)
+        listener = await made.net.transport("bookie").listen("bookie:1", made.service.accept)
+        count = len(await deaf_readers(made, count=40, reads=30))
+        held = sorted(answered)[count:]
+        assert 30 < len(held) < 100
+        assert SHARED_BYTES // 2 < sum(held) <= made.service.answer_bytes <= SHARED_BYTES
+        control, _ = await made.open(Lane.CONTROL)
+        await control.send(wire.encode_request(1, wire.RecoveryRead(1, 0, b"")))
+        assert isinstance(await reply_on(control, 1), ReadAnswer)
+        await made.world.clock.sleep(DEAF_SECONDS + ROOM_SECONDS)
+        assert made.service.answer_bytes == 0
+        made.net.kill("client")
+        await listener.close(0)
+        await made.tasks.close()
+        await node.stop()
+
+    run_seed(1, play, deadline_seconds=3600)
