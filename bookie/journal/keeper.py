@@ -27,7 +27,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .format import Mark
 from .group_commit import Segment
-from .segments import FILL_PIECE_BYTES, SegmentFiles
+from .segments import SegmentFiles
 from .superblock import Superblock
 from .superblock_file import SuperblockFile
 
@@ -183,10 +183,11 @@ class Keeper:
 
     async def _may_grow(self, segment: int) -> bool:
         """Whether the file of ``segment``, if it still grows, leaves the room alone that checkpoints need."""
-        if not self._min_free_bytes or self._files.is_filled(segment):
+        growth_bytes = self._files.next_piece_bytes(segment)
+        if not self._min_free_bytes or not growth_bytes:
             return True
         free_bytes = await self._free_bytes()
-        full = free_bytes < self._min_free_bytes + FILL_PIECE_BYTES
+        full = free_bytes < self._min_free_bytes + growth_bytes
         if full and not self._told_full:
             log.warning(
                 "the journal stays smaller than configured: segment %d finds %d bytes free, and %d are left alone",

@@ -57,9 +57,10 @@ class SegmentFiles:
             undo.pop_all()
         return cls(files, filled, geometry)
 
-    def is_filled(self, segment: int) -> bool:
-        """Whether the file of ``segment`` has its full size."""
-        return self._filled_bytes[segment % self._geometry.segment_count] == self._geometry.segment_bytes
+    def next_piece_bytes(self, segment: int) -> int:
+        """By how much ``fill_piece`` would grow the file of ``segment``; 0 where it has its full size."""
+        done = self._filled_bytes[segment % self._geometry.segment_count]
+        return min(FILL_PIECE_BYTES, self._geometry.segment_bytes - done)
 
     async def fill_piece(self, segment: int) -> bool:
         """Write the next piece of zeros, if the file of ``segment`` was never filled to its end.
@@ -73,7 +74,7 @@ class SegmentFiles:
         """
         slot = segment % self._geometry.segment_count
         done = self._filled_bytes[slot]
-        size = min(FILL_PIECE_BYTES, self._geometry.segment_bytes - done)
+        size = self.next_piece_bytes(segment)
         if not size:
             return False
         await self._files[slot].write(done, [_ZEROS[:size]])
