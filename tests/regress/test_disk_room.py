@@ -53,7 +53,7 @@ def test_a_journal_that_finds_no_room_stays_small_says_so_once_and_grows_when_th
         disk = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES + ROOM_FOR_FILES_BYTES)
         node = DiskBookie(disk, world.clock, settings=settings())
         await node.boot()
-        await disk.replace_file("/data/filler", bytes(2 * ROOM_FOR_FILES_BYTES))
+        await disk.replace_file("/data/filler", bytes(90 * KIB))
         await world.clock.sleep(10)
         assert disk.free_bytes() >= FREE_BYTES
         assert 0 < sum(segment_bytes(disk)) < RING_BYTES
