@@ -7,7 +7,6 @@ refused for ever at next to no cost.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 
@@ -16,6 +15,7 @@ from tallybook.core.ids import check_ledger_id
 from tallybook.core.limits import LEDGER_ID_BLOCK
 
 from ..codec import decode_ledger, encode_ledger
+from ..id_block import IdBlock
 from ..model import LedgerMetadata
 from ..rules import check_bookie_id, check_cookie, page_limit
 from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Unknown, Versioned, WriteResult
@@ -30,8 +30,7 @@ class SqliteStore:
         self._database = database
         self._poller = poller
         self._close_client = close_client
-        self._ids = iter(range(0))
-        self._next_block = asyncio.Lock()
+        self._ids = IdBlock(self._take_block)
 
     async def cluster_id(self) -> str:
         """The identity of this cluster, made with the file."""
@@ -43,13 +42,7 @@ class SqliteStore:
         Raises:
             MetadataUnavailable: no new block can be had now.
         """
-        async with self._next_block:
-            ledger_id = next(self._ids, None)
-            if ledger_id is None:
-                first = await self._take_block()
-                self._ids = iter(range(first + 1, first + LEDGER_ID_BLOCK))
-                ledger_id = first
-            return ledger_id
+        return await self._ids.next_id()
 
     async def _take_block(self) -> int:
         def job(connection: sqlite3.Connection) -> int:
