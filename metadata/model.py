@@ -90,6 +90,9 @@ class LedgerMetadata:
     def __post_init__(self) -> None:
         check_ledger_id(self.ledger_id)
         _check_fragments(self)
+        for key, value in self.custom.items():
+            if type(key) is not str or type(value) is not bytes:
+                raise InvalidArgument(f"custom metadata maps text to bytes, not {key!r} to {type(value).__name__}")
         size = sum(len(key.encode(errors="surrogatepass")) + len(value) for key, value in self.custom.items())
         if size > MAX_CUSTOM_METADATA_BYTES:
             raise InvalidArgument(f"custom metadata of {size} bytes exceeds {MAX_CUSTOM_METADATA_BYTES}")
@@ -206,18 +209,32 @@ def close(
     )
 
 
+def _merged(missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
+    """The same entries in as few ranges as possible; bookies in the order in which they come first."""
+    order = {bookie_id: at for at, bookie_id in reversed(list(enumerate(entry.bookie_id for entry in missed)))}
+    ranges: list[MissedRange] = []
+    for entry in sorted(missed, key=lambda entry: (order[entry.bookie_id], entry.first_entry_id)):
+        before = ranges[-1] if ranges and ranges[-1].bookie_id == entry.bookie_id else None
+        if before is None or (before.last_entry_id is not None and before.last_entry_id + 1 < entry.first_entry_id):
+            ranges.append(entry)
+        elif before.last_entry_id is not None:
+            end = None if entry.last_entry_id is None else max(before.last_entry_id, entry.last_entry_id)
+            ranges[-1] = replace(before, last_entry_id=end)
+    return tuple(ranges)
+
+
 def _settled(missed: Sequence[MissedRange], last_entry_id: int) -> tuple[MissedRange, ...]:
-    """Missed ranges of a ledger that ends at ``last_entry_id``: none open, none beyond the end."""
+    """Missed ranges of a ledger that ends at ``last_entry_id``: none open, none beyond the end, none twice."""
     ranges = []
     for entry in missed:
         end = last_entry_id if entry.last_entry_id is None else min(entry.last_entry_id, last_entry_id)
         if entry.first_entry_id <= end:
             ranges.append(replace(entry, last_entry_id=end))
-    return tuple(ranges)
+    return _merged(ranges)
 
 
 def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> LedgerMetadata:
-    """Replace the missed ranges of an unclosed ledger.
+    """Replace the missed ranges of an unclosed ledger. Those of one bookie that meet become one.
 
     Raises:
         LedgerClosed: the ledger is closed.
@@ -230,7 +247,7 @@ def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> Le
         empty = entry.last_entry_id is not None and entry.last_entry_id < entry.first_entry_id
         if entry.bookie_id not in members or entry.first_entry_id < 0 or empty:
             raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is not a range of a member")
-    return replace(metadata, missed=tuple(missed))
+    return replace(metadata, missed=_merged(missed))
 
 
 def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
@@ -244,6 +261,8 @@ def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
         for name in ("ledger_id", "quorum", "creator_token", "created_at_ms", "digest", "key_salt", "key_verifier")
     )
     check(same, f"ledger {old.ledger_id}: an update changes what is fixed at creation")
+    owned = old.writer_token in (None, new.writer_token)
+    check(owned, f"ledger {old.ledger_id}: an update takes it from its owner")
     order = list(LedgerState)
     check(order.index(new.state) >= order.index(old.state), f"ledger {old.ledger_id}: state goes back to {new.state}")
     if old.closed:

@@ -167,7 +167,29 @@ def test_missed_ranges_are_settled_by_the_close():
         MissedRange("b1", 0, 1),
     )
     closed = close(record_missed(ledger(), missed), 9, 100)
-    assert closed.missed == (MissedRange("b1", 2, 9), MissedRange("b2", 3, 9), MissedRange("b1", 0, 1))
+    assert closed.missed == (MissedRange("b1", 0, 9), MissedRange("b2", 3, 9))
+
+
+def test_missed_ranges_of_one_bookie_that_meet_become_one():
+    missed = (
+        MissedRange("b3", 7, 9),
+        MissedRange("b1", 10, 12),
+        MissedRange("b3", 0, 4),
+        MissedRange("b1", 5, 10),
+        MissedRange("b3", 5, 5),
+        MissedRange("b1", 13, None),
+        MissedRange("b1", 20, 30),
+    )
+    told = (MissedRange("b3", 0, 5), MissedRange("b3", 7, 9), MissedRange("b1", 5, None))
+    assert record_missed(ledger(), missed).missed == told
+    closed = close(ledger(), 8, 100, missed=missed)
+    assert closed.missed == (MissedRange("b3", 0, 5), MissedRange("b3", 7, 8), MissedRange("b1", 5, 8))
+
+
+@pytest.mark.parametrize("custom", [{"a": "text"}, {"a": None}, {1: b"x"}, {"a": bytearray(b"x")}], ids=repr)
+def test_custom_metadata_that_is_not_text_to_bytes_is_refused(custom):
+    with pytest.raises(InvalidArgument, match="text to bytes"):
+        ledger(custom=custom)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +229,14 @@ def test_nothing_that_a_close_settled_may_change(change):
     old = close(ledger(), 9, 100)
     with pytest.raises(InvariantViolation):
         check_succession(old, replace(old, **change))
+
+
+@pytest.mark.parametrize("owner", [None, "another"])
+def test_a_ledger_keeps_its_owner(owner):
+    check_succession(ledger(), ledger(writer_token="ours"))
+    check_succession(ledger(writer_token="ours"), begin_recovery(ledger(writer_token="ours")))
+    with pytest.raises(InvariantViolation, match="owner"):
+        check_succession(ledger(writer_token="ours"), ledger(writer_token=owner))
 
 
 def test_a_repair_may_replace_a_bookie_of_a_closed_ledger_in_place():
