@@ -4,7 +4,7 @@ In this order, so that a crash at any step is followed by a boot that does the s
 
 1. claim the directory: lock, identity, room (directories.py);
 2. read the journal; where it lost records, remember that before anything else (limbo.py);
-3. open entry logs and index, replay the journal into memory, flush all of it to them;
+3. open entry logs, naming the damaged ones, and the index, replay the journal into memory, flush all of it to them;
 4. start the journal, which makes the new boot counter durable and forgets what was replayed;
    the first time, note that from now on there must be a journal;
 5. put the parts together and begin to checkpoint.
@@ -105,6 +105,9 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         if recovered.fresh and logs.log_ids:
             # The format file of a directory that was last used by an older version does not tell.
             raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
+        for damage in await logs.damaged():
+            # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
+            log.error("an entry log is damaged: %s", damage)
         index = await world.open_index(directory.layout.index, recovered.fresh)
         undo.push_async_callback(index.close)
         bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)

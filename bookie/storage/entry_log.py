@@ -19,7 +19,7 @@ from typing import Final
 
 from tallybook.core.batch import Buffer
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, check
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
@@ -216,6 +216,19 @@ class EntryLogs:
             DiskFailed: it cannot be read.
         """
         return self._reader.scan(log_id)
+
+    async def damaged(self) -> list[StorageError]:
+        """What a look at the ends of every log finds wrong; each error names the file and the place.
+
+        A log without a footer is not wrong: a crash leaves one. Damage in between shows when it is read.
+        """
+        found: list[StorageError] = []
+        for log_id in self._log_ids:
+            try:
+                await self._reader.check_ends(log_id)
+            except (DamagedFile, DiskFailed) as error:
+                found.append(error)
+        return found
 
     async def ledger_map(self, log_id: int) -> dict[int, LedgerShare]:
         """How many bytes and batches of a log belong to which ledger.

@@ -159,6 +159,24 @@ class EntryLogReader:
             # The tables say the same, and whether the log is damaged otherwise.
             return None
 
+    async def check_ends(self, log_id: int) -> None:
+        """Look at the header of a log, and at its footer where it has one. What lies between is not read.
+
+        Raises:
+            DamagedFile: one of them fails its checks, or the log is missing.
+            DiskFailed: it cannot be read.
+        """
+        log = self.log(log_id)
+        try:
+            async with self._files.use(log.path) as file:
+                size = await file.size()
+                damage = await _header_damage(log, file, size)
+                if damage is not None:
+                    raise DamagedFile(damage.what)
+                await read_footer(log, file.read, size)
+        except FileNotFoundError as error:
+            raise DamagedFile(f"{log.path} is missing") from error
+
     async def forget(self, log_id: int) -> None:
         """Let go of a log that is about to be removed."""
         await self._files.forget(self.log(log_id).path)
