@@ -8,9 +8,10 @@ descriptions below. Sizes accept "64MiB" or plain bytes; durations are milliseco
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+import re
+from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
 from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MAX_MESSAGE_BYTES, MIB
 
@@ -27,6 +28,26 @@ Room = Annotated[ByteSize, Field(ge=BLOCK_BYTES, le=2**60), _number]
 """A size below which nothing would ever get through."""
 Milliseconds = Annotated[int, Field(ge=0, le=86_400_000), _number]
 Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
+
+_ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+
+
+def _address(value: str) -> str:
+    match = _ADDRESS.fullmatch(value)
+    if match is None or int(match["port"]) > 65_535:
+        raise ValueError("HOST:PORT is wanted, the port a number up to 65535")
+    return value
+
+
+def _address_or_none(value: str) -> str:
+    return value and _address(value)
+
+
+def _bookie_id_or_none(value: str) -> str:
+    if value and _BOOKIE_ID.fullmatch(value) is None:
+        raise ValueError("1 to 128 letters, digits or . _ : - are wanted")
+    return value
 
 
 def _size(value: int) -> ByteSize:
@@ -70,7 +91,9 @@ class StorageSettings(Settings):
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(2, description="Threads that read entry logs.")
-    min_free_bytes: Size = Field(_size(256 * MIB), description="Disk space that the journal and a start leave free.")
+    min_free_bytes: Size = Field(
+        _size(256 * MIB), description="Disk space that the journal and a start leave free."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -99,11 +122,19 @@ class AdmissionSettings(Settings):
 class BookieSettings(Settings):
     """One bookie."""
 
-    bookie_id: str = Field("", description="Configured identity; empty: taken from the data directory.", max_length=128)
+    bookie_id: Annotated[str, AfterValidator(_bookie_id_or_none)] = Field(
+        "", description="Configured identity; empty: taken from the data directory."
+    )
     data_directory: str = Field(..., description="Where journal, entry logs and index live.", min_length=1)
-    listen: str = Field("127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one.")
-    advertise: str = Field("", description="Address that clients are told; empty: the address listened on.")
-    http_listen: str = Field("127.0.0.1:0", description="Host and port of health and metrics.")
+    listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
+    )
+    advertise: Annotated[str, AfterValidator(_address_or_none)] = Field(
+        "", description="Address that clients are told; empty: the address listened on."
+    )
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics."
+    )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
     rack: str = Field("", description="Failure domain of this bookie.", max_length=128)
     direct_io: bool = Field(True, description="Use O_DIRECT for the journal where the file system allows it.")

@@ -173,3 +173,21 @@ def test_whatever_is_accepted_lets_a_checkpoint_happen(values):
     assert settings.entry_log_bytes >= BLOCK_BYTES
     assert 0 <= settings.flush_interval_ms <= 86_400_000
     assert settings.read_threads >= 1
+
+
+@pytest.mark.parametrize("name", ["listen", "http_listen", "advertise"])
+@pytest.mark.parametrize(
+    "value", ["127.0.0.1:80a", "127.0.0.1", "host:65536", ":1", "a:b:1", "[::1:1", "http://a:1", "a b:1"]
+)
+def test_an_address_is_a_host_and_a_port(name, value):
+    assert "HOST:PORT is wanted" in refusal(BookieSettings, **{name: value})
+
+
+@pytest.mark.parametrize("value", ["127.0.0.1:0", "host.example:65535", "[::1]:1", "0.0.0.0:80"])
+def test_addresses_that_there_may_be(value):
+    assert make(BookieSettings, listen=value, http_listen=value, advertise=value).listen == value
+
+
+@pytest.mark.parametrize("value", ["a/b", "a b", "x" * 129, "\n"])
+def test_a_bookie_id_is_letters_and_digits_before_it_names_anything(value):
+    assert "letters, digits" in refusal(BookieSettings, bookie_id=value)
