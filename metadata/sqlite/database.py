@@ -25,6 +25,8 @@ Transaction: TypeAlias = Callable[[sqlite3.Connection, Job[T]], T]
 
 FIRST_PAUSE_SECONDS: Final = 0.002
 LONGEST_PAUSE_SECONDS: Final = 0.032
+SHORTEST_TRY_SECONDS: Final = 0.25
+"""A last try before the deadline gets so long, or it would only be an outcome that nobody knows."""
 CLOSE_SECONDS: Final = 10.0
 
 
@@ -102,7 +104,7 @@ class Database:
             if self._closed:
                 raise MetadataUnavailable(f"{self.name}: this client is closed")
             try:
-                async with asyncio.timeout(max(0.0, deadline - self.clock.monotonic())):
+                async with asyncio.timeout(max(SHORTEST_TRY_SECONDS, deadline - self.clock.monotonic())):
                     return await self._workers.run(work)
             except TimeoutError as error:
                 # A job that has begun goes on, on its thread: the disk is stuck, and may come back.

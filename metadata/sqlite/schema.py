@@ -48,7 +48,10 @@ def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
     try:
         # Locks are retried by the caller, who has a deadline; transactions are begun and ended by hand.
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        # As one state of the file: another process may be making it between two statements.
+        connection.execute("BEGIN")
         _check_identity(connection, name)
+        roll_back(connection)
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise InvalidConfig(f"{name}: the file system cannot hold a shared SQLite file (journal mode {mode})")
@@ -66,7 +69,7 @@ def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
 
 
 def _check_identity(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether the file already is ours; false for an empty one."""
+    """Whether the file already is ours; false for an empty one. Within a transaction."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]

@@ -1,6 +1,8 @@
 """The SQLite driver and its file: whose it is, what is wrong with it, who holds it, and what a failing disk means."""
 
 import asyncio
+import contextlib
+import functools
 import os
 import shutil
 import sqlite3
@@ -24,6 +26,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery
+from tallybook.metadata.sqlite import schema
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.sqlite.timing import Timing
 from tallybook.metadata.store import BookieInfo, Ok, Unknown
@@ -150,6 +153,24 @@ async def test_processes_that_make_the_file_at_once_make_one_store(path):
     finally:
         for client in clients:
             await client.close()
+
+
+def test_a_file_that_somebody_else_makes_in_the_middle_of_a_look_is_not_mistaken(path, monkeypatch):
+    class Overtaken(sqlite3.Connection):
+        def execute(self, statement, *parameters):
+            if statement == "PRAGMA user_version" and not overtakers:
+                overtakers.append(self)
+                with contextlib.suppress(sqlite3.OperationalError):  # or it is told to wait
+                    schema.connect(str(path), "other", "cluster of the other").close()
+            return super().execute(statement, *parameters)
+
+    overtakers = []
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Overtaken))
+    connection = schema.connect(str(path), "file", "cluster")
+    [cluster] = connection.execute("SELECT value FROM facts WHERE name = 'cluster_id'").fetchone()
+    connection.close()
+    assert overtakers
+    assert cluster in ("cluster", "cluster of the other")
 
 
 async def test_the_file_waits_for_the_disk_at_every_commit(path):
