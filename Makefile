@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/setup.stamp
 TESTDATA_STAMP := $(VENV)/testdata.stamp
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-PYTEST := $(BIN)/pytest $(PYTEST_ARGS)
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: help
 help: ## Show this list
@@ -91,19 +91,19 @@ proto-check: $(STAMP) ## Check that the generated code is what proto/*.proto giv
 
 .PHONY: test
 test: setup java lint type proto-check docs-check ## Run every check and every test
-	$(PYTEST) -n $(WORKERS)
+	$(PYTEST)
 
 .PHONY: unit
 unit: $(STAMP) ## Run the unit tests only
-	$(PYTEST) -n $(WORKERS) tests/unit
+	$(PYTEST) tests/unit
 
 .PHONY: integration
 integration: setup java ## Run the tests that start real processes
-	$(PYTEST) -n $(WORKERS) tests/integration
+	$(PYTEST) tests/integration
 
 .PHONY: nightly
 nightly: setup java ## Run every test, with a longer search by hypothesis
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --timeout=3600
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=3600
 
 # --- use --------------------------------------------------------------------------------------------------------------
 
