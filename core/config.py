@@ -91,9 +91,7 @@ class StorageSettings(Settings):
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(2, description="Threads that read entry logs.")
-    min_free_bytes: Size = Field(
-        _size(256 * MIB), description="Disk space that the journal and a start leave free."
-    )
+    min_free_bytes: Size = Field(_size(256 * MIB), description="Disk space that the journal and a start leave free.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -137,7 +135,9 @@ class BookieSettings(Settings):
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
     rack: str = Field("", description="Failure domain of this bookie.", max_length=128)
-    direct_io: bool = Field(True, description="Use O_DIRECT for the journal where the file system allows it.")
+    direct_io: bool = Field(
+        True, description="Write journal and entry logs past the page cache (O_DIRECT) where the file system allows it."
+    )
     journal: JournalSettings = Field(default_factory=JournalSettings)
     storage: StorageSettings = Field(default_factory=StorageSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
