@@ -15,12 +15,14 @@ taken to entry logs and index. boot.py puts it all together.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import BookieUnavailable, DiskFailed, RequestTimeout, TallybookError
+from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, RequestTimeout, TallybookError
 
 from .adds import AddPath
 from .admission import Admission
@@ -38,6 +40,8 @@ from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
+
+log = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 120.0
 """Longest wait for a checkpoint that was asked for."""
@@ -169,7 +173,8 @@ class Bookie:
         """Stop. Adds not yet durable are answered BookieUnavailable; a clean stop leaves nothing to replay.
 
         A clean stop that fails or takes longer than ``CLOSE_SECONDS`` becomes an unclean one,
-        which the next boot replays.
+        which the next boot replays. A part that cannot be closed keeps no other from it; then the
+        node ends, unless it was only a full disk.
         """
         if self._closed:
             return
@@ -181,15 +186,16 @@ class Bookie:
         clean = clean and await self._flushed_in_time()
         self._checkpoints.cancel()
         await asyncio.gather(self._checkpoints, return_exceptions=True)
-        try:
-            await parts.journal.close(clean=clean)
-            parts.commits.halt(BookieUnavailable.wire_code)
-            await parts.logs.close()
-        except DiskFailed as error:
-            parts.fail_safe.trip(f"the bookie could not stop: {error}")
-        finally:
-            await parts.index.close()
-            await parts.directory.release()
+        failures = [await _closed("journal", parts.journal.close(clean=clean))]
+        parts.commits.halt(BookieUnavailable.wire_code)
+        failures += [
+            await _closed("entry logs", parts.logs.close()),
+            await _closed("index", parts.index.close()),
+            await _closed("data directory", parts.directory.release()),
+        ]
+        bad = [failure for failure in failures if failure is not None and not isinstance(failure, DiskFull)]
+        if bad:
+            parts.fail_safe.trip(f"the bookie could not stop: {'; '.join(map(repr, bad))}")
 
     async def _flushed_in_time(self) -> bool:
         """Make a clean stop true; ``False`` if it is not."""
@@ -238,3 +244,13 @@ class Bookie:
             "read_only": float(self.read_only),
             **{f"refused_{why.replace(' ', '_')}_total": count for why, count in parts.admission.refusals.items()},
         }
+
+
+async def _closed(what: str, closing: Awaitable[None]) -> Exception | None:
+    """Close one part; why it could not be closed, if so. What comes after it is closed all the same."""
+    try:
+        await closing
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other parts must be closed
+        log.error("the %s could not be closed: %r", what, error)  # noqa: TRY400 - told once more by who ends the node
+        return error
+    return None

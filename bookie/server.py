@@ -26,14 +26,16 @@ from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.grpc_server import most_streams
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.process import Process
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
 
 from .bookie import Bookie
 from .boot import BookieWorld, boot
@@ -55,9 +57,18 @@ SWITCH_INTERVAL_SECONDS: Final = 1e-4
 
 RUN_FILE: Final = "run.json"
 
+OWN_DESCRIPTORS: Final = 512
+"""Files and connections besides those of clients and the journal's segments: index, entry logs, metadata, HTTP."""
 
-async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process) -> None:
-    """Run one bookie until ``stop`` is set, then stop it cleanly.
+LEAST_STREAMS: Final = 16
+"""With room for fewer, a bookie does not start."""
+
+
+async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process, ready: asyncio.Event) -> None:
+    """Run one bookie until ``stop`` is set, then stop it cleanly; where it is not ready by then, it never becomes so.
+
+    Args:
+        ready: set once the bookie serves; an error after that is no refusal to start.
 
     Raises:
         ForeignDirectory, DirectoryInUse, DiskFull, DamagedFile, InvalidConfig, MetadataUnavailable, ...:
@@ -65,8 +76,26 @@ async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process)
         MetadataConflict: another process is registered under its id, now or while it ran; it has stopped cleanly.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    settings = fitting(settings, raise_descriptor_limit())
     async with AsyncExitStack() as undo:
-        await _Server(settings, process, undo).run(stop)
+        await _Server(settings, process, undo).run(stop, ready)
+
+
+def fitting(settings: BookieSettings, descriptors: int) -> BookieSettings:
+    """The settings, with no more streams than ``descriptors`` allow: a bookie that can open no file cannot go on.
+
+    Raises:
+        InvalidConfig: they allow next to none.
+    """
+    own = OWN_DESCRIPTORS + settings.journal.segment_count
+    fits = most_streams(descriptors - own)
+    if fits < LEAST_STREAMS:
+        raise InvalidConfig(f"{descriptors} open files are allowed (ulimit -n); {own + 100} are the least that will do")
+    wanted = settings.admission.max_streams
+    if wanted <= fits:
+        return settings
+    _log.warning("fewer streams than configured", max_streams=fits, configured=wanted, open_files=descriptors)
+    return settings.model_copy(update={"admission": settings.admission.model_copy(update={"max_streams": fits})})
 
 
 class _Server:
@@ -82,19 +111,29 @@ class _Server:
         self._tasks = Tasks("bookie", self._essential_task_died)
         self._why_not_ready: Callable[[], str | None] = lambda: "starting"
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
         """From the start to the moment when stopping begins; ``undo`` does the rest."""
+        await self._run(stop, ready)
+        if not ready.is_set():
+            _log.info("stopped before it was ready")
+
+    async def _run(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
         undo, settings, metrics = self._undo, self._settings, Metrics()
         undo.push_async_callback(self._disk.close)
         undo.push_async_callback(self._tasks.close)
         http = HttpServer(metrics, self._readiness)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
-        metadata = await open_metadata(
-            settings.metadata, clock=self._clock, rng=self._rng, timeout_seconds=METADATA_SECONDS
+        metadata = await unless_set(
+            stop,
+            open_metadata(settings.metadata, clock=self._clock, rng=self._rng, timeout_seconds=METADATA_SECONDS),
         )
+        if metadata is None:
+            return
         undo.push_async_callback(metadata.close)
-        bookie = await self._boot(metadata)
+        bookie = await unless_set(stop, self._boot(metadata))
+        if bookie is None or stop.is_set():
+            return
         cluster_id = await metadata.store.cluster_id()
         service = BookieService(bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe)
         metrics.add(
@@ -114,6 +153,7 @@ class _Server:
         undo.push_async_callback(enrolment.leave)
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         _settle_memory()
+        ready.set()
         self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         _log.info("ready", bookie_id=bookie.bookie_id, address=listener.address, boot=bookie.incarnation.boot)
         await self._until_stopped(stop, enrolment)

@@ -108,14 +108,17 @@ def run_(
 
 
 async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
-    stop, process = asyncio.Event(), RealProcess()
+    stop, ready, process = asyncio.Event(), asyncio.Event(), RealProcess()
     end_on_broken_invariants(asyncio.get_running_loop(), process)
     on_signals(lambda _: stop.set())
     if parent_pipe is not None:
         die_with_parent(parent_pipe)
     try:
-        await serve(settings, stop, process)
+        await serve(settings, stop, process, ready)
     except TallybookError as error:
+        if ready.is_set():
+            error.args = (f"the bookie was running and has stopped: {error.message}",)
+            raise
         raise RefusedToStart(error) from error
     except OSError as error:
         raise RefusedToStart(DiskFailed(str(error))) from error

@@ -63,6 +63,19 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+async def unless_set(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of ``work``, or ``None`` where ``stop`` was set first: then ``work`` was cancelled, and has ended."""
+    loop = asyncio.get_running_loop()
+    working, stopping = loop.create_task(work), loop.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        working.cancel()  # nothing, if it has ended
+        await asyncio.gather(working, stopping, return_exceptions=True)
+    return None if working.cancelled() else working.result()
+
+
 class Workers(Protocol):
     """Where pure but long computations run, so that the event loop's turns stay short."""
 

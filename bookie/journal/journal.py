@@ -355,7 +355,11 @@ class Journal:
         self._closed = True
         for task in self._background:
             task.cancel()
-        await self._pump.close()
+        try:
+            await self._pump.close()
+        except BaseException:
+            self._source.stop()  # the write that does not end must not be told of later
+            raise
         all_trimmed = self._failure is None and not self._queued_count and self._last_records <= self._keeper.facts.trim
         self._source.stop()
         await self._keeper.close(final=self._clean_facts if clean and all_trimmed else None)

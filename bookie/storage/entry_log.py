@@ -226,7 +226,7 @@ class EntryLogs:
         for log_id in self._log_ids:
             try:
                 await self._reader.check_ends(log_id)
-            except (DamagedFile, DiskFailed) as error:
+            except StorageError as error:
                 found.append(error)
         return found
 
