@@ -22,6 +22,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream, Transport
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION, FrameCache
 
+from .background import defect_of
 from .bookie_port import AddCallback
 from .rpc_adds import AddStream
 from .rpc_requests import RequestStream
@@ -57,6 +58,8 @@ class BookieRpc:
                 (Lane.CONTROL, control.receive),
             )
         ]
+        for receiver in self._receivers:
+            receiver.add_done_callback(defect_of)
 
     @property
     def bookie_id(self) -> str:

@@ -12,13 +12,14 @@ A client belongs to one event loop; its handles share connections and one byte b
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import InvalidArgument, TallybookError, Unauthorized
+from tallybook.core.errors import InvalidArgument, PeerError, TallybookError, Unauthorized
 from tallybook.core.ids import check_ledger_id
 from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
@@ -27,8 +28,8 @@ from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
-from tallybook.runtime.tasks import Tasks
 
+from .background import client_tasks
 from .budget import ByteBudget
 from .placement import choose_ensemble
 from .ports import ClientWorld, Transition
@@ -38,6 +39,9 @@ from .recovery.driver import RecoveryContext, recover_ledger
 from .writer.handle import LedgerWriter, WriterContext
 
 _log = logger("client")
+
+MAX_UNSETTLED_ADOPTIONS: Final = 1_000
+"""Adoptions of unknown outcome whose token is remembered; beyond it the oldest is forgotten."""
 
 
 class Client:
@@ -53,8 +57,10 @@ class Client:
         self._settings = settings or ClientSettings()
         self._opened: ClientWorld | None = cluster if isinstance(cluster, ClientWorld) else None
         self._budget = ByteBudget(self._settings.max_pending_bytes)
-        self._tasks = Tasks("client", self._task_died)
+        self._tasks = client_tasks("client")
         self._writers: list[LedgerWriter] = []
+        self._unsettled: dict[int, str] = {}
+        """The token of each adoption that may or may not have taken effect, by ledger id."""
 
     async def __aenter__(self) -> Self:
         if isinstance(self._cluster, str):
@@ -137,10 +143,19 @@ class Client:
         Raises:
             LedgerHasWriter: it has, or had, a writer: recover it and create the next one.
             LedgerClosed, LedgerFenced, NoSuchLedger, Unauthorized: it cannot be written.
+            MetadataOutcomeUnknown: it may be ours; the same call, of this client, settles it.
         """
-        self._authorise(await self.ledger_metadata(ledger_id), password)
-        token = self._world.rng.uuid()
-        adopted = await self._update(ledger_id, partial(adopt, writer_token=token))
+        known = await self._read(ledger_id)
+        self._authorise(known.value, password)
+        # Taken out while it is used: of two calls at once only one may become the writer.
+        token = self._unsettled.pop(ledger_id, None) or self._world.rng.uuid()
+        try:
+            adopted = await self._updater.update(ledger_id, partial(adopt, writer_token=token), known=known)
+        except (PeerError, asyncio.CancelledError):
+            self._unsettled[ledger_id] = token
+            if len(self._unsettled) > MAX_UNSETTLED_ADOPTIONS:
+                del self._unsettled[next(iter(self._unsettled))]
+            raise
         return self._writer(adopted.value, password)
 
     async def _create(
@@ -189,7 +204,7 @@ class Client:
 
         Raises:
             NoSuchLedger: never created, or deleted.
-            Unauthorized: the password does not fit.
+            Unauthorized: the password does not fit, or one is given for a ledger that has none.
             RecoveryFailed: the end cannot be told now; nothing was lost, try again.
             BookieUnavailable: too few bookies answer.
         """
@@ -243,7 +258,7 @@ class Client:
             InvalidArgument: not a ledger id.
             NoSuchLedger: never created, or deleted.
         """
-        return (await self._world.store.read_ledger(check_ledger_id(ledger_id), linearizable=True)).value
+        return (await self._read(ledger_id)).value
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """Ids of all ledgers, ascending."""
@@ -273,6 +288,9 @@ class Client:
 
     # -- inside -----------------------------------------------------------------------
 
+    async def _read(self, ledger_id: int) -> Versioned:
+        return await self._world.store.read_ledger(check_ledger_id(ledger_id), linearizable=True)
+
     async def _update(self, ledger_id: int, transition: Transition) -> Versioned:
         return await self._updater.update(ledger_id, transition)
 
@@ -285,11 +303,11 @@ class Client:
 
     def _authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
         key, _ = _keys(metadata, password)
+        if password and not metadata.key_verifier:
+            # Whoever gives one counts on it. The ledger may be another one than is meant.
+            raise Unauthorized(f"ledger {metadata.ledger_id} has no password, but one was given")
         if metadata.key_verifier and not key_fits(key, metadata.key_verifier):
             raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
-
-    def _task_died(self, name: str, error: BaseException) -> None:
-        _log.error("background task died", task=name, error=repr(error))
 
 
 def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | None]:

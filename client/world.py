@@ -8,15 +8,13 @@ from tallybook.core.config import ClientSettings
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 
+from .background import client_tasks
 from .bookie_port import BookieConnection
 from .connections import BookieConnections
 from .ports import ClientWorld
-
-_log = logger("client.world")
 
 
 async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
@@ -33,7 +31,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     except BaseException:
         await metadata.close()
         raise
-    tasks = Tasks("connections", _task_died)
+    tasks = client_tasks("connections")
     connections = BookieConnections(
         GrpcTransport(),
         metadata.membership,
@@ -61,7 +59,3 @@ class _OwnedConnections:
         """Close every connection."""
         await self._connections.close()
         await self._tasks.close()
-
-
-def _task_died(name: str, error: BaseException) -> None:
-    _log.error("background task died", task=name, error=repr(error))

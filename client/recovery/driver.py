@@ -7,10 +7,10 @@ event at a time, in the order in which answers came.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, RecoveryFailed, TallybookError
@@ -21,6 +21,8 @@ from ..bookie_port import BookieConnection
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from .machine import Action, Close, Failed, Fence, ReadEnd, RecoveryAdd, RecoveryMachine, RecoveryRead
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,14 @@ class _Run:
         self, context: RecoveryContext, metadata: LedgerMetadata, key: bytes, digest_key: bytes | None
     ) -> None:
         self._context = context
+        self._settings = context.settings
         self._metadata = metadata
         self._ledger_id = metadata.ledger_id
         self._bookies = metadata.last_fragment.bookies
         self._key = key
         self._machine = RecoveryMachine(metadata, digest_key)
-        # Bounded: the machine has at most a few requests per position outstanding.
-        self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
+        # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
+        self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
         self._written_off: dict[int, TallybookError] = {}
 
     async def run(self) -> Close:
@@ -90,15 +93,20 @@ class _Run:
 
     async def _drive(self, group: asyncio.TaskGroup) -> Close | Failed:
         actions = self._machine.start()
-        running: list[asyncio.Task[None]] = []
+        running: list[tuple[Action, asyncio.Task[None]]] = []
         while True:
             for action in actions:
                 if isinstance(action, Close | Failed):
-                    for task in running:
+                    for _, task in running:
                         task.cancel()
                     return action
-                running.append(group.create_task(self._perform(action)))
-            running = [task for task in running if not task.done()]
+                running.append((action, group.create_task(self._perform(action))))
+            if any(isinstance(action, RecoveryAdd) for action in actions):
+                # A copy was found: nobody waits for the other reads, and they must not pile up at a hanging bookie.
+                for action, task in running:
+                    if isinstance(action, RecoveryRead):
+                        task.cancel()
+            running = [(action, task) for action, task in running if not task.done()]
             actions = (await self._events.get())()
 
     async def _perform(self, action: Fence | RecoveryRead | RecoveryAdd | ReadEnd) -> None:
@@ -115,22 +123,26 @@ class _Run:
     async def _fence(self, action: Fence) -> None:
         at = action.position
         try:
-            connection = await self._connection(at)
-            answer: FenceAnswer = await connection.fence(self._ledger_id, self._key)
+            answer = await self._while_busy(
+                at, lambda bookie: bookie.fence(self._ledger_id, self._key), self._settings.request_timeout_ms
+            )
         except TallybookError as error:
-            self._report(self._machine.fence_failed, at, error)
+            await self._report(self._machine.fence_failed, at, error)
         else:
-            self._report(self._machine.fenced, at, answer)
+            await self._report(self._machine.fenced, at, answer)
 
     async def _read(self, action: RecoveryRead) -> None:
         at, entry_id = action.position, action.entry_id
         try:
-            connection = await self._connection(at)
-            answer = await connection.recovery_read(self._ledger_id, entry_id, self._key)
+            answer = await self._while_busy(
+                at,
+                lambda bookie: bookie.recovery_read(self._ledger_id, entry_id, self._key),
+                self._settings.request_timeout_ms,
+            )
         except TallybookError as error:
-            self._report(self._machine.read_failed, at, entry_id, error)
+            await self._report(self._machine.read_failed, at, entry_id, error)
         else:
-            self._report(self._machine.read, at, entry_id, answer.batches[0] if answer.batches else b"")
+            await self._report(self._machine.read, at, entry_id, answer.batches[0] if answer.batches else b"")
 
     async def _add(self, action: RecoveryAdd) -> None:
         at, entry_id = action.position, action.entry_id
@@ -138,35 +150,35 @@ class _Run:
             if at in self._written_off:
                 # It failed a write-back before; asking again would cost a timeout for every batch.
                 raise self._written_off[at]
-            await self._add_while_busy(at, action.batch)
+            await self._while_busy(
+                at, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
+            )
         except TallybookError as error:
             self._written_off[at] = error
-            self._report(self._machine.add_failed, at, entry_id, error)
+            await self._report(self._machine.add_failed, at, entry_id, error)
         else:
-            self._report(self._machine.added, at, entry_id)
+            await self._report(self._machine.added, at, entry_id)
 
-    async def _add_while_busy(self, at: int, batch: bytes) -> None:
-        deadline = self._context.clock.monotonic() + self._context.settings.add_timeout_ms / 1000
+    async def _while_busy(self, at: int, ask: Callable[[BookieConnection], Awaitable[T]], patience_ms: int) -> T:
+        """Ask the bookie at a position; while it is BUSY, again after the pause it names."""
+        deadline = self._context.clock.monotonic() + patience_ms / 1000
         while True:
             try:
-                connection = await self._connection(at)
-                return await connection.recovery_add(batch, self._key)
+                return await ask(await self._context.connections.get(self._bookies[at]))
             except Busy as busy:
-                if self._context.clock.monotonic() >= deadline:
+                pause_s = max(busy.retry_after_ms, 1) / 1000
+                if self._context.clock.monotonic() + pause_s >= deadline:
                     raise
-                await self._context.clock.sleep(max(busy.retry_after_ms, 1) / 1000)
+                await self._context.clock.sleep(pause_s)
 
     async def _read_end(self, action: ReadEnd) -> None:
         reader = self._context.reader_of(self._metadata, action.entry_id)
         try:
             header: BatchHeader = (await reader.read_batch(action.entry_id))[0]
         except TallybookError as error:
-            self._report(self._machine.end_failed, error)
+            await self._report(self._machine.end_failed, error)
         else:
-            self._report(self._machine.end_read, header)
+            await self._report(self._machine.end_read, header)
 
-    async def _connection(self, at: int) -> BookieConnection:
-        return await self._context.connections.get(self._bookies[at])
-
-    def _report(self, event: Callable[..., list[Action]], *arguments: object) -> None:
-        self._events.put_nowait(lambda: event(*arguments))
+    async def _report(self, event: Callable[..., list[Action]], *arguments: object) -> None:
+        await self._events.put(lambda: event(*arguments))

@@ -113,7 +113,6 @@ class RecoveryMachine:
 
     def __init__(self, metadata: LedgerMetadata, digest_key: bytes | None = None) -> None:
         self.phase = Phase.FENCING
-        self.recovered_batches = 0
         self._metadata = metadata
         self._quorum = metadata.quorum
         self._bookies = metadata.last_fragment.bookies
@@ -227,7 +226,6 @@ class RecoveryMachine:
         for at, failure in self._adds.items():
             if failure is not None:
                 self._missed.setdefault(at, []).append((entry_id, last))
-        self.recovered_batches += 1
         self._entry_id = last + 1
         return self._read()
 

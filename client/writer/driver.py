@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import OK_CODE, InvariantViolation, LedgerFenced, PeerError, TallybookError
+from tallybook.core.errors import OK_CODE, LedgerFenced, PeerError, TallybookError
 from tallybook.metadata.model import LedgerMetadata, LedgerState, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
+from ..background import defect_of
 from ..bookie_port import BookieConnection
 from ..ports import Connections, UpdateLedger
 from .machine import (
@@ -145,11 +146,9 @@ class WriterDriver:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A writer whose timers or connections died of a defect must not look alive."""
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        _log.error("background task died", task=task.get_name(), error=repr(error))
-        message = f"ledger {self.machine.ledger_id}: {task.get_name()} died: {error!r}"
-        self.die(error if isinstance(error, TallybookError) else InvariantViolation(message))
+        error = defect_of(task)
+        if error is not None:
+            self.die(error)
 
     # -- actions ----------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class LedgerWriter:
         Raises:
             Busy: the client's byte budget is used up.
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
-            LedgerClosed, LedgerFenced, ...: the handle is closed or dead.
+            LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
         """
         size = self._admissible(payload)
         if not self._budget.try_take(size):
@@ -149,7 +149,8 @@ class LedgerWriter:
         Raises:
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
             RequestTimeout: no room in the client's budget within the add timeout; not sent.
-            LedgerClosed, LedgerFenced, ...: the handle is closed or dead; outcome unknown.
+            LedgerClosed, LedgerFenced, ...: the handle is closed or dead. The outcome tells whether the entry was not
+                sent, or may have been written.
         """
         await self._take_room(self._admissible(payload))
         return await self._gather(payload)
@@ -160,11 +161,11 @@ class LedgerWriter:
         Raises:
             As ``append``; some of the entries may then have been written.
         """
+        sizes = [self._admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
-        for payload in payloads:
-            size = self._admissible(payload)
+        for payload, size in zip(payloads, sizes, strict=True):
             if not self._budget.try_take(size):
-                await self._take_room(size)
+                await self._take_room(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
             pending.append(self._gather(payload))
         if not pending:
             return range(self._accumulator.next_entry_id, self._accumulator.next_entry_id)
@@ -174,8 +175,8 @@ class LedgerWriter:
 
     def _admissible(self, payload: Buffer) -> int:
         """What ``payload`` takes of the budget, if it can be appended now."""
-        if self._closing or self._machine.error is not None:
-            raise (self._machine.error or self._ended).with_traceback(None)
+        if self._refusing:
+            raise self._refusal(Outcome.NOT_DONE)
         if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
@@ -183,16 +184,26 @@ class LedgerWriter:
             raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {self._max_entry_bytes}")
         return size + BATCH_TABLE_ROW_BYTES
 
-    async def _take_room(self, size: int) -> None:
+    @property
+    def _refusing(self) -> bool:
+        return self._closing or self._machine.error is not None
+
+    def _refusal(self, outcome: Outcome) -> TallybookError:
+        """Why nothing more is taken: of the kind that ended the handle, but what was not sent is not in doubt."""
+        ended = self._machine.error or self._ended
+        return type(ended)(ended.message, outcome=outcome)
+
+    async def _take_room(self, size: int, outcome: Outcome = Outcome.NOT_DONE) -> None:
+        """Take ``size`` bytes; ``outcome`` is that of the whole call if it fails here."""
         try:
             async with asyncio.timeout(self._context.settings.add_timeout_ms / 1000):
                 await self._budget.take(size)
         except TimeoutError:
             message = f"ledger {self.id}: no room for another append within the add timeout"
-            raise RequestTimeout(message, outcome=Outcome.NOT_DONE) from None
-        if self._machine.error is not None or self._closing:
+            raise RequestTimeout(message, outcome=outcome) from None
+        if self._refusing:
             self._budget.give(size)
-            raise self._machine.error or self._ended
+            raise self._refusal(outcome)
 
     def _gather(self, payload: Buffer) -> PendingAppend:
         pending = self._accumulator.add(payload if isinstance(payload, bytes) else bytes(payload))
