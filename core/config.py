@@ -27,6 +27,8 @@ Size = Annotated[ByteSize, Field(ge=0, le=2**60), _number]
 Room = Annotated[ByteSize, Field(ge=BLOCK_BYTES, le=2**60), _number]
 """A size below which nothing would ever get through."""
 Milliseconds = Annotated[int, Field(ge=0, le=86_400_000), _number]
+Wait = Annotated[int, Field(ge=1, le=86_400_000), _number]
+"""Milliseconds without which a client would give up at once, or ask without a pause."""
 Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
 
 _ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
@@ -159,14 +161,14 @@ class ClientSettings(Settings):
     max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
     max_entry_bytes: Size = Field(_size(MAX_ENTRY_BYTES), description="Largest entry accepted.")
-    add_timeout_ms: Milliseconds = Field(10_000, description="Time without an ack after which a bookie has failed.")
-    request_timeout_ms: Milliseconds = Field(5_000, description="Deadline of one read, fence or LAC request.")
-    connect_timeout_ms: Milliseconds = Field(3_000, description="Deadline of opening a connection to a bookie.")
-    reconnect_ms: Milliseconds = Field(500, description="Pause between attempts to reach a lost bookie.")
-    metadata_timeout_ms: Milliseconds = Field(10_000, description="Deadline of one metadata operation.")
-    explicit_lac_ms: Milliseconds = Field(100, description="Silence after which the LAC is sent on its own.")
+    add_timeout_ms: Wait = Field(10_000, description="Time without an ack after which a bookie has failed.")
+    request_timeout_ms: Wait = Field(5_000, description="Deadline of one read, fence or LAC request.")
+    connect_timeout_ms: Wait = Field(3_000, description="Deadline of opening a connection to a bookie.")
+    reconnect_ms: Wait = Field(500, description="Pause between attempts to reach a lost bookie.")
+    metadata_timeout_ms: Wait = Field(10_000, description="Deadline of one metadata operation.")
+    explicit_lac_ms: Wait = Field(100, description="Silence after which the LAC is sent on its own.")
     read_bytes: Room = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
-    tail_wait_ms: Milliseconds = Field(5_000, description="Longest long poll for new entries.")
+    tail_wait_ms: Wait = Field(5_000, description="Longest long poll for new entries.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
