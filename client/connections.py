@@ -62,11 +62,6 @@ class BookieConnections:
         self._known: dict[str, BookieInfo] = {}
         self._closed = False
 
-    @property
-    def pending_bytes(self) -> int:
-        """Cost of all adds that no bookie has answered yet, over all connections."""
-        return sum(connection.pending_bytes for connection in self._open.values())
-
     async def get(self, bookie_id: str) -> BookieRpc:
         """A working connection.
 

@@ -188,16 +188,6 @@ async def test_a_bookie_that_accepts_and_says_nothing_is_given_up_in_time(town):
 
 
 @town
-async def test_pending_bytes_are_those_of_all_connections(town):
-    for name in ("b1", "b2"):
-        (await town.start(name)).hold_commits()
-        connection = await town.pool.get(name)
-        connection.add(encode_batch(1, 0, [b"x"], lac=-1, ledger_length=1, written_at_us=0), b"", lambda _: None)
-    await town.clock.sleep(1)
-    assert town.pool.pending_bytes == 2 * (64 + 8 + 1 + 512)
-
-
-@town
 async def test_a_closed_pool_fails_what_waits_and_opens_nothing_more(town):
     (await town.start("b1")).hold_commits()
     connection = await town.pool.get("b1")
