@@ -100,7 +100,6 @@ class AddResult:
         """The figures, by the names that scripts rely on."""
         rate = self.entries / self.seconds if self.seconds else 0.0
         return {
-            "entries": self.entries,
             "errors": self.errors,
             "entries_per_s": round(rate, 1),
             "mb_per_s": round(rate * self.entry_bytes / 1e6, 3),

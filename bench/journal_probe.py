@@ -6,6 +6,7 @@ raw writes of the same size, in short turns within one run: what else the machin
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -73,6 +74,7 @@ async def measure_journal(directory: Path, sizes: Sequence[int], seconds: float)
             raise InvalidArgument(f"a journal write is 4 KiB .. {MAX_COMMIT_BYTES} bytes in steps of 4 KiB, not {size}")
     turns = max(1, round(seconds / TURN_SECONDS / 2))
     try:
+        os.makedirs(directory, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="tallybook-bench-", dir=directory))
     except OSError as error:
         raise InvalidArgument(f"{directory} cannot be used: {error.strerror}") from error

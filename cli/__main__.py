@@ -18,11 +18,15 @@ _LAST_STREAM: Final = 2
 def main() -> None:
     """Run the command line of this process; does not return."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # gRPC would otherwise remark on standard error that child processes are started beside it.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    prepare()
     _open_missing_streams()
     importlib.import_module("tallybook.cli.app").main(sys.argv[1:])
+
+
+def prepare() -> None:
+    """Keep gRPC from writing to standard error on its own; what fails, the commands say. It asks when it is loaded."""
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _open_missing_streams() -> None:

@@ -8,8 +8,10 @@ longer than most commands do.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Collection, Sequence
 from importlib.metadata import version
@@ -18,9 +20,10 @@ from typing import Annotated, Final, NoReturn
 import typer
 import typer.main
 
-from tallybook.core.errors import DiskFailed, Fault, TallybookError
+from tallybook.core.errors import Fault, TallybookError
+from tallybook.runtime.logging import set_up_logging
 
-from .exits import Exit, Interrupted, RefusedToStart, error_object, exit_code, sentence
+from .exits import Exit, Interrupted, RefusedToStart, disk_failed, error_object, exit_code, sentence
 from .output import complain
 
 COMMANDS: Final = {
@@ -33,6 +36,12 @@ COMMANDS: Final = {
     "bench": "tallybook.cli.bench",
 }
 """Which module has a command: as ``app``, a group of commands, or as a function of the command's own name."""
+
+_SILENT: Final = ("kazoo",)
+"""Libraries whose remarks on what they retry are of no use to whoever runs a command; its error says what failed."""
+
+
+_NEGATIVE: Final = re.compile(r"-[0-9]+")
 
 
 def build(names: Collection[str]) -> typer.Typer:
@@ -49,10 +58,19 @@ def build(names: Collection[str]) -> typer.Typer:
         if name in names:
             module = importlib.import_module(COMMANDS[name])
             if hasattr(module, "app"):
+                _reflow(module.app)
                 root.add_typer(module.app, name=name)
             else:
                 root.command(name)(getattr(module, name))
+    _reflow(root)
     return root
+
+
+def _reflow(commands: typer.Typer) -> None:
+    """Make each paragraph of a help text one line, for the terminal to wrap."""
+    for command in commands.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,6 +104,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _run(arguments: Sequence[str], as_json: bool) -> int:
+    # Before anything else: what is imported from here on may have something to say.
+    set_up_logging("WARNING", "json" if as_json else "text", silent=_SILENT)
     meant = arguments[0]
     command = typer.main.get_command(build([meant] if meant in COMMANDS else COMMANDS))
     try:
@@ -103,7 +123,7 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return _complain(DiskFailed(str(error)), Exit.STORAGE, as_json)
+        return _complain(disk_failed(error), Exit.STORAGE, as_json)
     return result if isinstance(result, int) else Exit.OK
 
 
@@ -118,6 +138,8 @@ def _complain(error: TallybookError, code: Exit, as_json: bool) -> int:
 def _complain_of_usage(error: typer.TyperException, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")
+    if _NEGATIVE.fullmatch(getattr(error, "option_name", "")):
+        message = "an id must lie in 0 .. 2^63-1, not below; a word that begins with a dash is taken for an option"
     if as_json:
         told = {"type": "Usage", "message": message, "fault": Fault.CALLER.value, "retriable": False}
         print(json.dumps({"error": {**told, "outcome": "not done", "exit_code": int(Exit.USAGE)}}), file=sys.stderr)

@@ -88,7 +88,9 @@ def read(
 
 @app.command()
 def journal(
-    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to write; about 400 MB are needed.")],
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where to write, about 400 MB; made if it is not there.")
+    ],
     write_bytes: Annotated[
         str, typer.Option(metavar="BYTES[,BYTES...]", help="Sizes of a write, in steps of 4 KiB up to 1 MiB.")
     ] = "4096,65536,262144,1048576",

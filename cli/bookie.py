@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import socket
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tallybook.bookie.directories import replace_identity
-from tallybook.bookie.server import serve
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import BookieUnavailable, DiskFailed, InvalidArgument, InvalidConfig, Outcome, TallybookError
+from tallybook.core.errors import CallerError, DamagedFile, InvalidArgument, InvalidConfig, TallybookError
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -23,14 +23,15 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 
 from .cluster import cluster
-from .exits import RefusedToStart
-from .options import Json, Metadata
+from .exits import RefusedToStart, disk_failed, reading_only
+from .options import Json, Metadata, check_directory, directory
 from .output import Record, print_json, print_record, print_rows
 from .parent import die_with_parent
 from .running import on_signals, run
 
 app = typer.Typer(help="Run bookies, and look at those of a cluster.")
 
+_RESOLVE_SECONDS = 10.0
 _COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "boot")
 
 
@@ -50,7 +51,9 @@ class LogFormat(Enum):
     JSON = "json"
 
 
-Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Data directory.", show_default=False)]
+Data = Annotated[
+    Path | None, typer.Option("--data", parser=directory, metavar="DIR", help="Data directory.", show_default=False)
+]
 OptionalMetadata = Annotated[
     str | None, typer.Option("--metadata", envvar="TALLYBOOK_METADATA", metavar="URI", help="Metadata store.")
 ]
@@ -113,15 +116,48 @@ async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
     on_signals(lambda _: stop.set())
     if parent_pipe is not None:
         die_with_parent(parent_pipe)
+    # A server takes long to load, and most commands are none.
+    from tallybook.bookie.server import serve  # noqa: PLC0415
+
     try:
+        check_directory(Path(settings.data_directory))
+        for address in (settings.listen, settings.http_listen):
+            await _check_host(address)
         await serve(settings, stop, process, ready)
     except TallybookError as error:
         if ready.is_set():
             error.args = (f"the bookie was running and has stopped: {error.message}",)
             raise
+        if isinstance(error, DamagedFile):
+            raise RefusedToStart(DamagedFile(f"{error.message}{_way_forward(settings, error)}")) from error
         raise RefusedToStart(error) from error
     except OSError as error:
-        raise RefusedToStart(DiskFailed(str(error))) from error
+        raise RefusedToStart(disk_failed(error)) from error
+
+
+async def _check_host(address: str) -> None:
+    """Refuse a host that has no address, before anything is made for it."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_RESOLVE_SECONDS):
+            await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise InvalidConfig(f"cannot listen on {address}: there is no host {host} ({error})") from error
+    except TimeoutError as error:
+        raise InvalidConfig(f"cannot listen on {address}: no name server says what {host} is") from error
+
+
+def _way_forward(settings: BookieSettings, error: DamagedFile) -> str:
+    """What can be done about a data directory that no bookie can start on."""
+    if "--replace" in error.message:
+        return ""
+    words = ["tallybook", "bookie", "init", "--replace", "--data", settings.data_directory]
+    words += ["--id", settings.bookie_id or "ID", "--metadata", settings.metadata]
+    return (
+        "; restore it from a copy, or give up what this bookie holds: "
+        f"move {settings.data_directory} away, then {shlex.join(words)}"
+    )
 
 
 @app.command()
@@ -145,7 +181,11 @@ def init(
         raise InvalidArgument("nothing to do without --replace: 'bookie run' makes the directory of a new bookie")
     settings = _settings(config, assignments, _flags(data_directory=data, metadata=metadata, bookie_id=bookie_id))
 
+    # As above.
+    from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
+
     async def work() -> Record:
+        check_directory(Path(settings.data_directory))
         clock, rng, disk = RealClock(), SystemRng(), RealDisk()
         async with await open_metadata(settings.metadata, clock=clock, rng=rng) as opened:
             cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
@@ -162,7 +202,9 @@ def list_(metadata: Metadata, as_json: Json = False) -> None:
         async with cluster(metadata) as client:
             return [_describe(info) for info in (await client.bookies()).values()]
 
-    print_rows(run(work()), _COLUMNS, as_json=as_json)
+    with reading_only():
+        rows = run(work())
+    print_rows(rows, _COLUMNS, as_json=as_json)
 
 
 @app.command()
@@ -175,12 +217,14 @@ def info(
 
     async def work() -> Record:
         async with cluster(metadata) as client:
-            found = (await client.bookies()).get(bookie_id)
-        if found is None:
-            raise BookieUnavailable(f"bookie {bookie_id} is not registered", outcome=Outcome.NOT_DONE)
-        return _describe(found)
+            living = await client.bookies()
+        if bookie_id not in living:
+            raise CallerError(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
+        return _describe(living[bookie_id])
 
-    print_record(run(work()), as_json=as_json)
+    with reading_only():
+        record = run(work())
+    print_record(record, as_json=as_json)
 
 
 def _describe(bookie: BookieInfo) -> Record:

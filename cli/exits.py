@@ -7,11 +7,14 @@ docs/cli.md shows the table. ``--json`` turns the sentence into an object on sta
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Final
 
 from tallybook.core.errors import (
     CallerError,
+    DiskFailed,
     Fault,
     InvalidArgument,
     InvalidConfig,
@@ -63,11 +66,28 @@ class Interrupted(Exception):
 
 
 class RefusedToStart(Exception):
-    """A bookie could not start. Carries the error that says why."""
+    """A bookie could not start. Carries the error that says why; whatever it is, the start did not take effect."""
 
     def __init__(self, cause: TallybookError) -> None:
         super().__init__(str(cause))
+        cause.outcome = Outcome.NOT_DONE
         self.cause = cause
+
+
+@contextmanager
+def reading_only() -> Iterator[None]:
+    """For a command that changes nothing: when it fails, no outcome is left to be unknown."""
+    try:
+        yield
+    except TallybookError as error:
+        error.outcome = Outcome.NOT_DONE
+        raise
+
+
+def disk_failed(error: OSError) -> DiskFailed:
+    """An error of the operating system, in words."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    return DiskFailed(f"{where}{error.strerror or error}")
 
 
 def exit_code(error: TallybookError) -> Exit:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 from tallybook.core.errors import (
     BookieUnavailable,
@@ -33,7 +35,8 @@ from tallybook.core.errors import (
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DirectoryLock, Disk
 
-from .exits import RefusedToStart
+from .exits import RefusedToStart, disk_failed
+from .options import check_directory
 
 START_SECONDS: Final = 60.0
 """How long a bookie may take from its start until it is ready; replay of a long journal included."""
@@ -74,30 +77,36 @@ class LocalBookie:
         """Whether its process lives, as far as is known."""
         return self.process is not None and self.process.returncode is None
 
+    def forget(self) -> None:
+        """Remove what a bookie that has died, or an earlier one, says of its process."""
+        self.run_file.unlink(missing_ok=True)
+
 
 class LocalCluster:
     """Bookies on this machine. Use it in ``async with``: leaving stops them cleanly.
 
     Args:
         directory: where everything lies; made if it is not there.
-        count: how many bookies; 0 for as many as the directory has, or three in a new one.
+        count: how many bookies; ``None`` for as many as the directory has had, or three in a new one.
         options: further options of ``tallybook bookie run``, for every bookie.
     """
 
-    def __init__(self, directory: Path, count: int, disk: Disk, clock: Clock, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, directory: Path, count: int | None, disk: Disk, clock: Clock, options: tuple[str, ...] = ()
+    ) -> None:
         self.directory = Path(os.path.abspath(directory))
         self._disk = disk
         self._clock = clock
         self._options = options
         self._lock: DirectoryLock | None = None
         self._life: tuple[int, int] | None = None
-        numbers = range(1, (count or _existing(self.directory) or 3) + 1)
+        numbers = range(1, (count or max(_numbers(self.directory), default=3)) + 1)
         self.bookies = [LocalBookie(f"bookie-{number}", self.directory / f"bookie-{number}") for number in numbers]
 
     @property
     def metadata(self) -> str:
         """URI of the metadata store."""
-        return f"sqlite:///{self.directory}/metadata.db"
+        return f"sqlite://{quote(str(self.directory))}/metadata.db"
 
     @property
     def life_pipe(self) -> int:
@@ -109,7 +118,8 @@ class LocalCluster:
     @property
     def left_out(self) -> list[str]:
         """Bookies that the directory holds and that are not part of this run."""
-        return [f"bookie-{number}" for number in range(len(self.bookies) + 1, _existing(self.directory) + 1)]
+        started = {bookie.bookie_id for bookie in self.bookies}
+        return [name for name in map("bookie-{}".format, _numbers(self.directory)) if name not in started]
 
     async def __aenter__(self) -> Self:
         await self._claim()
@@ -158,21 +168,25 @@ class LocalCluster:
         if bookie.process is not None:
             signal_process(bookie.process, signal.SIGKILL)
             await bookie.process.wait()
+            bookie.forget()
 
     # -- inside -----------------------------------------------------------------------
 
     async def _claim(self) -> None:
         """Take the directory for this launcher, and wait until the children of an earlier one are gone."""
         try:
+            check_directory(self.directory)
             await self._disk.make_directory(str(self.directory))
             self._lock = await self._disk.lock(str(self.directory))
             for bookie in self.bookies:
+                check_directory(bookie.directory)
                 await self._disk.make_directory(str(bookie.directory))
                 await self._wait_until_free(bookie)
-        except TallybookError as error:
+        except (TallybookError, OSError) as error:
             if self._lock is not None:
                 await self._lock.release()
-            raise RefusedToStart(error) from error
+            cause = error if isinstance(error, TallybookError) else disk_failed(error)
+            raise RefusedToStart(cause) from error
         self._life = os.pipe()
 
     async def _wait_until_free(self, bookie: LocalBookie) -> None:
@@ -186,11 +200,11 @@ class LocalCluster:
                     raise
                 await self._clock.sleep(_POLL_SECONDS)
             else:
+                bookie.forget()
                 await lock.release()
                 return
 
     async def _spawn(self, bookie: LocalBookie) -> None:
-        bookie.run_file.unlink(missing_ok=True)
         bookie.ports = {}
         command = [sys.executable, "-P", "-m", "tallybook.cli", "bookie", "run", "--json", "--log-format", "text"]
         command += ["--id", bookie.bookie_id, "--data", str(bookie.directory), "--metadata", self.metadata]
@@ -262,12 +276,12 @@ def _last_error(log_file: Path) -> TallybookError | None:
     return error_from_wire(told["code"], f"{log_file.stem}: {told['message']}")
 
 
-def _existing(directory: Path) -> int:
-    """How many bookies the directory holds."""
-    count = 0
-    while (directory / f"bookie-{count + 1}" / "cookie").exists():
-        count += 1
-    return count
+def _numbers(directory: Path) -> list[int]:
+    """Of the bookies that the directory holds or has held: a log without its bookie means that the data is lost."""
+    traces = [*(path.parent.name for path in directory.glob("bookie-*/cookie"))]
+    traces += [path.stem for path in directory.glob("bookie-*.log")]
+    found = (re.fullmatch(r"bookie-([1-9][0-9]{0,3})", trace) for trace in traces)
+    return sorted({int(match[1]) for match in found if match is not None})
 
 
 def signal_process(process: asyncio.subprocess.Process, number: int) -> None:

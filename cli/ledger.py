@@ -19,6 +19,7 @@ from tallybook.runtime.tasks import ThreadWorkers
 
 from .appending import Feeder, leave
 from .cluster import cluster
+from .exits import reading_only
 from .options import Json, LedgerId, Metadata, PasswordFile, read_password
 from .output import Record, note, print_json, print_record, print_rows
 from .pipes import STDIN, STDOUT, read_lines
@@ -48,7 +49,10 @@ def create(
     hmac: Annotated[bool, typer.Option("--hmac", help="Sign batches with HMAC-SHA-256; needs a password.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a ledger that nobody owns yet; 'ledger append' adopts it."""
+    """Create a ledger that nobody owns yet; 'ledger append' adopts it.
+
+    Ids are handed out in blocks of 64, one for each command or client that creates ledgers: they ascend with gaps.
+    """
     copies = min(3, ensemble) if write_quorum is None else write_quorum
     acks = copies // 2 + 1 if ack_quorum is None else ack_quorum
     password = read_password(password_file)
@@ -146,7 +150,8 @@ def read(
                 note(f"ledger {ledger} is open; reading up to entry {reader.last_add_confirmed}")
             await copy_range(reader, first, last, form, STDOUT, workers)
 
-    run(work())
+    with reading_only():
+        run(work())
 
 
 @app.command()
@@ -168,7 +173,8 @@ def tail(
             start = max(0, reader.last_add_confirmed + 1 - _TAIL_ENTRIES) if first is None else first
             await follow(reader, start, form, STDOUT, workers)
 
-    run(work())
+    with reading_only():
+        run(work())
 
 
 @app.command()
@@ -179,9 +185,14 @@ def info(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = Non
     async def work() -> Record:
         async with cluster(metadata) as client:
             found = await client.ledger_metadata(ledger)
-            return {**describe(found), "last_add_confirmed": await _last_add_confirmed(client, found, password)}
+            lac: int | str | None = await _last_add_confirmed(client, found, password)
+            if lac is None and found.key_verifier and not password and not as_json:
+                lac = "needs the password"
+            return {**describe(found), "last_add_confirmed": lac}
 
-    print_record(run(work()), as_json=as_json)
+    with reading_only():
+        record = run(work())
+    print_record(record, as_json=as_json)
 
 
 @app.command("ls")
@@ -192,7 +203,9 @@ def list_(metadata: Metadata, as_json: Json = False) -> None:
         async with cluster(metadata) as client:
             return [row async for row in _rows(client)]
 
-    print_rows(run(work()), _LIST_COLUMNS, as_json=as_json)
+    with reading_only():
+        rows = run(work())
+    print_rows(rows, _LIST_COLUMNS, as_json=as_json)
 
 
 async def _rows(client: Client) -> AsyncIterator[Record]:
@@ -255,12 +268,20 @@ async def _opened(metadata: str, ledger_id: int, password: bytes) -> AsyncIterat
 
 
 async def _last_add_confirmed(client: Client, metadata: LedgerMetadata, password: bytes) -> int | None:
-    """The last entry that readers see; ``None`` where it cannot be told (no bookies, no password)."""
-    if metadata.closed:
+    """The last entry that readers see; ``None`` where it cannot be told (no bookies, no password).
+
+    Raises:
+        Unauthorized: a password was given, and it does not fit.
+    """
+    if metadata.closed and not password:
         return metadata.last_entry_id
     try:
         return (await client.open_ledger(metadata.ledger_id, password=password, recover=False)).last_add_confirmed
-    except (PeerError, Unauthorized):
+    except Unauthorized:
+        if password:
+            raise
+        return None
+    except PeerError:
         return None
 
 

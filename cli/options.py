@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.core.limits import MAX_PASSWORD_BYTES
 
 Metadata = Annotated[
@@ -32,6 +33,25 @@ PasswordFile = Annotated[
         help="File that holds the ledger's password; one newline at its end does not count.",
     ),
 ]
+
+
+def directory(text: str) -> Path:
+    """A directory given as an option. An empty one is more likely a variable that is not set than this directory."""
+    if not text:
+        raise typer.BadParameter("it must not be empty")
+    return Path(text)
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a directory that cannot be there.
+
+    Raises:
+        InvalidConfig: it, or one that it would lie in, is something else.
+    """
+    path = Path(os.path.abspath(path))
+    there = next(part for part in (path, *path.parents) if os.path.lexists(part))
+    if not os.path.isdir(there):
+        raise InvalidConfig(f"{path} cannot be a data directory: {there} is not a directory")
 
 
 def read_password(file: Path | None) -> bytes:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Record: TypeAlias = Mapping[str, object]
 """One result: names of fields, and values that JSON has."""
@@ -40,6 +40,8 @@ def print_rows(rows: Sequence[Record], columns: Sequence[str], *, as_json: bool)
     if as_json:
         print_json(list(rows))
         return
+    from rich.table import Table  # noqa: PLC0415 (most commands print no table, and it takes long to load)
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         right = any(isinstance(row.get(column), int | float) for row in rows)
@@ -51,6 +53,8 @@ def print_rows(rows: Sequence[Record], columns: Sequence[str], *, as_json: bool)
 
 def console(on_terminal: bool) -> Console:
     """Rich on standard output; where that is no terminal, lines are as long as they need to be."""
+    from rich.console import Console  # noqa: PLC0415 (as above)
+
     return Console(highlight=False, width=None if on_terminal else 250, soft_wrap=not on_terminal, markup=False)
 
 

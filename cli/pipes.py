@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from tallybook.core.limits import KIB
+from tallybook.core.errors import EntryTooLarge
+from tallybook.core.limits import KIB, MAX_ENTRY_BYTES
 from tallybook.runtime.tasks import Workers
 
 STDIN: Final = 0
@@ -25,21 +26,36 @@ async def read_lines(descriptor: int, workers: Workers) -> AsyncGenerator[list[b
     """Lines of ``descriptor`` without their newlines, as many at a time as one read brings.
 
     An unterminated last line counts. The memory held is one piece and the longest line.
+
+    Raises:
+        EntryTooLarge: a line is longer than an entry may be; the lines before it have been given.
     """
     rest: list[bytes] = []
+    rest_bytes = 0
+    complete = 0
     async with aclosing(read_pieces(descriptor, workers)) as pieces:
         async for piece in pieces:
             lines = piece.split(b"\n")
             last = lines.pop()
             if lines:
+                # A line that lies within one piece is not too long.
+                _check_length(complete + 1, rest_bytes + len(lines[0]))
                 rest.append(lines[0])
                 lines[0] = b"".join(rest)
-                rest = [last] if last else []
+                rest, rest_bytes = [], 0
+                complete += len(lines)
                 yield lines
-            else:
+            if last:
                 rest.append(last)
+                rest_bytes += len(last)
+                _check_length(complete + 1, rest_bytes)
     if rest:
         yield [b"".join(rest)]
+
+
+def _check_length(number: int, size: int) -> None:
+    if size > MAX_ENTRY_BYTES:
+        raise EntryTooLarge(f"line {number} has more than the {MAX_ENTRY_BYTES} bytes that an entry may have")
 
 
 async def read_pieces(descriptor: int, workers: Workers) -> AsyncGenerator[bytes, None]:

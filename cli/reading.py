@@ -56,7 +56,7 @@ async def copy_range(
     start = 0 if first is None else check_entry_id(first)
     end = lac if last is None else check_entry_id(last)
     if start > lac:
-        raise ReadBeyondLac(f"ledger {reader.id}: entry {start} lies past the last add confirmed, {lac}")
+        raise _beyond(reader, start)
     output = _Output(form, descriptor, workers)
     try:
         async for entries in reader.read_batches(start, end):
@@ -67,7 +67,11 @@ async def copy_range(
 
 
 async def follow(reader: LedgerReader, first: int, form: Form, descriptor: int, workers: Workers) -> None:
-    """Write entries from ``first`` on as they are confirmed, until the ledger is closed."""
+    """Write entries from ``first`` on as they are confirmed, until the ledger is closed.
+
+    Raises:
+        ReadBeyondLac: it was closed before it got to ``first``. To be where the next entry would be is no error.
+    """
     waiting: list[Entry] = []
     async for entry in reader.tail(first):
         waiting.append(entry)
@@ -75,6 +79,13 @@ async def follow(reader: LedgerReader, first: int, form: Form, descriptor: int, 
         if entry.entry_id == reader.last_add_confirmed or len(waiting) >= _TAIL_ENTRIES:
             await write_all(descriptor, [form(waiting)], workers)
             waiting = []
+    if first > reader.last_add_confirmed + 1:
+        raise _beyond(reader, first)
+
+
+def _beyond(reader: LedgerReader, entry_id: int) -> ReadBeyondLac:
+    lac = reader.last_add_confirmed
+    return ReadBeyondLac(f"ledger {reader.id}: entry {entry_id} lies past the last add confirmed, {lac}")
 
 
 class _Output:

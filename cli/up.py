@@ -13,18 +13,19 @@ from tallybook.runtime.disk_real import RealDisk
 
 from .exits import Exit, Interrupted
 from .launcher import LocalBookie, LocalCluster, how_it_ended
-from .options import Json
+from .options import Json, directory
 from .output import complain, note, print_json
 from .running import run
 
 
 def up(
     bookies: Annotated[
-        int, typer.Option(min=0, max=64, help="How many bookies.", show_default="those DIR holds; 3 in a new one")
-    ] = 0,
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Where everything lies; made if it is not there.")] = Path(
-        "tallybook-data"
-    ),
+        int | None,
+        typer.Option(min=1, max=64, help="How many bookies.", show_default="those DIR holds; 3 in a new one"),
+    ] = None,
+    data: Annotated[
+        Path, typer.Option(parser=directory, metavar="DIR", help="Where everything lies; made if it is not there.")
+    ] = Path("tallybook-data"),
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of every bookie, as for 'bookie run'."),
@@ -84,4 +85,5 @@ async def _report_end(bookie: LocalBookie) -> None:
     """Wait for the end of one bookie, and say that it came."""
     if bookie.process is not None:
         returncode = await bookie.process.wait()
+        bookie.forget()
         complain(f"{bookie.bookie_id} (pid {bookie.pid}) {how_it_ended(returncode)} and is not started again")

@@ -16,6 +16,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Collection
 from typing import IO, Any, Final, Literal, TypeAlias
 
 Format: TypeAlias = Literal["text", "json"]
@@ -71,16 +72,19 @@ def is_secret(name: str) -> bool:
     return any(lowered == word or lowered.endswith("_" + word) for word in _SECRET_WORDS)
 
 
-def set_up_logging(level: str = "INFO", style: Format = "text", stream: IO[str] | None = None) -> None:
+def set_up_logging(
+    level: str = "INFO", style: Format = "text", stream: IO[str] | None = None, *, silent: Collection[str] = ()
+) -> None:
     """Send every log line of this process to ``stream`` (standard error by default) in ``style``.
 
-    Replaces what an earlier call set up.
+    Replaces what an earlier call set up. Lines of the libraries ``silent`` are dropped.
 
     Raises:
         ValueError: there is no such level.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(_JsonLines() if style == "json" else _KeyValues())
+    handler.addFilter(lambda record: record.name.partition(".")[0] not in silent)
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -4,8 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,7 +41,13 @@ class Result:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object that --json prints."""
+        """The error object that --json prints, and nothing beside it."""
+        (line,) = self.err.splitlines()
+        return json.loads(line)["error"]
+
+    @property
+    def last_words(self) -> dict[str, Any]:
+        """The error object at the end of what a bookie has logged."""
         return json.loads(self.err.splitlines()[-1])["error"]
 
 
@@ -49,17 +57,56 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "COLUMNS": "100", **more}
 
 
+class Forker:
+    """A process that has loaded every command, and forks for each one that is run (forked_commands.py)."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = Path(__file__).with_name("forked_commands.py")
+        with theirs:
+            self._process = subprocess.Popen([sys.executable, "-P", program], stdin=theirs, env=environment())
+
+    def run(self, arguments: list[str], stdin: bytes, timeout: float, more: dict[str, str]) -> Result:
+        """Run a command to its end."""
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            request = json.dumps([arguments, environment(**more)]).encode()
+            self._channel.settimeout(PATIENCE_SECONDS)
+            socket.send_fds(self._channel, [request], [given.fileno(), out.fileno(), err.fileno()])
+            pid = int(self._channel.recv(100))
+            self._channel.settimeout(timeout)
+            try:
+                code = int(self._channel.recv(100))
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self._channel.settimeout(PATIENCE_SECONDS)
+                self._channel.recv(100)
+                raise subprocess.TimeoutExpired(arguments, timeout) from None
+            out.seek(0)
+            err.seek(0)
+            return Result(code, out.read(), err.read().decode())
+
+    def close(self) -> None:
+        """End the process."""
+        self._channel.close()
+        self._process.wait(PATIENCE_SECONDS)
+
+
+_forkers: list[Forker] = []
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[None]:
+    """What ``tallybook`` runs commands with."""
+    _forkers.append(Forker())
+    yield
+    _forkers.pop().close()
+
+
 def tallybook(*arguments: object, stdin: bytes = b"", timeout: float = PATIENCE_SECONDS, **more: str) -> Result:
     """Run one command to its end; fail if it shows a traceback."""
-    done = subprocess.run(
-        [*TALLYBOOK, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=timeout,
-        env=environment(**more),
-        check=False,
-    )
-    result = Result(done.returncode, done.stdout, done.stderr.decode())
+    result = _forkers[0].run([*map(str, arguments)], stdin, timeout, more)
     assert "Traceback" not in result.err, result.err
     return result
 
@@ -153,7 +200,7 @@ def up(data: Path, *options: object, bookies: int = 3, settings: list[str] = SMA
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def cluster(forker: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Three bookies that tests share. Leave them as they are."""
     with up(tmp_path_factory.mktemp("shared") / "cluster") as running:
         yield running
@@ -173,6 +220,6 @@ class Cli:
 
 
 @pytest.fixture(scope="session")
-def cli() -> Cli:
+def cli(forker: None) -> Cli:
     """Commands as real processes."""
     return Cli()

@@ -9,6 +9,7 @@ def test_bench_write_prints_what_scripts_rely_on(cluster):
     done = cluster("bench", "write", "--entry-bytes", 100, "--window", 200, *SHORT, "--json")
     assert (done.code, done.err) == (0, "")
     told = done.json
+    assert told.keys() == {"entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "errors"}
     assert told["errors"] == 0
     assert told["entries_per_s"] > 0
     assert told["mb_per_s"] == pytest.approx(told["entries_per_s"] * 100 / 1e6, rel=0.01)
@@ -17,7 +18,8 @@ def test_bench_write_prints_what_scripts_rely_on(cluster):
 
 def test_bench_write_in_an_open_loop_keeps_its_rate(cluster):
     told = cluster("bench", "write", "--window", 1000, *SHORT, "--rate", 500, "--json").json
-    assert (told["entries"], told["errors"]) == (250, 0)
+    assert 100 < told["entries_per_s"] <= 500
+    assert told["errors"] == 0
 
 
 def test_bench_leaves_no_ledger_behind(cluster):
@@ -37,16 +39,17 @@ def test_bench_read_reads_back_what_it_wrote_cold_and_warm(cluster):
 
 def test_bench_journal_compares_with_the_device_and_leaves_no_file(cli, tmp_path):
     sizes = [8192, 65536]
-    options = ["--dir", tmp_path, "--write-bytes", ",".join(map(str, sizes)), "--seconds", 0.5]
+    options = ["--dir", tmp_path / "new" / "one", "--write-bytes", ",".join(map(str, sizes)), "--seconds", 0.5]
     done = cli.run("bench", "journal", *options, "--json")
     assert (done.code, done.err) == (0, "")
     assert [row["write_bytes"] for row in done.json] == sizes
     assert all(row["journal_mb_per_s"] > 0 and row["raw_mb_per_s"] > 0 and row["ratio"] > 0 for row in done.json)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "new" / "one").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "options", [["--write-bytes", 1000], ["--write-bytes", "4096,x"], ["--write-bytes", 2097152], ["--dir", "/nowhere"]]
+    "options",
+    [["--write-bytes", 1000], ["--write-bytes", "4096,x"], ["--write-bytes", 2097152], ["--dir", "/dev/null/x"]],
 )
 def test_bench_journal_refuses_what_no_journal_writes(cli, tmp_path, options):
     refused = cli.run("bench", "journal", "--dir", tmp_path, *options, "--json")

@@ -24,6 +24,7 @@ def closed(cluster) -> int:
         (["append", "{closed}"], CALLER, "LedgerClosed"),
         (["read", "{closed}", "--last", "3"], CALLER, "ReadBeyondLac"),
         (["read", "{closed}", "--first", "3"], CALLER, "ReadBeyondLac"),
+        (["tail", "{closed}", "--first", "99"], CALLER, "ReadBeyondLac"),
         (["read", "{closed}", "--first", "2", "--last", "1"], USAGE, "InvalidArgument"),
         (["read", "{closed}", "--first", "-1"], USAGE, "InvalidArgument"),
         (["read", "{closed}", "--last", "9223372036854775808"], USAGE, "InvalidArgument"),
@@ -56,6 +57,8 @@ def test_without_json_an_error_is_one_sentence_that_says_whose_fault_and_whether
     assert result.err == (
         f"tallybook: ledger {closed} is closed (the request is at fault; trying again will not help)\n"
     )
+    result = cluster("ledger", "info", "-1")
+    assert result.err.startswith("tallybook: an id must lie in 0 .. 2^63-1, not below")
     result = cluster("ledger", "create", "--ensemble", 4)
     assert result.err.count("\n") == 1
     assert result.err.endswith("(another process is at fault; trying again may help)\n")
@@ -74,6 +77,7 @@ def test_an_entry_that_is_too_large_ends_the_append_and_what_came_before_it_is_k
     ledger = cluster.create()
     result = cluster("ledger", "append", ledger, "--json", stdin=b"small\n" + bytes(1 << 20) + b"\nnever\n")
     assert (result.code, result.error["type"]) == (USAGE, "EntryTooLarge")
+    assert result.error["message"].startswith("line 2 ")
     assert result.json["entries"] == 1
     assert cluster("ledger", "read", ledger).out == b"small\n"
 

@@ -138,10 +138,15 @@ def test_a_password_protects_a_ledger(cluster, tmp_path):
     right.write_bytes(b"secret\n")
     wrong.write_bytes(b"guess")
     ledger = cluster("ledger", "create", "--json", "--password-file", right, "--hmac").json["ledger_id"]
-    for command in (["append"], ["read"], ["recover"], ["rm"], ["tail"]):
+    for command in (["append"], ["read"], ["recover"], ["rm"], ["tail"], ["info"]):
         refused = cluster("ledger", *command, ledger, "--password-file", wrong, "--json", stdin=b"x\n")
         assert (refused.code, refused.error["type"]) == (4, "Unauthorized"), command
+    told = cluster("ledger", "info", ledger)
+    assert told.out.decode().splitlines()[-1].split("  ") == ["last add confirmed", "needs the password"]
+    assert cluster("ledger", "info", ledger, "--json").json["last_add_confirmed"] is None
+    assert cluster("ledger", "info", ledger, "--json", "--password-file", right).json["last_add_confirmed"] == -1
     assert cluster("ledger", "append", ledger, "--password-file", right, "--close", stdin=b"hidden\n").code == 0
+    assert cluster("ledger", "info", ledger, "--password-file", wrong, "--json").error["type"] == "Unauthorized"
     assert cluster("ledger", "read", ledger, "--password-file", right).out == b"hidden\n"
     assert cluster("ledger", "info", ledger).out.find(b"secret") == -1
 
@@ -163,3 +168,6 @@ def test_the_bookies_of_the_cluster_are_listed_with_what_their_run_files_say(clu
         assert row["address"] == f"127.0.0.1:{told['ports']['grpc']}"
         assert (told["bookie_id"], row["mode"]) == (row["bookie_id"], "writable")
     assert cluster("bookie", "info", "bookie-2", "--json").json == rows[1]
+    mistyped = cluster("bookie", "info", "bokie-2", "--json")
+    assert (mistyped.code, mistyped.error["fault"]) == (4, "caller")
+    assert mistyped.error["message"] == "no such bookie as bokie-2; living are bookie-1, bookie-2, bookie-3"

@@ -57,7 +57,7 @@ def test_bookies_die_with_a_killed_launcher_and_the_next_one_finds_what_was_conf
 def test_the_line_on_standard_output_is_the_only_one_and_is_not_wrapped(cli, tmp_path):
     data = tmp_path / ("long-" * 30)
     with cli.up(data, bookies=1) as running:
-        assert running.ready == f"ready sqlite:///{data}/metadata.db"
+        assert running.ready == f"ready sqlite://{data}/metadata.db"
         running.process.send_signal(signal.SIGINT)
         assert running.process.stdout.read() == b""
         assert running.process.wait(cli.patience) == 0
@@ -79,6 +79,7 @@ def test_a_signal_while_starting_ends_it_cleanly_and_leaves_nothing_running(cli,
 
 def test_a_bookie_that_dies_is_reported_and_not_started_again_and_the_last_ends_the_command(cli, tmp_path):
     with cli.up(tmp_path / "data", bookies=2) as running:
+        ledger = running("ledger", "create", "--ensemble", 2, "--json").json["ledger_id"]
         os.kill(running.pids[0], signal.SIGKILL)
         errors = running.data.with_suffix(".err")
         cli.wait_until(lambda: "bookie-1" in errors.read_text(), "the death is reported")
@@ -87,6 +88,9 @@ def test_a_bookie_that_dies_is_reported_and_not_started_again_and_the_last_ends_
         os.kill(running.pids[1], signal.SIGKILL)
         assert running.process.wait(cli.patience) == 1
         assert "every bookie has ended" in errors.read_text()
+    assert not list(running.data.glob("*/run.json")), "nothing says that a dead process runs"
+    read = running("ledger", "read", ledger, "--json")
+    assert (read.code, read.error["outcome"]) == (5, "not done")
 
 
 def test_a_second_launcher_on_the_directory_is_refused_and_the_first_goes_on(cli, tmp_path):
@@ -143,7 +147,7 @@ def test_a_bookie_stopped_by_hand_leaves_at_once_and_comes_back_under_its_name(c
         _, err = bookie.communicate(timeout=cli.patience)
         assert (bookie.returncode, b"Traceback" in err) == (0, False)
         assert not (data / "run.json").exists()
-        assert cluster("bookie", "info", "extra", "--json").error["type"] == "BookieUnavailable"
+        assert "no such bookie as extra" in cluster("bookie", "info", "extra", "--json").error["message"]
 
 
 # --- refusing to start ------------------------------------------------------------------------------------------------
@@ -155,7 +159,8 @@ def refused(cli, cluster, data, *more: object, bookie_id: str = "other") -> dict
         "bookie", "run", "--data", data, "--id", bookie_id, "--metadata", cluster.metadata, "--json", *cli.small, *more
     )
     assert result.code == 3, result.err
-    return result.error
+    assert result.last_words["outcome"] == "not done"
+    return result.last_words
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--http"])
@@ -165,6 +170,13 @@ def test_a_port_in_use(cli, cluster, tmp_path, flag):
         error = refused(cli, cluster, tmp_path / "data", flag, address)
     assert error["type"] == "InvalidConfig"
     assert address in error["message"]
+
+
+def test_a_host_that_does_not_exist_is_told_before_anything_is_made(cli, cluster, tmp_path):
+    error = refused(cli, cluster, tmp_path / "data", "--listen", "no..host:0")
+    assert error["type"] == "InvalidConfig"
+    assert "there is no host no..host" in error["message"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_data_directory_in_use(cli, cluster):
@@ -182,24 +194,53 @@ def test_a_data_directory_of_another_cluster(cli, cluster, tmp_path):
 
 
 def test_an_empty_directory_in_place_of_the_data_until_its_loss_is_accepted(cli, tmp_path):
-    with cli.up(tmp_path / "data", bookies=1) as running:
+    with cli.up(tmp_path / "data", bookies=2) as running:
         running.stop()
-    data = tmp_path / "data" / "bookie-1"
+    data = tmp_path / "data" / "bookie-2"
     shutil.rmtree(data)
-    assert refused(cli, running, data, bookie_id="bookie-1")["type"] == "ForeignDirectory"
-    options = ["--data", data, "--id", "bookie-1", "--metadata", running.metadata]
+    refused = cli.run("up", "--data", tmp_path / "data", "--json", *cli.small)
+    assert (refused.code, refused.error["type"]) == (3, "ForeignDirectory")
+    assert "bookie-2" in refused.error["message"]
+    options = ["--data", data, "--id", "bookie-2", "--metadata", running.metadata]
     assert cli.run("bookie", "init", *options).code == 2
     accepted = cli.run("bookie", "init", *options, "--replace", "--json")
-    assert (accepted.code, accepted.json["bookie_id"]) == (0, "bookie-1")
-    with cli.up(tmp_path / "data", bookies=1) as again:
-        assert again("bookie", "info", "bookie-1", "--json").json["directory_uuid"] == accepted.json["directory_uuid"]
+    assert (accepted.code, accepted.json["bookie_id"]) == (0, "bookie-2")
+    with cli.up(tmp_path / "data", bookies=2) as again:
+        assert again("bookie", "info", "bookie-2", "--json").json["directory_uuid"] == accepted.json["directory_uuid"]
 
 
-def test_a_directory_that_cannot_be_written(cli, cluster):
-    for data in ("/proc/tallybook", "/dev/null/tallybook"):
-        error = refused(cli, cluster, data)
-        assert error["type"] == "DiskFailed"
-        assert data in error["message"]
+def test_a_damaged_directory_is_told_together_with_the_way_forward(cli, cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "cookie").write_text("rubbish\n")
+    error = refused(cli, cluster, data)
+    assert error["type"] == "DamagedFile"
+    assert f"restore it from a copy, or give up what this bookie holds: move {data} away" in error["message"]
+    assert f"tallybook bookie init --replace --data {data} --id other --metadata {cluster.metadata}" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "named"),
+    [
+        ("/proc/tallybook", "DiskFailed", "/proc/tallybook"),
+        ("/dev/null/tallybook", "InvalidConfig", "/dev/null is not a directory"),
+        ("/etc/passwd", "InvalidConfig", "/etc/passwd is not a directory"),
+    ],
+)
+def test_a_directory_that_cannot_be_made(cli, cluster, data, kind, named):
+    up = cli.run("up", "--data", data, "--json")
+    assert up.code == 3
+    for error in (refused(cli, cluster, data), up.error):
+        assert (error["type"], error["outcome"]) == (kind, "not done")
+        assert named in error["message"]
+        assert "[Errno" not in error["message"]
+
+
+@pytest.mark.parametrize("words", [["--data", ""], ["--bookies", 0]])
+def test_an_empty_directory_name_and_a_cluster_of_none_are_bad_usage(cli, words):
+    result = cli.run("up", *words)
+    assert (result.code, result.out) == (2, b"")
+    assert words[0] in result.err
 
 
 def test_a_disk_with_too_little_room(cli, cluster, tmp_path):
@@ -211,7 +252,8 @@ def test_metadata_that_does_not_answer(cli, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/tallybook"
         result = cli.run("bookie", "run", "--data", tmp_path / "data", "--metadata", uri, "--json")
-    assert (result.code, result.error["type"], result.error["retriable"]) == (3, "MetadataUnavailable", True)
+    assert (result.code, result.last_words["type"]) == (3, "MetadataUnavailable")
+    assert result.last_words["retriable"] is True
 
 
 @pytest.mark.parametrize(
@@ -220,12 +262,18 @@ def test_metadata_that_does_not_answer(cli, tmp_path):
         (["--set", "journal.segment_size=1", "--set", "journal.segment_bytes=many"], "journal.segment_size"),
         (["--set", "journal"], "NAME=VALUE"),
         (["--config", "/nowhere.toml"], "/nowhere.toml"),
+        (["--listen", "127.0.0.1:80a"], "127.0.0.1:80a"),
+        (["--http", "127.0.0.1"], "http_listen"),
+        (["--id", "a/b"], "a/b"),
+        (["--data", ""], "--data"),
     ],
 )
 def test_settings_that_make_no_sense_are_bad_usage(cli, tmp_path, words, named):
-    result = cli.run("bookie", "run", "--data", tmp_path, "--metadata", "memory:", *words)
+    data = tmp_path / "data"
+    result = cli.run("bookie", "run", "--data", data, "--metadata", "memory:", *words)
     assert result.code == 2
     assert named in result.err
+    assert not data.exists()
 
 
 def test_settings_come_from_file_then_environment_then_flags(cli, tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -250,3 +251,13 @@ def test_following_prints_each_entry_when_it_is_confirmed_and_ends_with_the_clos
         await following
 
     assert printed(scenario) == b"".join(line + b"\n" for line in LINES[1:5])
+
+
+@pytest.mark.parametrize(("first", "beyond"), [(4, False), (5, False), (6, True), (99, True)])
+def test_following_a_closed_ledger_from_past_its_end_is_told_but_not_from_right_behind_it(first, beyond):
+    async def scenario(cluster: MemoryCluster, client: Client, out: int) -> None:
+        reader = await client.open_ledger(await filled(client, LINES[:5]), recover=False)
+        with pytest.raises(ReadBeyondLac) if beyond else nullcontext():
+            await follow(reader, first, entries_as_lines, out, InlineWorkers())
+
+    assert printed(scenario) == b"".join(line + b"\n" for line in LINES[first:5])

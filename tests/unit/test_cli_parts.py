@@ -4,23 +4,50 @@ import asyncio
 import hashlib
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallybook.cli.app import COMMANDS, build
 from tallybook.cli.demo_check import Tally
 from tallybook.cli.demo_source import FLIGHTS, find_flights, flights
-from tallybook.cli.exits import MEANINGS, Exit, error_object, exit_code, sentence
+from tallybook.cli.exits import (
+    MEANINGS,
+    Exit,
+    RefusedToStart,
+    disk_failed,
+    error_object,
+    exit_code,
+    reading_only,
+    sentence,
+)
+from tallybook.cli.launcher import LocalCluster
 from tallybook.cli.options import read_password
 from tallybook.cli.output import plain, print_record, print_rows
 from tallybook.cli.pipes import PIECE_BYTES, read_lines
 from tallybook.cli.progress import Progress, human_bytes
-from tallybook.core.errors import Busy, InvalidArgument, InvariantViolation, Outcome, TallybookError, error_class
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    DiskFailed,
+    EntryTooLarge,
+    InvalidArgument,
+    InvariantViolation,
+    Outcome,
+    TallybookError,
+    error_class,
+)
+from tallybook.core.limits import MAX_ENTRY_BYTES
+from tallybook.metadata.uri import SqliteUri, parse_uri
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.logging import logger, set_up_logging
 from tallybook.runtime.tasks import ThreadWorkers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +89,37 @@ def test_lines_longer_than_a_piece_come_whole(scratch, size):
     assert lines_through(lambda: os.open(scratch, os.O_RDONLY)) == data
 
 
+def test_a_line_too_long_for_an_entry_is_refused_before_more_of_it_is_read(scratch):
+    scratch.write_bytes(b"a\nb\n" + bytes(16 << 20))
+    given: list[bytes] = []
+
+    async def take(descriptor: int, workers: ThreadWorkers) -> None:
+        async for lines in read_lines(descriptor, workers):
+            given.extend(lines)
+
+    async def work() -> int:
+        workers = ThreadWorkers(1, "test")
+        descriptor = os.open(scratch, os.O_RDONLY)
+        try:
+            with pytest.raises(EntryTooLarge, match=r"^line 3 "):
+                await take(descriptor, workers)
+            return os.lseek(descriptor, 0, os.SEEK_CUR)
+        finally:
+            os.close(descriptor)
+            await workers.close()
+
+    assert asyncio.run(work()) <= MAX_ENTRY_BYTES + 2 * PIECE_BYTES
+    assert given == [b"a", b"b"]
+
+
+def test_the_longest_entry_there_can_be_is_a_line_and_a_byte_more_is_none(scratch):
+    scratch.write_bytes(b"x" * MAX_ENTRY_BYTES + b"\ny")
+    assert list(map(len, lines_through(lambda: os.open(scratch, os.O_RDONLY)))) == [MAX_ENTRY_BYTES, 1]
+    scratch.write_bytes(b"z\n" + b"x" * (MAX_ENTRY_BYTES + 1) + b"\ny")
+    with pytest.raises(EntryTooLarge, match=r"^line 2 "):
+        lines_through(lambda: os.open(scratch, os.O_RDONLY))
+
+
 def test_lines_come_through_a_pipe_whatever_the_pieces():
     reading, writing = os.pipe()
     program = "import os, time\nfor x in (b'on', b'e\\ntwo', b'\\n', b'\\nfour'): os.write(1, x); time.sleep(0.02)"
@@ -91,6 +149,70 @@ def test_a_sentence_says_whose_fault_whether_to_retry_and_what_is_unknown():
     unknown = TallybookError("odd", outcome=Outcome.UNKNOWN)
     assert sentence(unknown).endswith("; whether it took effect is not known)")
     assert sentence(InvariantViolation()).startswith("InvariantViolation (this is a defect in Tallybook")
+
+
+def test_a_refused_start_and_a_read_leave_no_outcome_unknown():
+    assert RefusedToStart(DiskFailed("no")).cause.outcome is Outcome.NOT_DONE
+    with pytest.raises(BookieUnavailable) as failed, reading_only():
+        raise BookieUnavailable("gone")
+    assert failed.value.outcome is Outcome.NOT_DONE
+
+
+def test_an_error_of_the_system_is_told_in_words():
+    assert (
+        disk_failed(FileNotFoundError(2, "No such file or directory", "/x")).message == "/x: No such file or directory"
+    )
+    assert disk_failed(OSError("odd")).message == "odd"
+
+
+@pytest.mark.parametrize(
+    ("traces", "numbers"),
+    [
+        ([], [1, 2, 3]),
+        (["bookie-1/cookie"], [1]),
+        (["bookie-1/cookie", "bookie-3/cookie"], [1, 2, 3]),
+        (["bookie-1/cookie", "bookie-2.log"], [1, 2]),
+        (["bookie-1/cookie", "bookie-9/other", "bookie-x/cookie"], [1]),
+    ],
+)
+def test_a_cluster_has_every_bookie_that_it_ever_had(tmp_path, traces, numbers):
+    for trace in traces:
+        (tmp_path / trace).parent.mkdir(exist_ok=True)
+        (tmp_path / trace).touch()
+    cluster = LocalCluster(tmp_path, None, None, RealClock())
+    assert [bookie.bookie_id for bookie in cluster.bookies] == [f"bookie-{number}" for number in numbers]
+    assert cluster.left_out == []
+    fewer = LocalCluster(tmp_path, 1, None, RealClock())
+    assert fewer.left_out == [trace.partition("/")[0].removesuffix(".log") for trace in traces if trace[7] in "23"]
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "100%", "ä#?"])
+def test_the_uri_of_a_cluster_names_its_file_whatever_the_directory_is_called(tmp_path, name):
+    cluster = LocalCluster(tmp_path / name, 1, None, RealClock())
+    assert parse_uri(cluster.metadata) == SqliteUri(f"{tmp_path}/{name}/metadata.db")
+
+
+def test_the_paragraphs_of_a_help_text_are_for_the_terminal_to_wrap():
+    groups = typer.main.get_command(build(COMMANDS)).commands.values()
+    for command in [child for group in groups for child in getattr(group, "commands", {"": group}).values()]:
+        assert "\n" not in command.help.replace("\n\n", ""), command.name
+
+
+def test_warnings_of_ours_keep_their_fields_and_silent_libraries_stay_silent():
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    try:
+        set_up_logging("WARNING", "text", stream, silent=["kazoo"])
+        logger("client").warning("bad copy", bookie="bookie-1")
+        logging.getLogger("kazoo.client").warning("Connection dropped")
+        logging.getLogger("kazoofari").warning("another one")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    ours, other = stream.getvalue().splitlines()
+    assert ours.endswith(" WARNING client: bad copy bookie=bookie-1")
+    assert "kazoofari" in other
 
 
 def test_every_exit_code_is_explained():
