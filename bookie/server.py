@@ -28,7 +28,6 @@ from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.disk_real import RealDisk
-from tallybook.runtime.grpc_server import most_streams
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
@@ -60,7 +59,7 @@ RUN_FILE: Final = "run.json"
 OWN_DESCRIPTORS: Final = 512
 """Files and connections besides those of clients and the journal's segments: index, entry logs, metadata, HTTP."""
 
-LEAST_STREAMS: Final = 16
+LEAST_CONNECTIONS: Final = 64
 """With room for fewer, a bookie does not start."""
 
 
@@ -76,33 +75,39 @@ async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process,
         MetadataConflict: another process is registered under its id, now or while it ran; it has stopped cleanly.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    settings = fitting(settings, raise_descriptor_limit())
+    max_connections = connections_within(settings, raise_descriptor_limit())
     async with AsyncExitStack() as undo:
-        await _Server(settings, process, undo).run(stop, ready)
+        await _Server(fitting(settings, max_connections), max_connections, process, undo).run(stop, ready)
 
 
-def fitting(settings: BookieSettings, descriptors: int) -> BookieSettings:
-    """The settings, with no more streams than ``descriptors`` allow: a bookie that can open no file cannot go on.
+def connections_within(settings: BookieSettings, descriptors: int) -> int:
+    """How many connections of clients there may be, so that the bookie can always open the files it needs.
 
     Raises:
-        InvalidConfig: they allow next to none.
+        InvalidConfig: next to none.
     """
     own = OWN_DESCRIPTORS + settings.journal.segment_count
-    fits = most_streams(descriptors - own)
-    if fits < LEAST_STREAMS:
-        raise InvalidConfig(f"{descriptors} open files are allowed (ulimit -n); {own + 100} are the least that will do")
-    wanted = settings.admission.max_streams
+    if descriptors - own < LEAST_CONNECTIONS:
+        needed = own + LEAST_CONNECTIONS
+        raise InvalidConfig(f"{descriptors} files may be open at once (ulimit -n), and a bookie needs {needed}")
+    return descriptors - own
+
+
+def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
+    """The settings, with fewer streams if that many need more connections; a quarter is for those without streams."""
+    wanted, fits = settings.admission.max_streams, max_connections * 3 // 4
     if wanted <= fits:
         return settings
-    _log.warning("fewer streams than configured", max_streams=fits, configured=wanted, open_files=descriptors)
+    _log.warning("fewer streams than configured", max_streams=fits, configured=wanted, connections=max_connections)
     return settings.model_copy(update={"admission": settings.admission.model_copy(update={"max_streams": fits})})
 
 
 class _Server:
     """The parts of the process; each registers with ``undo`` how it ends, so that they end in reverse order."""
 
-    def __init__(self, settings: BookieSettings, process: Process, undo: AsyncExitStack) -> None:
+    def __init__(self, settings: BookieSettings, max_connections: int, process: Process, undo: AsyncExitStack) -> None:
         self._settings = settings
+        self._max_connections = max_connections
         self._process = process
         self._undo = undo
         self._clock = RealClock()
@@ -140,7 +145,7 @@ class _Server:
             BOOKIE_METRICS,
             lambda: {**bookie.stats(), "streams": service.stream_count, "answer_bytes": service.answer_bytes},
         )
-        transport = GrpcTransport(max_streams=settings.admission.max_streams)
+        transport = GrpcTransport(max_streams=settings.admission.max_streams, max_connections=self._max_connections)
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         enrolment = Enrolment(

@@ -116,7 +116,9 @@ class AdmissionSettings(Settings):
         ge=MAX_MESSAGE_BYTES,
         description="Answers to reads in memory, being read or waiting to be sent; an eighth more for recoveries.",
     )
-    max_streams: Count = Field(4_096, description="Client streams served at once.")
+    max_streams: Count = Field(
+        4_096, description="Client streams served at once; fewer where the limit of open files (ulimit -n) is lower."
+    )
 
 
 class BookieSettings(Settings):

@@ -36,6 +36,7 @@
     |   |-- DamagedFile               a file that fails its checks
     |   |-- DiskFailed                read, write or sync refused by the device
     |   `-- DiskFull                  no space left
+    |       `-- OutOfFiles              no file can be opened now
     `-- InvariantViolation          a defect in Tallybook itself
 
 Each class says what a caller needs to decide: ``fault`` (whose), ``retriable`` (the same
@@ -315,6 +316,12 @@ class DiskFull(StorageError):
 
     wire_code = 307
     retriable = True
+
+
+class OutOfFiles(DiskFull):
+    """The process, or the system, has as many files open as it may; nothing was done."""
+
+    wire_code = 308
 
 
 class InvariantViolation(TallybookError):

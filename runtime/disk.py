@@ -11,7 +11,8 @@ What is durable, and when:
   sizes are multiples of ``limits.BLOCK_BYTES``;
 - a file's *name* (creation, rename, unlink) is durable after ``sync_directory`` on its parent.
 
-Errors are ``DiskFull`` (no space) and ``DiskFailed`` (anything else the device refused).
+Errors are ``DiskFull`` (no space, or ``OutOfFiles``: no file can be opened now) and ``DiskFailed``
+(anything else the device refused). What is refused with ``OutOfFiles`` was not begun.
 After a failed sync nothing may be concluded about earlier writes, and it must not be
 retried: the owner of the file stops.
 """
@@ -129,6 +130,7 @@ class Disk(Protocol):
 
         Raises:
             FileNotFoundError: it does not exist and ``create`` is false.
+            OutOfFiles: too many files are open; it may be tried again.
         """
 
     async def read_file(self, path: str, max_bytes: int) -> bytes | None:

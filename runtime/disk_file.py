@@ -9,6 +9,7 @@ user closes. And after a failed sync nobody knows what the device holds: the fil
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +23,14 @@ from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES
 
 from . import disk_os
+from .logging import logger
 
 T = TypeVar("T")
 
 FileId = tuple[int, int]
 """Device and inode number."""
+
+_log = logger("runtime.disk")
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class RealFile:
         self._durable = durable
         self._aligned = aligned
         self._direct = direct
+        self._was_written = False
         self._id: FileId = (status.st_dev, status.st_ino)
         self._lock = threading.Lock()
         self._users = 0
@@ -95,8 +100,7 @@ class RealFile:
 
     async def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
-        read = disk_os.read_bounced if self._direct else disk_os.read_all
-        return await self._threads.read(lambda: self._run("read", lambda: read(self._fd, size, offset)))
+        return await self._threads.read(lambda: self._run("read", lambda: self._read_at(size, offset)))
 
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write ``buffers`` back to back; durable on return where the file was opened so."""
@@ -107,8 +111,7 @@ class RealFile:
         if self._durable:
             await self._threads.write(lambda: self._write_durably(buffers, offset))
         else:
-            write = disk_os.write_bounced if self._direct else disk_os.write_all
-            await self._threads.write(lambda: self._run("write", lambda: write(self._fd, buffers, offset)))
+            await self._threads.write(lambda: self._run("write", lambda: self._write_at(buffers, offset)))
 
     async def sync(self) -> None:
         """Make every completed write, and the file's size, durable."""
@@ -148,7 +151,13 @@ class RealFile:
         """
         self._enter("write")
         try:
-            written = os.pwrite(self._fd, view, offset)
+            try:
+                written = os.pwrite(self._fd, view, offset)
+            except OSError as error:
+                if not self._goes_round(error):
+                    raise
+                written = os.pwrite(self._fd, view, offset)
+            self._was_written = True
             if written < len(view):
                 disk_os.write_all(self._fd, [view[written:]], offset + written)
             if not (self._direct and self._durable):
@@ -161,14 +170,45 @@ class RealFile:
     def _write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
         with self._used("write"):
             try:
-                if self._direct:
-                    disk_os.write_bounced(self._fd, buffers, offset)
-                else:
-                    disk_os.write_all(self._fd, buffers, offset)
+                self._write_at(buffers, offset)
             except OSError as error:
                 raise self._refused(error, "write", poison=self._direct) from error
             if not self._direct:
                 self._flush()
+
+    def _read_at(self, size: int, offset: int) -> bytes:
+        if self._direct:
+            try:
+                return disk_os.read_bounced(self._fd, size, offset)
+            except OSError as error:
+                if not self._goes_round(error):
+                    raise
+        return disk_os.read_all(self._fd, size, offset)
+
+    def _write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if self._direct:
+            try:
+                disk_os.write_bounced(self._fd, buffers, offset)
+            except OSError as error:
+                if not self._goes_round(error):
+                    raise
+                disk_os.write_all(self._fd, buffers, offset)
+        else:
+            disk_os.write_all(self._fd, buffers, offset)
+        self._was_written = True
+
+    def _goes_round(self, error: OSError) -> bool:
+        """Whether the file system took O_DIRECT when it was opened and refuses it now that it is used.
+
+        Then it takes the page cache and a sync. What was once written directly stays direct: there, the
+        same error means something else.
+        """
+        if error.errno != errno.EINVAL or not self._direct or self._was_written:
+            return False
+        disk_os.stop_bypassing(self._fd)
+        self._direct = False
+        _log.warning("direct input and output refused, the page cache and syncs are used", path=self._path)
+        return True
 
     def _sync(self) -> None:
         with self._used("sync"):

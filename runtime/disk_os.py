@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import DiskFailed, DiskFull
+from tallybook.core.errors import DiskFailed, DiskFull, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
 
 FILE_MODE: Final = 0o600
@@ -25,7 +25,13 @@ DIRECTORY_MODE: Final = 0o700
 BOUNCE_BYTES: Final = MIB
 """Size of the aligned buffer through which direct reads and writes go; one for each disk thread."""
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_KINDS: Final = {
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+    # Only opening says so, and every operation here opens what it needs before it changes anything.
+    errno.EMFILE: OutOfFiles,
+    errno.ENFILE: OutOfFiles,
+}
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
 # Without O_NONBLOCK, opening a FIFO that stands where a file is expected would never return.
 _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
@@ -39,7 +45,7 @@ def translate(error: OSError, doing: str, path: str) -> Exception:
     """What the disk port says instead of ``error``."""
     if error.errno == errno.ENOENT:
         return FileNotFoundError(errno.ENOENT, f"cannot {doing}: no such file or directory", path)
-    kind = DiskFull if error.errno in _FULL else DiskFailed
+    kind = _KINDS.get(error.errno or 0, DiskFailed)
     return kind(f"cannot {doing} {path}: {error.strerror or error}")
 
 
@@ -139,13 +145,20 @@ def read_bounced(fd: int, size: int, offset: int) -> bytes:
     return b"".join(parts)[skip : skip + size]
 
 
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable."""
+@contextmanager
+def opened_directory(path: str) -> Iterator[int]:
+    """A descriptor of a directory, to sync it by."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        yield fd
     finally:
         os.close(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    with opened_directory(path) as fd:
+        os.fsync(fd)
 
 
 def make_directories(path: str) -> None:
@@ -153,25 +166,32 @@ def make_directories(path: str) -> None:
     parent = os.path.dirname(path.rstrip("/")) or "/"
     if not os.path.isdir(parent):
         make_directories(parent)
-    try:
-        os.mkdir(path, DIRECTORY_MODE)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
-    # Also when it was there: an earlier process may have died between creating it and this.
-    sync_directory(parent)
+    with opened_directory(parent) as fd:
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        # Also when it was there: an earlier process may have died between creating it and this.
+        os.fsync(fd)
 
 
 def replace(path: str, temporary: str, data: bytes) -> None:
     """Put ``data`` under ``path`` by way of ``temporary``; all of it durable, or nothing changed."""
-    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(fd, [data], 0)
-        flush(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
-    sync_directory(os.path.dirname(path) or "/")
+    with opened_directory(os.path.dirname(path) or "/") as directory:
+        fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(fd, [data], 0)
+            flush(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+        os.fsync(directory)
+
+
+def stop_bypassing(fd: int) -> None:
+    """Let reads and writes of a direct descriptor go through the page cache from now on."""
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
 def aligned_buffer(size: int) -> memoryview:

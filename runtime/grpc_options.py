@@ -46,6 +46,8 @@ SERVER_OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 2),
+    # A connection on which no stream is open gives its descriptor back.
+    ("grpc.max_connection_idle_ms", 30_000),
     # How long a connection may take to say that it speaks HTTP/2.
     ("grpc.server_handshake_timeout_ms", 10_000),
 )

@@ -56,14 +56,19 @@ class GrpcListener:
         await asyncio.gather(*serving, return_exceptions=True)
 
 
-async def listen(address: str, acceptor: Acceptor, *, max_streams: int) -> GrpcListener:
+async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_connections: int) -> GrpcListener:
     """Serve ``address`` with the lanes, the standard health service and reflection.
+
+    Args:
+        max_connections: more are dropped as soon as they are made, whatever they want.
 
     Raises:
         InvalidConfig: the address cannot be bound.
     """
     # Above the service's own count, whose refusal is typed; this one is the last line.
-    server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=max_streams + max_streams // 8 + 8)
+    most = max_streams + max_streams // 8 + 8
+    options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
     serving: Serving = {}
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, serving), None, None)

@@ -26,10 +26,12 @@ class GrpcTransport:
 
     Args:
         max_streams: how many streams a listener serves at once.
+        max_connections: how many connections it takes, with streams or without. A client has one for each stream.
     """
 
-    def __init__(self, *, max_streams: int = 4096) -> None:
+    def __init__(self, *, max_streams: int = 4096, max_connections: int = 8192) -> None:
         self._max_streams = max_streams
+        self._max_connections = max_connections
 
     async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
         """Open a stream; see the port."""
@@ -55,7 +57,7 @@ class GrpcTransport:
 
     async def listen(self, address: str, acceptor: Acceptor) -> Listener:
         """Serve an address; see the port."""
-        return await listen(address, acceptor, max_streams=self._max_streams)
+        return await listen(address, acceptor, max_streams=self._max_streams, max_connections=self._max_connections)
 
 
 class _ClientStream:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Final
 
 from tallybook.core.batch import verify_batch
-from tallybook.core.errors import DamagedFile, DiskFailed, EntryCorrupt, EntryUnknown, InvalidBatch
+from tallybook.core.errors import DamagedFile, DiskFailed, EntryCorrupt, EntryUnknown, InvalidBatch, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
 from tallybook.runtime.disk import Disk, DiskFile
 
@@ -97,7 +97,7 @@ class EntryLogReader:
                 return await file.read(location.offset, location.size)
         except FileNotFoundError as error:
             raise EntryUnknown(f"{path} is missing") from error
-        except DiskFailed as error:
+        except (DiskFailed, OutOfFiles) as error:
             raise EntryUnknown(f"{path}, offset {location.offset}: {error}") from error
 
     def _verified(self, data: bytes, row: IndexRow) -> bytes:

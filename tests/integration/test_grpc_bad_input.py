@@ -94,7 +94,7 @@ def batch(first: int, size: int = 1) -> bytes:
 
 
 @asynccontextmanager
-async def served(admission: AdmissionSettings | None = None) -> AsyncIterator[Port]:
+async def served(admission: AdmissionSettings | None = None, max_connections: int = 4096) -> AsyncIterator[Port]:
     """A port, checked for its health at the end, and for growth."""
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
 
@@ -105,7 +105,8 @@ async def served(admission: AdmissionSettings | None = None) -> AsyncIterator[Po
     admission = admission or AdmissionSettings()
     settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
     service = BookieService(bookie, settings, RealClock(), tasks, "cluster", pytest.fail)
-    listener = await GrpcTransport(max_streams=admission.max_streams).listen("127.0.0.1:0", service.accept)
+    transport = GrpcTransport(max_streams=admission.max_streams, max_connections=max_connections)
+    listener = await transport.listen("127.0.0.1:0", service.accept)
     port = Port(bookie, service, listener.address, tasks)
     await port.works()
     before = resident_bytes()
@@ -210,6 +211,23 @@ async def test_connections_that_say_nothing_harm_nobody():
         await port.works()
         for _, writer in silent:
             writer.close()
+
+
+async def test_connections_beyond_those_that_streams_need_are_dropped_and_places_come_free():
+    async with served(max_connections=20) as port:
+        before = len(os.listdir("/proc/self/fd"))
+        silent = [await port.raw() for _ in range(100)]
+        for _ in range(50):
+            await asyncio.sleep(0.02)
+            if len(os.listdir("/proc/self/fd")) - before <= len(silent) + 20:
+                break
+        assert len(os.listdir("/proc/self/fd")) - before <= len(silent) + 20
+        for _, writer in silent:
+            writer.close()
+        for _ in range(500):
+            if len(os.listdir("/proc/self/fd")) <= before:
+                break
+            await asyncio.sleep(0.01)
 
 
 async def test_a_message_that_announces_four_gigabytes_is_refused_at_once():

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, InvariantViolation
+from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, InvariantViolation, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
 from tallybook.runtime import disk_os
 from tallybook.runtime.deterministic import SimDisk
@@ -70,6 +71,111 @@ async def test_a_refused_write_says_why_and_where(
     assert type(caught.value) is expected
     monkeypatch.undo()
     await file.write(0, [b"abc"])  # a refused write poisons nothing
+    await file.close()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("durable", [False, True])
+async def test_what_needs_a_file_too_many_is_not_begun_and_may_be_tried_again(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, durable: bool
+) -> None:
+    await disk.replace_file(f"{tmp_path}/f", b"old")
+    monkeypatch.setattr(os, "open", failing(code))
+    for attempt in (
+        disk.open(f"{tmp_path}/g", create=True, durable=durable),
+        disk.open(f"{tmp_path}/g", create=True, direct=durable),
+        disk.replace_file(f"{tmp_path}/f", b"new"),
+        disk.read_file(f"{tmp_path}/f", 10),
+        disk.sync_directory(str(tmp_path)),
+        disk.make_directory(f"{tmp_path}/d"),
+        disk.lock(str(tmp_path)),
+    ):
+        with pytest.raises(OutOfFiles, match=str(tmp_path)):
+            await attempt
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["f"]
+    assert await disk.read_file(f"{tmp_path}/f", 10) == b"old"
+    await disk.replace_file(f"{tmp_path}/f", b"new")
+    assert await disk.read_file(f"{tmp_path}/f", 10) == b"new"
+
+
+async def test_a_replacement_takes_all_its_descriptors_before_it_changes_anything(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many may still be opened, the file is the old one, or the new one without an error."""
+    opened, real_open = [0], os.open
+    for allowed in range(4):
+
+        def open_few(*arguments: object, allowed: int = allowed, **more: object) -> int:
+            opened[0] += 1
+            if opened[0] > allowed:
+                raise OSError(errno.EMFILE, "too many")
+            return real_open(*arguments, **more)
+
+        await disk.replace_file(f"{tmp_path}/f", b"old")
+        opened[0] = 0
+        monkeypatch.setattr(os, "open", open_few)
+        try:
+            await disk.replace_file(f"{tmp_path}/f", b"new")
+        except OutOfFiles:
+            expected = b"old"
+        else:
+            expected = b"new"
+        monkeypatch.undo()
+        assert (tmp_path / "f").read_bytes() == expected
+    assert expected == b"new"
+
+
+def refusing_direct(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A file system that takes O_DIRECT when it is asked for, and refuses it when it is used."""
+    real = getattr(os, name)
+
+    def call(fd: int, *arguments: object) -> object:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, *arguments)
+
+    monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("pumped", [False, True])
+async def test_a_file_system_that_refuses_direct_writes_only_when_it_meets_one_gets_them_through_its_cache(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pumped: bool
+) -> None:
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    if not file.direct:
+        pytest.skip("there is no O_DIRECT here")
+    synced: list[int] = []
+    real_sync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(fd) or real_sync(fd))
+    for name in ("pwrite", "pwritev", "preadv"):
+        refusing_direct(monkeypatch, name)
+    for offset in (0, BLOCK_BYTES):
+        if pumped:
+            file.write_aligned(memoryview(BLOCK), offset)
+        else:
+            await file.write(offset, [BLOCK])
+    assert len(synced) == 2
+    assert not file.direct
+    assert [record.getMessage() for record in caplog.records] == [
+        "direct input and output refused, the page cache and syncs are used"
+    ]
+    assert await file.read(0, 3 * BLOCK_BYTES) == BLOCK * 2
+    await file.close()
+
+
+async def test_a_direct_write_refused_after_one_that_was_taken_is_a_failure(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
+    if not file.direct:
+        pytest.skip("there is no O_DIRECT here")
+    await file.write(0, [BLOCK])
+    refusing_direct(monkeypatch, "pwritev")
+    for _ in range(2):
+        with pytest.raises(DiskFailed):
+            await file.write(0, [BLOCK])
+    assert file.direct
     await file.close()
 
 

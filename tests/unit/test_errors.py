@@ -59,6 +59,7 @@ WIRE_CODES = {
     "DamagedFile": 305,
     "DiskFailed": 306,
     "DiskFull": 307,
+    "OutOfFiles": 308,
     "InvariantViolation": 900,
 }
 
