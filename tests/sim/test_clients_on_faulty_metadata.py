@@ -1,0 +1,155 @@
+"""Clients whose metadata store loses answers, lands writes late and goes away, while bookies come and go.
+
+What was acked is read by everybody in the end, all agree on that end, and whoever settled it keeps it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.errors import PeerError, TallybookError
+from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.memory_bookie import MemoryBookie
+from tallybook.sim.scenario import SMALL, lines, read_all
+
+T = TypeVar("T")
+
+RATES = {
+    Fault.UNAVAILABLE: 0.05,
+    Fault.UNKNOWN_APPLIED: 0.1,
+    Fault.UNKNOWN_LOST: 0.1,
+    Fault.UNKNOWN_LATE: 0.1,
+    Fault.STALE: 0.3,
+    Fault.DELAYED: 0.3,
+}
+
+
+class Weather(RandomFaults):
+    """Random faults, and outages in which nothing gets through."""
+
+    outage = False
+
+    def next(self, operation: str) -> Fault | None:
+        if self.outage and operation != "changed":
+            return Fault.UNAVAILABLE
+        return super().next(operation)
+
+
+class Play:
+    """One seed: a writer, a nemesis, and whoever recovers."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng.fork("nemesis")
+        self.cluster = MemoryCluster(world, bookies=4)
+        self.weather = Weather(world.rng.fork("weather"), RATES)
+        self.stores: list[FaultyStore] = []
+        self.sent = 0
+        self.acked = -1
+
+    def client(self) -> Client:
+        return self.cluster.client(SMALL, seen_through=self._through)
+
+    def _through(self, store: MetadataStore) -> FaultyStore:
+        self.stores.append(FaultyStore(store, self.weather, self.world.clock))
+        return self.stores[-1]
+
+    async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until it works. Only errors that promise so may come: nothing here is the caller's fault."""
+        for _ in range(200):
+            try:
+                return await ask()
+            except PeerError:
+                await self.world.clock.sleep(self.rng.random())
+        raise AssertionError("it never worked")
+
+    async def write(self, ledger: LedgerWriter) -> None:
+        """A few entries now and then, for as long as the trouble lasts."""
+        while True:
+            pending = [ledger.append_nowait(payload) for payload in lines(5, self.sent)]
+            self.sent += 5
+            for append in pending:
+                self.acked = await append
+            await self.world.clock.sleep(self.rng.random() * 0.05)
+
+    async def trouble(self, ledger_id: int) -> None:
+        replaced = False
+        for _ in range(6):
+            victim = self.cluster.bookies[f"bookie-{self.rng.randint(0, 3)}"]
+            self.weather.outage = self.rng.random() < 0.3
+            if not replaced and self.rng.random() < 0.2:
+                replaced = True
+                victim.replace(limbo_below=ledger_id + 1)
+            else:
+                victim.kill()
+            await self.world.clock.sleep(self.rng.random() * 4)
+            if not victim.alive:
+                victim.restart()
+            self.weather.outage = False
+            await self.world.clock.sleep(self.rng.random())
+
+    async def run(self) -> None:
+        await self.cluster.start()
+        async with self.client() as client, self.client() as one, self.client() as two:
+            unowned = await self.insist(
+                lambda: client.create_unowned_ledger(ensemble=4, write_quorum=3, ack_quorum=2, stripe_entries=7)
+            )
+            ledger = await self.insist(lambda: client.adopt_ledger(unowned.ledger_id))
+            writing = asyncio.ensure_future(self.write(ledger))
+            await self.trouble(ledger.id)
+            down = self.cluster.bookies[f"bookie-{self.rng.randint(0, 3)}"]
+            down.kill()
+            ends = await asyncio.gather(
+                self.end(ledger, writing), self.recover(one, ledger.id), self.recover(two, ledger.id), self.heal(down)
+            )
+            for store in self.stores:
+                await store.land_late_writes()
+            settled = {(end.last_entry_id, end.length) for end in ends if end is not None}
+            assert len(settled) == 1
+            found = await self.insist(lambda: read_all(two, ledger.id))
+            assert len(found) > self.acked
+            assert found == lines(len(found))
+            assert settled == {(len(found) - 1, sum(map(len, found)))}
+        await self.cluster.stop()
+
+    async def recover(self, client: Client, ledger_id: int) -> LedgerMetadata:
+        await self.world.clock.sleep(self.rng.random())
+        return await self.insist(lambda: client.recover_ledger(ledger_id))
+
+    async def heal(self, down: MemoryBookie) -> None:
+        await self.world.clock.sleep(self.rng.random() * 20)
+        down.restart()
+
+    async def end(self, ledger: LedgerWriter, writing: asyncio.Task[None]) -> LedgerMetadata | None:
+        """Close the ledger from the writer's side in half of the seeds, against those who recover it."""
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        if self.rng.random() < 0.5:
+            ledger.abandon()
+            return None
+        for _ in range(20):
+            try:
+                return await ledger.close()
+            except TallybookError as error:
+                if not error.retriable:
+                    return None
+                await self.world.clock.sleep(self.rng.random())
+        return None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_acked_is_lost_while_bookies_and_metadata_fail(seed: int) -> None:
+    async def play(world: World) -> None:
+        await Play(world).run()
+
+    run_seed(seed, play, deadline_seconds=3600)
