@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import typer
 
 from tallybook.bookie.storage.entry_log_format import Footer, parse_log_name
+from tallybook.bookie.storage.entry_log_walk import Damage
 from tallybook.bookie.storage.inspect_entry_log import (
     Found,
     FoundBatch,
@@ -15,6 +16,7 @@ from tallybook.bookie.storage.inspect_entry_log import (
     FoundStretch,
     LogReport,
     inspect_entry_log,
+    lost_bytes,
     verify_entry_log,
 )
 from tallybook.runtime.disk import Disk
@@ -46,14 +48,18 @@ def dump(directory: Directory, as_json: Json = False) -> None:
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Check every batch in every entry log. Ends with exit code 1 if anything durable is damaged."""
+    """Check every batch in every entry log, and that none is missing or cut.
 
-    async def work() -> list[LogReport]:
+    Ends with exit code 1 if anything durable is damaged or lost.
+    """
+
+    async def work() -> tuple[list[LogReport], list[Damage]]:
         async with stopped(directory, "ledgers") as (disk, path):
-            return [await verify_entry_log(disk, f"{path}/{log}") async for log in _logs(disk, path)]
+            reports = [await verify_entry_log(disk, f"{path}/{log}") async for log in _logs(disk, path)]
+            return reports, await lost_bytes(disk, path)
 
-    reports = run(work())
-    damaged = [damage for report in reports for damage in report.damage]
+    reports, lost = run(work())
+    damaged = [*lost, *(damage for report in reports for damage in report.damage)]
     if as_json:
         print_json({"logs": [_summary(report) for report in reports], "damage": [each.what for each in damaged]})
     else:

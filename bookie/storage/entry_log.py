@@ -3,7 +3,8 @@
 Files ``entrylog-<id>.log`` of about ``entry_log_bytes`` each, every one holding batches of many
 ledgers in the order in which checkpoints and compaction appended them. Ids only grow. The
 format is in entry_log_format.py, the log being written in entry_log_writer.py, reading in
-entry_log_reader.py; this is what the rest of the bookie uses.
+entry_log_reader.py, how long each one is at least in entry_log_lengths.py; this is what the rest
+of the bookie uses.
 
 The order that keeps data safe is the caller's: ``append``, ``sync``, then the rows into the
 index and its ``sync``, and only then may the journal let go of the batches. A batch in a log
@@ -24,6 +25,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
 from .entry_log_format import LedgerShare, TableRow, parse_log_name, uuid_bytes
+from .entry_log_lengths import read_lengths, write_lengths
 from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
@@ -39,11 +41,12 @@ class EntryLogs:
     """
 
     def __init__(
-        self, disk: Disk, directory: str, reader: EntryLogReader, settings: StorageSettings, clock: Clock
+        self, disk: Disk, directory: str, directory_uuid: bytes, settings: StorageSettings, clock: Clock
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._reader = reader
+        self._directory_uuid = directory_uuid
+        self._reader = EntryLogReader(disk, directory, directory_uuid, MAX_OPEN_FILES)
         self._full_bytes = settings.entry_log_bytes
         self._pace = _Pace(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
@@ -51,6 +54,9 @@ class EntryLogs:
         self._finished: list[LogWriter] = []
         self._log_ids: list[int] = []
         self._next_id = 1
+        self._lengths: dict[int, int] = {}
+        self._noted: dict[int, int] = {}
+        self._unreadable_note: DamagedFile | None = None
         self._stopped = ""
 
     @staticmethod
@@ -63,14 +69,19 @@ class EntryLogs:
             DamagedFile: there is no such directory.
             DiskFailed: it cannot be read.
         """
-        reader = EntryLogReader(disk, directory, uuid_bytes(directory_uuid), MAX_OPEN_FILES)
-        logs = EntryLogs(disk, directory, reader, settings, clock)
+        logs = EntryLogs(disk, directory, uuid_bytes(directory_uuid), settings, clock)
         try:
             names = await disk.list(directory)
         except FileNotFoundError as error:
             raise DamagedFile(f"{directory}, the directory of the entry logs, is missing") from error
         logs._log_ids = sorted(log_id for name in names if (log_id := parse_log_name(name)) is not None)
-        logs._next_id = logs._log_ids[-1] + 1 if logs._log_ids else 1
+        try:
+            logs._noted = await read_lengths(disk, directory, logs._directory_uuid)
+        except DamagedFile as error:
+            logs._unreadable_note = error
+        logs._lengths = dict(logs._noted)
+        # Above a lost log, too: rows of the index may point into it.
+        logs._next_id = max((0, *logs._log_ids, *logs._noted)) + 1
         return logs
 
     @property
@@ -107,6 +118,7 @@ class EntryLogs:
         """Make everything appended durable, the names of the logs included.
 
         Raises:
+            DiskFull: it is durable, but not noted that it is; the sync may be tried again when there is room.
             DiskFailed: nothing may be concluded about what was appended; the bookie must stop.
         """
         async with self._exclusively():
@@ -121,6 +133,8 @@ class EntryLogs:
         async with self._exclusively():
             check(log_id != self.current_log_id, f"entry log {log_id} was to be removed while it is written")
             await self._reader.forget(log_id)
+            self._lengths.pop(log_id, None)
+            await self._note_lengths()
             await self._disk.unlink(self._reader.log(log_id).path)
             await self._disk.sync_directory(self._directory)
             self._log_ids.remove(log_id)
@@ -156,19 +170,30 @@ class EntryLogs:
 
     async def _sync(self) -> None:
         while self._finished:
-            await self._finished[0].sync()
+            await self._sync_writer(self._finished[0])
             await self._finished.pop(0).close()
         if self._writer is not None:
-            await self._writer.sync()
+            await self._sync_writer(self._writer)
+        await self._note_lengths()
+
+    async def _sync_writer(self, writer: LogWriter) -> None:
+        await writer.sync()
+        self._lengths[writer.log.log_id] = writer.durable_bytes
+
+    async def _note_lengths(self) -> None:
+        if self._lengths != self._noted:
+            lengths = dict(self._lengths)
+            await write_lengths(self._disk, self._directory, self._directory_uuid, lengths)
+            self._noted = lengths
 
     async def _finish_last(self) -> None:
-        if self._writer is not None:
-            try:
+        try:
+            if self._writer is not None:
                 await self._writer.finish()
-            except DiskFull:
-                # It stays without a footer, as after a crash. What was synced is safe.
-                return
-        await self._sync()
+            await self._sync()
+        except DiskFull:
+            # It stays without a footer, or with its old length noted, as after a crash. What was synced is safe.
+            return
 
     @asynccontextmanager
     async def _exclusively(self) -> AsyncIterator[None]:
@@ -222,10 +247,10 @@ class EntryLogs:
 
         A log without a footer is not wrong: a crash leaves one. Damage in between shows when it is read.
         """
-        found: list[StorageError] = []
-        for log_id in self._log_ids:
+        found: list[StorageError] = [] if self._unreadable_note is None else [self._unreadable_note]
+        for log_id in sorted({*self._log_ids, *self._noted}):
             try:
-                await self._reader.check_ends(log_id)
+                await self._reader.check_ends(log_id, self._noted.get(log_id, 0))
             except StorageError as error:
                 found.append(error)
         return found

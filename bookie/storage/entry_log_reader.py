@@ -159,8 +159,11 @@ class EntryLogReader:
             # The tables say the same, and whether the log is damaged otherwise.
             return None
 
-    async def check_ends(self, log_id: int) -> None:
-        """Look at the header of a log, and at its footer where it has one. What lies between is not read.
+    async def check_ends(self, log_id: int, at_least: int) -> None:
+        """Look at the length and the header of a log, and at its footer where it has one. The rest is not read.
+
+        Args:
+            at_least: how many bytes of it were durable.
 
         Raises:
             DamagedFile: one of them fails its checks, or the log is missing.
@@ -170,12 +173,16 @@ class EntryLogReader:
         try:
             async with self._files.use(log.path) as file:
                 size = await file.size()
+                if size < at_least:
+                    raise DamagedFile(
+                        f"{log.path}, offset {size}: the file ends here, but {at_least} bytes were durable"
+                    )
                 damage = await _header_damage(log, file, size)
                 if damage is not None:
                     raise DamagedFile(damage.what)
                 await read_footer(log, file.read, size)
         except FileNotFoundError as error:
-            raise DamagedFile(f"{log.path} is missing") from error
+            raise DamagedFile(f"{log.path} is missing, of which {at_least} bytes were durable") from error
 
     async def forget(self, log_id: int) -> None:
         """Let go of a log that is about to be removed."""

@@ -53,6 +53,11 @@ class LogWriter:
         self.size = LOG_HEADER_BYTES
         self.ledgers: dict[int, LedgerShare] = {}
 
+    @property
+    def durable_bytes(self) -> int:
+        """What a crash leaves of it at least."""
+        return self._durable_bytes
+
     @staticmethod
     async def create(disk: Disk, directory: str, log: LogFile) -> LogWriter:
         """Make the file, its header and its name durable.

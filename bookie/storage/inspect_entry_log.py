@@ -25,9 +25,12 @@ from .entry_log_format import (
     TableRow,
     add_to_map,
     decode_log_header,
+    log_name,
     parse_log_name,
     part_identity,
 )
+from .entry_log_lengths import FILE_NAME as LENGTHS_FILE
+from .entry_log_lengths import read_lengths
 from .entry_log_walk import Damage, Stretch, walk
 from .location import Location
 
@@ -102,6 +105,39 @@ async def verify_entry_log(disk: Disk, path: str) -> LogReport:
     report.damage = [each for each in found_damage if each.offset < max(report.vouched, LOG_HEADER_BYTES)]
     report.torn = [each for each in found_damage if each not in report.damage]
     return report
+
+
+async def lost_bytes(disk: Disk, directory: str) -> list[Damage]:
+    """What was durable once in the logs of ``directory`` and is not there: logs that are missing, or end too early.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+        DiskFailed: it cannot be read.
+    """
+    note = f"{directory}/{LENGTHS_FILE}"
+    try:
+        lengths = await read_lengths(disk, directory, None)
+    except DamagedFile as error:
+        return [Damage(0, 0, error.message)]
+    found: list[Damage] = []
+    present = set(await disk.list(directory))
+    for log_id, noted in sorted(lengths.items()):
+        path = f"{directory}/{log_name(log_id)}"
+        size = await _size(disk, path) if log_name(log_id) in present else None
+        if size is None:
+            found.append(Damage(0, noted, f"{path} is missing: by {note}, {noted} bytes of it were durable"))
+        elif size < noted:
+            what = f"{path}, offset {size}: the file ends here, but by {note}, {noted} bytes were durable"
+            found.append(Damage(size, noted - size, what))
+    return found
+
+
+async def _size(disk: Disk, path: str) -> int:
+    file = await disk.open(path, writable=False)
+    try:
+        return await file.size()
+    finally:
+        await file.close()
 
 
 async def inspect_entry_log(disk: Disk, path: str) -> AsyncGenerator[Found, None]:

@@ -74,6 +74,10 @@ def test_entry_logs_after_a_clean_stop_are_sound_until_a_bit_flips(cli, killed):
     assert damaged.code == 1
     assert log.name in damaged.json["damage"][0]
     assert "damaged: " in cli.run("entrylog", "verify", data).out.decode()
+    log.unlink()
+    missing = cli.run("entrylog", "verify", data, "--json")
+    assert missing.code == 1
+    assert f"{log} is missing" in missing.json["damage"][0]
 
 
 @pytest.mark.parametrize("command", ["journal", "entrylog"])

@@ -233,7 +233,7 @@ async def test_a_removed_log_is_gone_durably_and_its_id_is_not_used_again():
     await logs.sync()
     await logs.remove(2)
     assert logs.log_ids == [1, 3]
-    assert await disk.image({}).list(HOME) == [log_name(1), log_name(3)]
+    assert await disk.image({}).list(HOME) == [log_name(1), log_name(3), "lengths"]
     with pytest.raises(EntryUnknown, match=path_of(2)):
         await logs.read(7, 2, location._replace(log_id=2))
     (location,) = await logs.append([batch(7, 6)])
