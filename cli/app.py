@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
-from importlib.metadata import version
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -37,6 +36,17 @@ COMMANDS: Final = {
 }
 """Which module has a command: as ``app``, a group of commands, or as a function of the command's own name."""
 
+SUMMARIES: Final = {
+    "up": "Run a cluster on this machine until Ctrl-C.",
+    "demo": "Write real data while bookies and the writer are killed, and compare what is read back.",
+    "ledger": "Write, read and manage ledgers.",
+    "bookie": "Run bookies, and look at those of a cluster.",
+    "journal": "Look into the journal of a stopped bookie.",
+    "entrylog": "Look into the entry logs of a stopped bookie.",
+    "bench": "Measure a cluster, or the disk below a journal.",
+}
+"""What the list of all commands says of each, so that it need not load them."""
+
 _SILENT: Final = ("kazoo",)
 """Libraries whose remarks on what they retry are of no use to whoever runs a command; its error says what failed."""
 
@@ -45,7 +55,7 @@ _NEGATIVE: Final = re.compile(r"-[0-9]+")
 
 
 def build(names: Collection[str]) -> typer.Typer:
-    """The command line with the commands ``names``."""
+    """The command line with the commands ``names``; of the others it knows only that they are there."""
     root = typer.Typer(
         name="tallybook",
         help="Tallybook stores ledgers: append-only logs, replicated, and durable before they are acknowledged.",
@@ -55,7 +65,9 @@ def build(names: Collection[str]) -> typer.Typer:
     )
     root.callback()(_root)
     for name in COMMANDS:
-        if name in names:
+        if name not in names:
+            root.command(name, help=SUMMARIES[name])(_not_loaded)
+        else:
             module = importlib.import_module(COMMANDS[name])
             if hasattr(module, "app"):
                 _reflow(module.app)
@@ -69,12 +81,20 @@ def build(names: Collection[str]) -> typer.Typer:
 def _reflow(commands: typer.Typer) -> None:
     """Make each paragraph of a help text one line, for the terminal to wrap."""
     for command in commands.registered_commands:
+        if command.help is not None:
+            continue
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
+def _not_loaded() -> None:
+    """Stand in for a command that was not meant."""
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 (what it loads is for this option alone)
+
         print(f"tallybook {version('tallybook')}")
         raise typer.Exit
 
@@ -106,8 +126,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _run(arguments: Sequence[str], as_json: bool) -> int:
     # Before anything else: what is imported from here on may have something to say.
     set_up_logging("WARNING", "json" if as_json else "text", silent=_SILENT)
-    meant = arguments[0]
-    command = typer.main.get_command(build([meant] if meant in COMMANDS else COMMANDS))
+    meant = next((word for word in arguments if not word.startswith("-")), "")
+    command = typer.main.get_command(build([meant]))
     try:
         # Not by calling it: that would take broken pipes and Ctrl-C for its own business.
         with command.make_context("tallybook", list(arguments)) as context:

@@ -59,7 +59,8 @@ def _size(value: int) -> ByteSize:
 class Settings(BaseModel):
     """Shared behaviour of all settings: immutable, unknown names refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    # A command needs one of the models, and building them all would take longer than most commands do.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, defer_build=True)
 
 
 class JournalSettings(Settings):
