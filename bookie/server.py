@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from tallybook.core.config import BookieSettings
+from tallybook.core.config import BookieSettings, StorageSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
@@ -41,7 +41,7 @@ from .boot import BookieWorld, boot
 from .enrolment import Enrolment
 from .metrics import BOOKIE_METRICS
 from .service import BookieService
-from .storage.index_rocks import RocksIndex
+from .storage.index_rocks import IndexWorkers, RocksIndex
 
 _log = logger("bookie.server")
 
@@ -100,6 +100,27 @@ def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
         return settings
     _log.warning("fewer streams than configured", max_streams=fits, configured=wanted, connections=max_connections)
     return settings.model_copy(update={"admission": settings.admission.model_copy(update={"max_streams": fits})})
+
+
+class IndexThreads:
+    """Threads of the index and of checkpoints: readers, however many, hold up no add, no fence and no checkpoint."""
+
+    def __init__(self, read_threads: int) -> None:
+        self.reads = ThreadWorkers(max(2, read_threads), "index-read")
+        self.states = ThreadWorkers(2, "index-state")
+        self.changes = ThreadWorkers(1, "checkpoint")
+
+    async def open_index(
+        self, disk: RealDisk, directory: str, settings: StorageSettings, *, create: bool
+    ) -> RocksIndex:
+        """Open the index over these threads."""
+        workers = IndexWorkers(self.reads, self.states, self.changes)
+        return await RocksIndex.open(disk, directory, workers, settings, create=create)
+
+    async def close(self) -> None:
+        """End them, after what they do now."""
+        for workers in (self.reads, self.states, self.changes):
+            await workers.close()
 
 
 class _Server:
@@ -183,19 +204,18 @@ class _Server:
     async def _boot(self, metadata: MetadataClient) -> Bookie:
         settings, store = self._settings, metadata.store
         disk = self._disk
-        # At least two threads, so that the index's sync holds up no read.
-        workers = ThreadWorkers(max(2, settings.storage.read_threads), "bookie-worker")
-        self._undo.push_async_callback(workers.close)
+        threads = IndexThreads(settings.storage.read_threads)
+        self._undo.push_async_callback(threads.close)
 
         async def open_index(directory: str, create: bool) -> RocksIndex:
-            return await RocksIndex.open(disk, directory, workers, settings.storage, create=create)
+            return await threads.open_index(disk, directory, settings.storage, create=create)
 
         world = BookieWorld(
             disk=disk,
             clock=self._clock,
             rng=self._rng,
             tasks=self._tasks,
-            workers=workers,
+            workers=threads.changes,
             open_index=open_index,
             verifier_of=partial(_verifier_of, store),
             id_counter=store.id_counter,

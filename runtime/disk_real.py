@@ -192,7 +192,8 @@ class RealDisk:
                 status = os.statvfs(path)
             return Space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
-        return await self._threads.read(space)
+        # Who asks is about to write, and is not to wait for those who read.
+        return await self._threads.write(space)
 
     def pump(self, source: WriteSource, *, name: str, buffer_bytes: int) -> ThreadPump:
         """Start a pump with a thread of its own."""

@@ -13,7 +13,7 @@ What was learned about the binding by measuring, and shapes this file:
 - Iterators are snapshots, so each search makes its own.
 - Recovery silently drops the log from the first damaged record on: see index_mark.py.
 - After a failed write RocksDB takes no more until it is opened again. Room is therefore
-  looked for before each write.
+  looked for once a flush.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import rocksdict
 
@@ -57,13 +57,27 @@ WRITE_BUFFER_BYTES: Final = 8 * MIB
 RESERVED_BYTES: Final = 64 * MIB
 """Room that a write must find: for the log, and for the tables into which it is compacted."""
 
+_WRITES_FOR_A_LOOK: Final = 64
+"""Write batches after which room is looked for again, within one flush: far less than is reserved."""
+
 _CLOSE_SECONDS: Final = 30.0
+
+
+class IndexWorkers(NamedTuple):
+    """Threads for what waits for the disk. Where they are not the same, none of them waits for another."""
+
+    reads: Workers
+    """Searches of readers; at least two."""
+    states: Workers
+    """What is known of a ledger: adds and fences wait for it."""
+    changes: Workers
+    """Writes and syncs."""
 
 
 class RocksIndex:
     """An ``Index`` in RocksDB. Made by ``open``."""
 
-    def __init__(self, disk: Disk, directory: str, workers: Workers, database: _Database) -> None:
+    def __init__(self, disk: Disk, directory: str, workers: IndexWorkers, database: _Database) -> None:
         self._disk = disk
         self._directory = directory
         self._workers = workers
@@ -71,15 +85,16 @@ class RocksIndex:
         self._changing = asyncio.Lock()
         self._failed = ""
         self._synced = NO_ENTRY
+        self._writes_before_look = 0
 
     @staticmethod
     async def open(
-        disk: Disk, directory: str, workers: Workers, settings: StorageSettings, *, create: bool
+        disk: Disk, directory: str, workers: Workers | IndexWorkers, settings: StorageSettings, *, create: bool
     ) -> RocksIndex:
         """Open the index in ``directory``.
 
         Args:
-            workers: threads for what waits for the disk; at least two, so that a sync holds up no read.
+            workers: threads for what waits for the disk; at least two in all, so that a sync holds up no read.
             create: it may be made where there is none. Never where there was one.
 
         Raises:
@@ -87,13 +102,15 @@ class RocksIndex:
                 names the directory.
             DiskFull, DiskFailed: it cannot be read or made.
         """
+        if not isinstance(workers, IndexWorkers):
+            workers = IndexWorkers(workers, workers, workers)
         path = f"{directory}/{DATABASE_NAME}"
         mark = await read_mark(disk, directory)
         if mark is None:
             if not create:
                 raise DamagedFile(f"there is no index in {directory}")
             await disk.make_directory(path)
-        opened = await workers.run(_Database, path, settings.index_cache_bytes, create=mark is None)
+        opened = await workers.changes.run(_Database, path, settings.index_cache_bytes, create=mark is None)
         index, sequence = RocksIndex(disk, directory, workers, opened), opened.sequence
         if mark is None:
             await write_mark(disk, directory, 0)
@@ -109,24 +126,24 @@ class RocksIndex:
         if self._database.is_cached(row_key(ledger_id, entry_id)):
             rows = self._database.rows(ledger_id, entry_id, entry_id, 1)
         else:
-            rows = await self._workers.run(self._database.rows, ledger_id, entry_id, entry_id, 1)
+            rows = await self._workers.reads.run(self._database.rows, ledger_id, entry_id, entry_id, 1)
         return rows[0] if rows else None
 
     async def find_range(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
         """Rows that overlap ``first .. last``."""
-        return await self._workers.run(self._database.rows, ledger_id, first, last, min(limit, MAX_FIND_ROWS))
+        return await self._workers.reads.run(self._database.rows, ledger_id, first, last, min(limit, MAX_FIND_ROWS))
 
     async def last_entry(self, ledger_id: int) -> int:
         """The highest entry id, ``NO_ENTRY`` without rows."""
-        return await self._workers.run(self._database.last_entry, ledger_id)
+        return await self._workers.states.run(self._database.last_entry, ledger_id)
 
     async def load_state(self, ledger_id: int) -> bytes | None:
         """The state of the ledger."""
-        return await self._workers.run(self._database.state, ledger_id)
+        return await self._workers.states.run(self._database.state, ledger_id)
 
     async def ledger_ids(self, after: int, limit: int) -> list[int]:
         """Ledgers with a row or a state."""
-        return await self._workers.run(self._database.ledger_ids, after, limit)
+        return await self._workers.reads.run(self._database.ledger_ids, after, limit)
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -144,6 +161,7 @@ class RocksIndex:
         """Flush RocksDB's log, then note how far that was."""
         async with self._changing:
             self._check_usable()
+            self._writes_before_look = 0
             sequence = self._database.sequence
             if sequence == self._synced:
                 return
@@ -161,17 +179,22 @@ class RocksIndex:
     async def close(self) -> None:
         """Close the database, after what reads it now."""
         self._failed = self._failed or "it was closed"
-        await self._workers.run(self._database.close)
+        await self._workers.changes.run(self._database.close)
 
     async def _check_room(self) -> None:
+        """Look for room, if it has not been done for this flush: what is reserved is far more than one writes."""
+        if self._writes_before_look:
+            self._writes_before_look -= 1
+            return
         free_bytes = (await self._disk.space(self._directory)).free_bytes
         if free_bytes < RESERVED_BYTES:
             raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {RESERVED_BYTES}")
+        self._writes_before_look = _WRITES_FOR_A_LOOK
 
     async def _change(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a change; whatever goes wrong with it, there will be no other."""
         try:
-            await self._workers.run(function, *args, **kwargs)
+            await self._workers.changes.run(function, *args, **kwargs)
         except DiskFull as error:
             self._failed = error.message
             raise DiskFailed(error.message) from error

@@ -344,10 +344,12 @@ async def test_a_full_disk_refuses_the_change_before_the_database_sees_it(home, 
 
     async with home.opened(create=True) as index:
         await fill(index, 0)
+        await index.sync()
         with monkeypatch.context() as patched:
             patched.setattr(home.disk, "space", full)
-            with pytest.raises(DiskFull, match=str(home.path)):
-                await fill(index, 1)
+            for _ in range(2):
+                with pytest.raises(DiskFull, match=str(home.path)):
+                    await fill(index, 1)
             await index.sync()
             assert await filled(index) == 1
         await fill(index, 1)

@@ -1,0 +1,121 @@
+"""Catch-up reads that fill every thread there is for reads hold up no add, no fence and no checkpoint."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.boot import BookieWorld, boot
+from tallybook.bookie.server import IndexThreads
+from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.location import IndexRow, Location
+from tallybook.core.answers import AddAnswer
+from tallybook.core.config import BookieSettings, JournalSettings, StorageSettings
+from tallybook.core.limits import MIB
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk import Space
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.sim.disk_bookie import KnownMetadata, batch_of
+
+READ_THREADS = 2
+PATIENCE_SECONDS = 20
+
+
+class Gate:
+    """Reads that last until they are let go, on every thread that there is for reads."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._held = threading.Semaphore(0)
+
+    def fill(self, disk: RealDisk, threads: IndexThreads) -> None:
+        pools = (disk._threads.readers, threads.reads._pool)
+        for pool in pools:
+            for _ in range(pool._max_workers):
+                pool.submit(self._read)
+        for _ in range(sum(pool._max_workers for pool in pools)):
+            assert self._held.acquire(timeout=PATIENCE_SECONDS)
+
+    def _read(self) -> None:
+        self._held.release()
+        self._open.wait(PATIENCE_SECONDS)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@asynccontextmanager
+async def running(root: Path) -> AsyncIterator[tuple[Bookie, RealDisk, IndexThreads]]:
+    settings = BookieSettings(
+        bookie_id="b1",
+        data_directory=str(root),
+        metadata="memory:",
+        journal=JournalSettings(segment_bytes=2 * MIB, segment_count=4),
+        storage=StorageSettings(write_cache_bytes=4 * MIB, min_free_bytes=0),
+    )
+    disk, threads = RealDisk(read_threads=READ_THREADS), IndexThreads(READ_THREADS)
+    tasks = Tasks("b1", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    metadata = KnownMetadata()
+    world = BookieWorld(
+        disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
+        open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
+        verifier_of=metadata.verifier_of, id_counter=metadata.read_id_counter, registry=metadata,
+        fail_safe=pytest.fail,
+    )  # fmt: skip
+    try:
+        bookie = await boot(settings, world)
+        yield bookie, disk, threads
+        await bookie.close()
+    finally:
+        await tasks.close()
+        await threads.close()
+        await disk.close()
+
+
+async def added(bookie: Bookie, batch: bytes) -> int:
+    answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
+    bookie.add(batch, b"", answered.set_result)
+    return (await answered).code
+
+
+async def test_adds_fences_and_checkpoints_do_not_wait_for_reads(tmp_path: Path) -> None:
+    async with running(tmp_path) as (bookie, disk, threads):
+        gate = Gate()
+        gate.fill(disk, threads)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS / 2):
+                assert await added(bookie, batch_of(0, ledger_id=1)) == 0
+                await bookie.fence(2, b"")
+                await bookie.flush()
+                assert await added(bookie, batch_of(1, ledger_id=1)) == 0
+                await disk.space(str(tmp_path))
+        finally:
+            gate.open()
+        assert len((await bookie.read_batches(1, 0, 1, 1000)).batches) == 2
+
+
+async def test_room_for_the_index_is_looked_for_once_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, workers = RealDisk(), ThreadWorkers(2, "index")
+    index = await RocksIndex.open(disk, str(tmp_path), workers, StorageSettings(), create=True)
+    looks: list[str] = []
+    real = disk.space
+
+    async def space(path: str) -> Space:
+        looks.append(path)
+        return await real(path)
+
+    monkeypatch.setattr(disk, "space", space)
+    for flush in range(3):
+        for part in range(20):
+            await index.apply([IndexRow(1, flush * 20 + part, Location(1, 4096, 500, 1))], {})
+        await index.sync()
+    assert len(looks) == 3
+    await index.close()
+    await workers.close()
+    await disk.close()
