@@ -49,6 +49,9 @@ FLUSH_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 30.0
 """How long a clean stop may take before it becomes an unclean one."""
 
+PART_CLOSE_SECONDS: Final = 90.0
+"""How long one part may take to close; a device that hangs must not keep the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -249,7 +252,8 @@ class Bookie:
 async def _closed(what: str, closing: Awaitable[None]) -> Exception | None:
     """Close one part; why it could not be closed, if so. What comes after it is closed all the same."""
     try:
-        await closing
+        async with asyncio.timeout(PART_CLOSE_SECONDS):
+            await closing
     except Exception as error:  # noqa: BLE001 - whatever it is, the other parts must be closed
         log.error("the %s could not be closed: %r", what, error)  # noqa: TRY400 - told once more by who ends the node
         return error

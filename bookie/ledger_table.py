@@ -83,7 +83,10 @@ class LedgerTable:
             self._idle.pop(ledger.ledger_id, None)
 
     def begin_flush(self) -> int:
-        """Take the ledgers whose rows a checkpoint must write; how many these are. One flush at a time."""
+        """Take the ledgers whose rows a checkpoint must write; how many these are. One flush at a time.
+
+        In one turn, because the cut must be that of the journal's mark: 10 ms for the most ledgers there can be.
+        """
         check(not self._flushing, "a checkpoint of ledger states began while another one ran")
         self._flushing = list(self._dirty.values())
         self._dirty = {}
@@ -99,12 +102,17 @@ class LedgerTable:
             for ledger in self._flushing[start : start + count]
         }
 
-    def end_flush(self) -> None:
-        """The rows of the running flush are durable."""
-        flushed, self._flushing = self._flushing, []
+    def end_flush(self, count: int | None = None) -> int:
+        """The rows of the running flush are durable: let go of ``count`` ledgers, or of all. How many are left.
+
+        Where others run in between, they find some ledgers still flushing, which keeps these in memory and no more.
+        """
+        flushed = self._flushing[:count]
+        self._flushing = self._flushing[len(flushed) :]
         for ledger in flushed:
             ledger.flushing = False
             self._rest(ledger)
+        return len(self._flushing)
 
     def _rest(self, ledger: Ledger) -> None:
         """Nobody holds ``ledger`` any more, or its row was written: it may be forgotten once it is idle."""

@@ -39,6 +39,9 @@ T = TypeVar("T")
 FULL_RETRY_SECONDS: Final = 1.0
 """Pause before a full disk is tried again."""
 
+LEDGERS_AT_ONCE: Final = 4_096
+"""Ledgers let go of in one turn of the event loop: some milliseconds."""
+
 JOURNAL_USED_FRACTION: Final = 0.5
 """How full the journal is when a checkpoint begins, whatever the write cache says."""
 
@@ -62,8 +65,8 @@ class States(Protocol):
     def flushing_rows(self, start: int, count: int) -> Mapping[int, bytes]:
         """The rows of some of them, as of now."""
 
-    def end_flush(self) -> None:
-        """They are durable."""
+    def end_flush(self, count: int) -> int:
+        """They are durable: let go of ``count`` of them. How many are left."""
 
 
 class Flush:
@@ -116,8 +119,9 @@ class Flush:
             await self._write_index(rows)
             if self.on_disk_full is not None:
                 self.on_disk_full(False)
+        while self._states.end_flush(LEDGERS_AT_ONCE):
+            await self._clock.sleep(0)
         self._buffer = None
-        self._states.end_flush()
         self._cache.release()
 
     def tell_room(self) -> None:
@@ -129,7 +133,7 @@ class Flush:
         if not batches:
             return []
         locations = await self._when_there_is_room(lambda: self._logs.append([cached.batch for cached in batches]))
-        await self._logs.sync()
+        await self._when_there_is_room(self._logs.sync)
         self.flushed_batches += len(batches)
         self.flushed_bytes += buffer.held_bytes
         return await self._workers.run(_rows, batches, locations)

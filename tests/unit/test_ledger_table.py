@@ -124,6 +124,16 @@ async def test_a_ledger_that_changes_during_its_flush_is_written_again_by_the_ne
     assert table.begin_flush() == 0
 
 
+async def test_the_ledgers_of_a_flush_are_let_go_of_in_pieces_and_none_is_forgotten_before() -> None:
+    table = LedgerTable(Rows().load, Limbo(), max_idle=1)
+    for ledger_id in range(5):
+        async with table.using(ledger_id) as ledger:
+            table.mark_dirty(ledger)
+    assert table.begin_flush() == 5
+    assert [(table.end_flush(2), len(table)) for _ in range(3)] == [(3, 4), (1, 2), (0, 1)]
+    assert table.begin_flush() == 0
+
+
 async def test_ledgers_that_existed_when_the_journal_was_damaged_come_up_in_limbo_until_repaired() -> None:
     rows = Rows()
     rows.rows = {2: LedgerRow(repaired_limbo=1), 3: LedgerRow(limbo=True, repaired_limbo=1)}

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from tallybook.core.errors import InvariantViolation
+from tallybook.core.errors import InvariantViolation, RequestTimeout
+from tallybook.runtime import tasks as tasks_module
 from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
 
 
@@ -155,6 +156,29 @@ async def test_thread_workers_leave_the_event_loop_free() -> None:
     await asyncio.gather(*calls)
     assert await workers.run(lambda: threading.current_thread().name.startswith("test-worker"))
     await workers.close()
+
+
+async def test_closing_workers_waits_beside_the_event_loop_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_module, "CLOSE_SECONDS", 0.2)
+    workers, release = ThreadWorkers(1, "test-worker"), threading.Event()
+    call = asyncio.ensure_future(workers.run(release.wait, 30))
+    await asyncio.sleep(0)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    counting = asyncio.ensure_future(count())
+    with pytest.raises(RequestTimeout, match="test-worker"):
+        await workers.close()
+    assert turns > 5
+    release.set()
+    assert await call
+    await workers.close()
+    counting.cancel()
 
 
 async def test_inline_workers_use_no_thread() -> None:
