@@ -215,10 +215,41 @@ def test_a_batch_above_the_limit_is_refused_although_its_lengths_add_up():
 
 def test_entry_lengths_that_do_not_add_up_are_refused_even_under_a_fitting_checksum():
     data = patched(seal(), 64, struct.pack("<I", 6), mend=True)
-    header = verify_batch(data)
-    for use in (payload_slices, entries, lambda *batch: cut_entry(*batch, 3)):
+    header = decode_header(data)
+    for use in (payload_slices, entries, lambda *batch: cut_entry(*batch, 5), lambda *batch: verify_batch(batch[0])):
         with pytest.raises(InvalidBatch, match="do not add up"):
             use(data, header)
+    with pytest.raises(InvalidBatch):
+        cut_entry(data, header, 3).verify()
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 1000])
+@pytest.mark.parametrize("sizes", [(5,), (5, 300, 0), (0,)], ids=["equal", "mixed", "none"])
+def test_a_length_changed_anywhere_is_refused_even_under_a_fitting_checksum(count, sizes):
+    data = seal([bytes(sizes[index % len(sizes)]) for index in range(count)])
+    assert verify_batch(data).entry_count == count
+    assert verify_batch(memoryview(bytearray(data))).entry_count == count
+    for index in {0, count // 2, count - 1}:
+        (length,) = struct.unpack_from("<I", data, 64 + 8 * index)
+        for other in (length + 1, length ^ 1 << 8, length ^ 1 << 16, length ^ 1 << 31):
+            with pytest.raises(InvalidBatch, match="do not add up"):
+                verify_batch(patched(data, 64 + 8 * index, struct.pack("<I", other), mend=True))
+
+
+def test_lengths_that_are_all_the_same_and_all_wrong_are_refused():
+    data = seal([bytes(5)] * 100)
+    for index in range(100):
+        data = patched(data, 64 + 8 * index, struct.pack("<I", 6), mend=index == 99)
+    with pytest.raises(InvalidBatch, match="do not add up"):
+        verify_batch(data)
+
+
+def test_lengths_that_only_add_up_modulo_two_to_the_32_are_refused():
+    data = seal([bytes(5)] * 2)
+    for index, length in enumerate((2**32 - 1, 11)):
+        data = patched(data, 64 + 8 * index, struct.pack("<I", length), mend=index == 1)
+    with pytest.raises(InvalidBatch, match="do not add up"):
+        verify_batch(data)
 
 
 @pytest.mark.parametrize("entry_id", [-1, 0, 2, 6, MAX_ID])
