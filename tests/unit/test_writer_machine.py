@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -46,6 +46,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.confirmed = -1
         self.held = 0
         self.dead = False
+        self.submitted_at: dict[int, float] = {}
+        self.hope_at = 0.0
+        self.ever_busy = False
         for position in range(quorum.ensemble if connected else 0):
             self.take(self.machine.connected(position, 0.0))
 
@@ -77,6 +80,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.next = last + 1
         self.batches.append((first, last))
         self.acked[first] = set()
+        self.submitted_at[first] = self.now
         self.held += BATCH_BYTES
         self.take(self.machine.submit(first, last, 1, bytes(BATCH_BYTES), self.now))
 
@@ -92,6 +96,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.sent))
     def ack(self, data: st.DataObject) -> None:
         position, first = data.draw(st.sampled_from(self.sent))
+        self.hope_at = self.now
         if self.machine.member(position) is not Member.GONE:
             self.acked[first].add(position)
         self.take(self.machine.acked(position, first))
@@ -100,6 +105,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.sent))
     def refuse(self, data: st.DataObject, kind: type[Busy | BookieUnavailable | DiskFailed]) -> None:
         position, first = data.draw(st.sampled_from(self.sent))
+        self.ever_busy = self.ever_busy or kind is Busy
         self.take(self.machine.refused(position, first, kind.wire_code, 1, self.now))
 
     @rule(data=st.data())
@@ -112,6 +118,10 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.take(self.machine.tick(self.now))
+        if self.dead or self.ever_busy:
+            return  # overload of all may hold appends for as long as it lasts
+        oldest = min((at for first, at in self.submitted_at.items() if first > self.confirmed), default=self.now)
+        assert self.now - max(oldest, self.hope_at) < 3 * TIMEOUT_S, "an append waits although nobody acks"
 
     @rule(data=st.data())
     def replace(self, data: st.DataObject) -> None:
@@ -164,6 +174,23 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=200, stateful_step_count=50)
+
+
+@given(st.lists(st.tuples(st.sampled_from((1, 2)), st.booleans(), st.integers(1, 4)), min_size=40, max_size=60))
+def test_no_coming_and_going_without_acks_holds_an_append_for_ever(events: list[tuple[int, bool, int]]) -> None:
+    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], add_timeout_s=TIMEOUT_S, lag_limit_bytes=1000, now=0.0)
+    for position in range(3):
+        machine.connected(position, 0.0)
+    machine.submit(0, 0, 1, b"x", 0.0)
+    machine.acked(0, 0)
+    now = 0.0
+    for position, leaves_first, seconds in events:
+        if leaves_first:
+            machine.disconnected(position, now)
+        machine.connected(position, now)
+        now += seconds
+        machine.tick(now)
+        assert machine.error is not None or now < 3 * TIMEOUT_S
 
 
 def test_nothing_is_sent_or_confirmed_after_death() -> None:
