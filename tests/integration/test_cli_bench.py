@@ -5,7 +5,8 @@ import pytest
 SHORT = ["--seconds", 0.5, "--warm-up-seconds", 0.2, "--ledgers", 2]
 
 
-def test_bench_write_prints_what_scripts_rely_on(cluster):
+def test_bench_write_prints_what_scripts_rely_on_and_leaves_no_ledger_behind(cluster):
+    before = cluster("ledger", "ls", "--json").json
     done = cluster("bench", "write", "--entry-bytes", 100, "--window", 200, *SHORT, "--json")
     assert (done.code, done.err) == (0, "")
     told = done.json
@@ -14,6 +15,7 @@ def test_bench_write_prints_what_scripts_rely_on(cluster):
     assert told["entries_per_s"] > 0
     assert told["mb_per_s"] == pytest.approx(told["entries_per_s"] * 100 / 1e6, rel=0.01)
     assert 0 < told["p50_ms"] <= told["p99_ms"] <= told["p999_ms"]
+    assert cluster("ledger", "ls", "--json").json == before
 
 
 def test_bench_write_in_an_open_loop_keeps_its_rate(cluster):
@@ -22,19 +24,14 @@ def test_bench_write_in_an_open_loop_keeps_its_rate(cluster):
     assert told["errors"] == 0
 
 
-def test_bench_leaves_no_ledger_behind(cluster):
+def test_bench_read_reads_back_what_it_wrote_cold_and_warm_and_leaves_no_ledger_behind(cluster):
     before = cluster("ledger", "ls", "--json").json
-    assert cluster("bench", "write", *SHORT).code == 0
-    assert cluster("bench", "read", "--entries", 100, "--flush-seconds", 0).code == 0
-    assert cluster("ledger", "ls", "--json").json == before
-
-
-def test_bench_read_reads_back_what_it_wrote_cold_and_warm(cluster):
     told = cluster("bench", "read", "--entry-bytes", 512, "--entries", 3000, "--flush-seconds", 0, "--json").json
     for figures in (told, told["cold"], told["warm"]):
         assert figures["seq_entries_per_s"] > 0
         assert figures["seq_mb_per_s"] == pytest.approx(figures["seq_entries_per_s"] * 512 / 1e6, rel=0.01)
         assert 0 < figures["random_p50_ms"] <= figures["random_p99_ms"]
+    assert cluster("ledger", "ls", "--json").json == before
 
 
 def test_bench_journal_compares_with_the_device_and_leaves_no_file(cli, tmp_path):
