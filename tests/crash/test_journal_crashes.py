@@ -6,13 +6,18 @@ boots from the crashed disk and compares. The check goes on to append and to boo
 in the middle of that, too.
 """
 
+import asyncio
 import hashlib
 import struct
+from collections.abc import Callable
 
 import pytest
 
+from tallybook.bookie.journal import replay, superblock_file
 from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.journal.group_commit import GroupCommit, Queued
 from tallybook.bookie.journal.journal import Journal, Recovered
+from tallybook.bookie.journal.keeper import Keeper
 from tallybook.bookie.journal.records import (
     BatchRecord,
     DeleteRecord,
@@ -24,6 +29,7 @@ from tallybook.bookie.journal.records import (
 from tallybook.core.config import JournalSettings
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.runtime.deterministic.crash import CrashFound
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
 
@@ -284,19 +290,130 @@ async def another_geometry(disk: SimDisk, promises: Promises) -> None:
         await node.stop(clean=False)
 
 
-WORKLOADS = (
-    fresh_creation,
-    group_commits,
-    roll_and_recycle,
-    trim_beside_appends,
-    seals,
-    clean_stops,
-    unclean_boots,
-    another_geometry,
-)
+LEAST_STATES = {
+    fresh_creation: 400,
+    group_commits: 900,
+    roll_and_recycle: 1_150,
+    trim_beside_appends: 1_200,
+    seals: 900,
+    clean_stops: 1_000,
+    unclean_boots: 1_250,
+    another_geometry: 1_200,
+}
+"""Distinct crash states of each workload: with fewer, the enumeration has lost its teeth, and proves little."""
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__)
+@pytest.mark.parametrize("workload", LEAST_STATES, ids=lambda workload: workload.__name__)
 def test_j02_j05_j06_no_power_loss_loses_an_acked_record_or_stops_a_boot(workload) -> None:
     report = enumerate_crashes(workload, check, options=OPTIONS, double_crashes=100)
     print(f"{workload.__name__}: {report}")
+    assert report.failures == []
+    assert report.checked >= LEAST_STATES[workload]
+    assert report.doubles == 100
+
+
+def test_the_workloads_together_go_through_five_thousand_states_and_more() -> None:
+    assert sum(LEAST_STATES.values()) >= 5_000
+
+
+# -- planted bugs: the enumeration is worth something only if it finds each of them -----------
+
+
+def ack_before_durable(patch: pytest.MonkeyPatch) -> None:
+    put = GroupCommit.put
+
+    def put_and_ack(self: GroupCommit, queued: Queued) -> None:
+        header, body, charge, on_durable, since = queued
+        asyncio.get_running_loop().call_soon(on_durable)
+        put(self, (header, body, charge, lambda: None, since))
+
+    patch.setattr(GroupCommit, "put", put_and_ack)
+
+
+def fence_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    append = Journal.append
+
+    def append_others(self: Journal, record: Record, on_durable: Callable[[], None]) -> None:
+        if isinstance(record, FenceRecord):
+            # Answered when what came before is durable, as if it were itself.
+            self._source._queue[-1] = before = self._source._queue[-1]
+            told = before[3]
+            self._source._queue[-1] = (*before[:3], lambda: (told(), on_durable()), before[4])
+        else:
+            append(self, record, on_durable)
+
+    patch.setattr(Journal, "append", append_others)
+
+
+def recycled_early(patch: pytest.MonkeyPatch) -> None:
+    def next_is_free(self: Keeper) -> bool:
+        return self.facts.prepared + 1 - self.facts.geometry.segment_count < self.facts.trim.segment + 1
+
+    patch.setattr(Keeper, "_next_is_free", next_is_free)
+
+
+def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    sync_directory = SimDisk.sync_directory
+
+    async def sync_others(self: SimDisk, path: str) -> None:
+        if path != DIRECTORY:
+            await sync_directory(self, path)
+
+    patch.setattr(SimDisk, "sync_directory", sync_others)
+
+
+def superblock_in_one_slot(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(superblock_file, "slot_offset", lambda _: 0)
+
+
+def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replay, "body_is_intact", lambda *_: True)
+
+
+async def a_few_kinds(disk: SimDisk, promises: Promises) -> None:
+    node = Node(disk, promises)
+    await node.start()
+    node.append(3500)
+    for _ in range(5):
+        node.append(small=True)
+    await node.drained()
+    await node.stop(clean=False)
+
+
+async def a_full_ring(disk: SimDisk, promises: Promises) -> None:
+    node = Node(disk, promises)
+    await node.start()
+    await node.silence()
+    for size in (8000, 7000, 8000):
+        node.append(size)
+    await node.drained()
+    await node.checkpoint()
+    for size in (8000, 7000, 3000, 8000):
+        node.append(size)
+    await node.drained()
+    await node.silence()
+    await node.stop(clean=False)
+
+
+FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=2)
+
+
+@pytest.mark.parametrize(
+    ("plant", "workload"),
+    [
+        (ack_before_durable, a_few_kinds),
+        (fence_in_memory_only, a_few_kinds),
+        (recycled_early, a_full_ring),
+        (directory_not_synced, a_few_kinds),
+        (superblock_in_one_slot, unclean_boots),
+        (torn_tail_accepted, fresh_creation),
+    ],
+    ids=lambda part: part.__name__,
+)
+def test_a_planted_bug_of_the_journal_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], workload
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(CrashFound) as found:
+        enumerate_crashes(workload, check, options=FEW, max_failures=1)
+    print(f"{plant.__name__}: {found.value}")
