@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import CallerError, DamagedFile, InvalidArgument, InvalidConfig, TallybookError
+from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig, NoSuchBookie, TallybookError
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -143,9 +143,13 @@ async def _check_host(address: str) -> None:
         async with asyncio.timeout(_RESOLVE_SECONDS):
             await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise InvalidConfig(f"cannot listen on {address}: there is no host {host} ({error})") from error
+        raise InvalidConfig(f"cannot listen on {address}: there is no host {host} ({_words(error)})") from error
     except TimeoutError as error:
         raise InvalidConfig(f"cannot listen on {address}: no name server says what {host} is") from error
+
+
+def _words(error: socket.gaierror | UnicodeError) -> str:
+    return str(error.strerror) if isinstance(error, socket.gaierror) else "not a name"
 
 
 def _way_forward(settings: BookieSettings, error: DamagedFile) -> str:
@@ -219,7 +223,7 @@ def info(
         async with cluster(metadata) as client:
             living = await client.bookies()
         if bookie_id not in living:
-            raise CallerError(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
+            raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
         return _describe(living[bookie_id])
 
     with reading_only():

@@ -15,7 +15,8 @@
     |   |-- ReadBeyondLac             past the last add confirmed
     |   |-- Conflict                  other bytes are held under these ids
     |   |-- ForeignDirectory          a data directory of another bookie or cluster
-    |   `-- DirectoryInUse            another process holds the data directory
+    |   |-- DirectoryInUse            another process holds the data directory
+    |   `-- NoSuchBookie              no bookie of this id is alive
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
@@ -181,6 +182,12 @@ class DirectoryInUse(CallerError):
     """Another process holds the lock of the data directory."""
 
     wire_code = 114
+
+
+class NoSuchBookie(CallerError):
+    """No bookie of this id is alive."""
+
+    wire_code = 115
 
 
 class PeerError(TallybookError):

@@ -169,5 +169,5 @@ def test_the_bookies_of_the_cluster_are_listed_with_what_their_run_files_say(clu
         assert (told["bookie_id"], row["mode"]) == (row["bookie_id"], "writable")
     assert cluster("bookie", "info", "bookie-2", "--json").json == rows[1]
     mistyped = cluster("bookie", "info", "bokie-2", "--json")
-    assert (mistyped.code, mistyped.error["fault"]) == (4, "caller")
+    assert (mistyped.code, mistyped.error["type"]) == (4, "NoSuchBookie")
     assert mistyped.error["message"] == "no such bookie as bokie-2; living are bookie-1, bookie-2, bookie-3"

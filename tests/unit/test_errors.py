@@ -39,6 +39,7 @@ WIRE_CODES = {
     "Conflict": 112,
     "ForeignDirectory": 113,
     "DirectoryInUse": 114,
+    "NoSuchBookie": 115,
     "PeerError": 200,
     "Busy": 201,
     "BookieUnavailable": 202,
