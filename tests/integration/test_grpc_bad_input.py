@@ -13,25 +13,31 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from crc32c import crc32c
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.request_lane import MAX_REQUESTS
+from tallybook.bookie.server import IndexThreads
 from tallybook.bookie.service import BookieService
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings
-from tallybook.core.errors import BookieUnavailable, Busy, InvalidConfig, ProtocolViolation
+from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
+from tallybook.core.errors import Busy, InvalidBatch, InvalidConfig, ProtocolViolation, TallybookError
 from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime import wire as wire_module
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_options import SERVICE
 from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
+from tallybook.sim.disk_bookie import KnownMetadata
 from tallybook.sim.memory_bookie import MemoryBookie
 
 HELLO = wire.encode_hello(wire.Hello("cluster", "test", None))
@@ -95,29 +101,67 @@ def batch(first: int, size: int = 1) -> bytes:
 
 @asynccontextmanager
 async def served(admission: AdmissionSettings | None = None, max_connections: int = 4096) -> AsyncIterator[Port]:
-    """A port, checked for its health at the end, and for growth."""
+    """A port of a bookie in memory."""
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
 
     async def verifier(ledger_id: int) -> bytes:
         return b""
 
     bookie = Library("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
-    admission = admission or AdmissionSettings()
+    try:
+        async with listening(bookie, tasks, admission or AdmissionSettings(), max_connections) as port:
+            yield port
+    finally:
+        await tasks.close()
+
+
+@asynccontextmanager
+async def served_from_disk(root: Path, cookies: dict[str, bytes]) -> AsyncIterator[Port]:
+    """A port of a bookie on the disk, with RocksDB; it must stop in good order."""
+    settings = BookieSettings(
+        bookie_id="b1",
+        data_directory=str(root),
+        metadata="memory:",
+        journal=JournalSettings(segment_bytes=4 * MIB, segment_count=4),
+        storage=StorageSettings(write_cache_bytes=8 * MIB, min_free_bytes=0),
+    )
+    disk, threads = RealDisk(), IndexThreads(2)
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    metadata = KnownMetadata(cookies=cookies)
+    world = BookieWorld(
+        disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
+        open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
+        verifier_of=metadata.verifier_of, id_counter=metadata.read_id_counter, registry=metadata,
+        fail_safe=pytest.fail,
+    )  # fmt: skip
+    try:
+        bookie = await boot(settings, world)
+        async with listening(bookie, tasks, settings.admission, 4096) as port:
+            yield port
+        await bookie.close()
+    finally:
+        await tasks.close()
+        await threads.close()
+        await disk.close()
+
+
+@asynccontextmanager
+async def listening(bookie: Any, tasks: Tasks, admission: AdmissionSettings, connections: int) -> AsyncIterator[Port]:
+    """A port, checked for its health at the end, and for growth."""
     settings = BookieSettings(data_directory="/nowhere", metadata="memory:", admission=admission)
     service = BookieService(bookie, settings, RealClock(), tasks, "cluster", pytest.fail)
-    transport = GrpcTransport(max_streams=admission.max_streams, max_connections=max_connections)
+    transport = GrpcTransport(max_streams=admission.max_streams, max_connections=connections)
     listener = await transport.listen("127.0.0.1:0", service.accept)
     port = Port(bookie, service, listener.address, tasks)
-    await port.works()
-    before = resident_bytes()
     try:
+        await port.works()
+        before = resident_bytes()
         yield port
         await port.works()
         assert resident_bytes() - before < MOST_GROWTH_BYTES
     finally:
         await listener.close(0)
         assert service.stream_count == 0
-        await tasks.close()
 
 
 def resident_bytes() -> int:
@@ -182,21 +226,20 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 # -- what is not gRPC -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"GET / HTTP/1.1\r\nHost: bookie\r\n\r\n",
-        b"POST /tallybook.v1.Bookie/Add HTTP/1.1\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        bytes.fromhex("16030100f8010000f40303") + b"\x5a" * 200,  # the beginning of a TLS handshake
-        bytes(range(256)) * 64,
-        PREFACE[:10],
-        PREFACE + b"\xff" * 1000,
-        PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, b"\xff" * 50),
-        PREFACE + frame(SETTINGS, 0, 0) + frame(DATA, 0, 77, b"no such stream"),
-        PREFACE + frame(SETTINGS, 0, 0) + b"\xff\xff\xff" + struct.pack(">BBI", DATA, 0, 1),  # a frame of 16 MiB
-    ],
-    ids=["http1", "smuggling", "tls", "bytes", "part", "noise", "hpack", "stray", "length"],
-)
+NOT_GRPC = {
+    "http1": b"GET / HTTP/1.1\r\nHost: bookie\r\n\r\n",
+    "smuggling": b"POST /a HTTP/1.1\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "tls": bytes.fromhex("16030100f8010000f40303") + b"\x5a" * 200,  # the beginning of a TLS handshake
+    "bytes": bytes(range(256)) * 64,
+    "part": PREFACE[:10],
+    "noise": PREFACE + b"\xff" * 1000,
+    "hpack": PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, b"\xff" * 50),
+    "stray": PREFACE + frame(SETTINGS, 0, 0) + frame(DATA, 0, 77, b"no such stream"),
+    "length": PREFACE + frame(SETTINGS, 0, 0) + b"\xff\xff\xff" + struct.pack(">BBI", DATA, 0, 1),  # a frame of 16 MiB
+}
+
+
+@pytest.mark.parametrize("said", NOT_GRPC.values(), ids=NOT_GRPC.keys())
 async def test_what_is_not_grpc_harms_nobody(said):
     async with served() as port:
         reader, writer = await port.raw()
@@ -326,12 +369,14 @@ async def test_a_message_as_large_as_may_be_is_taken():
         call.cancel()
 
 
+FLOODS = {
+    "empty batches": b"\x7a\x00" * (MAX_MESSAGE_BYTES // 2),
+    "fields nobody knows": b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 3),
+}
+
+
 @pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
-@pytest.mark.parametrize(
-    "flood",
-    [b"\x7a\x00" * (MAX_MESSAGE_BYTES // 2), b"\xa0\x06\x01" * (MAX_MESSAGE_BYTES // 3)],
-    ids=["empty batches", "fields nobody knows"],
-)
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_a_message_of_millions_of_fields_ends_its_stream_before_it_holds_up_others(lane, flood, monkeypatch):
     looked = []
     read_varint = wire_module._read_varint
@@ -439,6 +484,87 @@ async def test_peers_that_vanish_at_any_moment_leave_nothing_behind():
         assert port.service.stream_count == 0
 
 
+# -- a bookie on a disk -----------------------------------------------------------------------
+
+
+async def test_a_bookie_on_a_disk_outlives_every_attack_and_so_does_what_it_holds(tmp_path):
+    cookies = {}
+    async with served_from_disk(tmp_path, cookies) as port, port.channel() as channel:
+        for said in NOT_GRPC.values():
+            _, writer = await port.raw()
+            writer.write(said)
+            await writer.drain()
+            writer.close()
+        for lane in Lane:
+            for flood in (*FLOODS.values(), b"\xff" * 1000, HELLO, frame_batch(b"TBAT")):
+                call = await begun(channel, lane)
+                await call.write(flood)
+                assert isinstance(wire.decode_reply(await asyncio.wait_for(call.read(), 5)).outcome, ProtocolViolation)
+        await port.works()
+        await batches_that_are_none_are_refused_one_by_one(channel)
+        await requests_that_cannot_be_are_answered(channel)
+        await readers_that_do_not_read_hold_up_nobody(port, channel)
+    async with served_from_disk(tmp_path, cookies) as port:
+        answer = await port.bookie.read_batches(1, 0, 100, 8 * MIB)
+        assert list(answer.batches) == [batch(0), *(batch(first, 500_000) for first in range(1, 7))]
+
+
+async def batches_that_are_none_are_refused_one_by_one(channel):
+    call = await begun(channel)
+    flipped, uneven = bytearray(batch(1)), bytearray(batch(1))
+    flipped[-1] ^= 1
+    uneven[64] += 1
+    uneven[60:64] = struct.pack("<I", crc32c(uneven[64:], crc32c(uneven[:60])))
+    bad = [bytes(flipped), bytes(uneven), bytes(64), b"TBAT" + bytes(MAX_BATCH_BYTES), batch(1)[:-1], os.urandom(1000)]
+    await call.write(wire.encode_attach(wire.Attach(1, b"")) + b"".join(frame_batch(each) for each in bad[:2]))
+    acks = []
+    while len(acks) < 2:
+        acks += wire.decode_acks(await asyncio.wait_for(call.read(), 5))
+    assert {ack.answer.code for ack in acks} == {InvalidBatch.wire_code}
+    call.cancel()
+    control = await begun(channel, Lane.CONTROL)
+    for request_id, each in enumerate(bad, start=1):
+        await control.write(wire.encode_request(request_id, wire.RecoveryAdd(b"", each)))
+        assert isinstance(wire.decode_reply(await asyncio.wait_for(control.read(), 5)).outcome, InvalidBatch)
+    control.cancel()
+
+
+async def requests_that_cannot_be_are_answered(channel):
+    control, reading = await begun(channel, Lane.CONTROL), await begun(channel, Lane.READ)
+    asks = [
+        (control, wire.Fence(-1, b"")),
+        (control, wire.Fence(1, b"k" * 33)),
+        (control, wire.Fence(1, b"k" * 32)),  # a key that does not fit
+        (control, wire.WriteLac(1, -2, b"")),
+        (control, wire.RecoveryRead(1, -1, b"")),
+        (reading, wire.ReadEntry(2**63 - 1, 2**63 - 1)),
+        (reading, wire.ReadBatches(1, 5, 4, 2**32 - 1)),
+        (reading, wire.ReadLac(-(2**63))),
+    ]
+    for request_id, (call, ask) in enumerate(asks, start=1):
+        await call.write(wire.encode_request(request_id, ask))
+        assert isinstance(wire.decode_reply(await asyncio.wait_for(call.read(), 5)).outcome, TallybookError)
+    for call in (control, reading):
+        call.cancel()
+
+
+async def readers_that_do_not_read_hold_up_nobody(port, channel):
+    adds = await begun(channel)
+    await adds.write(wire.encode_attach(wire.Attach(1, b"")))
+    for first in range(1, 7):
+        await adds.write(frame_batch(batch(first, 500_000)))
+        assert [ack.answer.code for ack in wire.decode_acks(await adds.read())] == [0]
+    await port.bookie.flush()
+    deaf = [await begun(channel, Lane.READ) for _ in range(3)]
+    for call in deaf:
+        for request_id in range(1, 101):
+            await call.write(wire.encode_request(request_id, wire.ReadBatches(1, 0, 10, 4 * MIB)))
+    await port.works()
+    assert port.service.answer_bytes <= 128 * MIB
+    for call in (adds, *deaf):
+        call.cancel()
+
+
 # -- what else is on the port -----------------------------------------------------------------
 
 
@@ -460,32 +586,3 @@ async def test_a_port_in_use_is_refused_by_name():
     async with served() as port:
         with pytest.raises(InvalidConfig, match=port.address):
             await GrpcTransport().listen(port.address, port.service.accept)
-
-
-@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "192.0.2.1:80"])
-async def test_an_address_that_cannot_be_listened_on_is_refused_by_name(address):
-    async def accept(lane, stream):
-        raise AssertionError
-
-    with pytest.raises(InvalidConfig) as refused:
-        await GrpcTransport().listen(address, accept)
-    assert address in refused.value.message
-
-
-async def test_nobody_at_an_address_is_unavailable_soon():
-    async with asyncio.timeout(5):
-        with pytest.raises(BookieUnavailable):
-            await GrpcTransport().connect("127.0.0.1:1", Lane.ADD, timeout_seconds=60)
-
-
-async def test_a_port_that_takes_connections_and_says_nothing_is_unavailable_in_time():
-    open_connections = []
-    server = await asyncio.start_server(lambda _, writer: open_connections.append(writer), "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with asyncio.timeout(5):
-        with pytest.raises(BookieUnavailable):
-            await GrpcTransport().connect(address, Lane.ADD, timeout_seconds=0.2)
-    for writer in open_connections:
-        writer.close()
-    server.close()
-    await server.wait_closed()
