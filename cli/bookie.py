@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import socket
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,6 @@ from tallybook.runtime.process import RealProcess, end_on_broken_invariants
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 
-from .cluster import cluster
 from .exits import RefusedToStart, disk_failed, reading_only
 from .options import Json, Metadata, check_directory, directory
 from .output import Record, print_json, print_record, print_rows
@@ -202,12 +202,7 @@ def init(
 def list_(metadata: Metadata, as_json: Json = False) -> None:
     """List the live bookies of a cluster."""
 
-    async def work() -> list[Record]:
-        async with cluster(metadata) as client:
-            return [_describe(info) for info in (await client.bookies()).values()]
-
-    with reading_only():
-        rows = run(work())
+    rows = [_describe(info) for info in _living(metadata).values()]
     print_rows(rows, _COLUMNS, as_json=as_json)
 
 
@@ -219,16 +214,23 @@ def info(
 ) -> None:
     """Show one live bookie."""
 
-    async def work() -> Record:
+    living = _living(metadata)
+    if bookie_id not in living:
+        raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
+    print_record(_describe(living[bookie_id]), as_json=as_json)
+
+
+def _living(metadata: str) -> Mapping[str, BookieInfo]:
+    """The bookies of a cluster."""
+    # A bookie that is started has no use for a client.
+    from .cluster import cluster  # noqa: PLC0415
+
+    async def work() -> Mapping[str, BookieInfo]:
         async with cluster(metadata) as client:
-            living = await client.bookies()
-        if bookie_id not in living:
-            raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
-        return _describe(living[bookie_id])
+            return await client.bookies()
 
     with reading_only():
-        record = run(work())
-    print_record(record, as_json=as_json)
+        return run(work())
 
 
 def _describe(bookie: BookieInfo) -> Record:
