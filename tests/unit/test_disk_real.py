@@ -355,12 +355,13 @@ async def test_a_cancelled_open_or_lock_leaks_no_descriptor(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, go_on = threading.Event(), threading.Event()
-    real = disk_os.open_file
+    real, opened = disk_os.open_file, list[int]()
 
     def slow(path: str, flags: int) -> int:
         started.set()
         go_on.wait(DEADLINE_SECONDS)
-        return real(path, flags)
+        opened.append(real(path, flags))
+        return opened[-1]
 
     before = descriptors()
     monkeypatch.setattr(disk_os, "open_file", slow)
@@ -373,7 +374,7 @@ async def test_a_cancelled_open_or_lock_leaks_no_descriptor(
         await asyncio.wait([task])
         go_on.set()
         assert task.cancelled()
-    await until(lambda: descriptors() == before)
+    await until(lambda: len(opened) == 2 and descriptors() == before)
     monkeypatch.undo()
     await (await disk.lock(str(tmp_path))).release()
 
