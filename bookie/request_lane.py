@@ -80,6 +80,7 @@ class AnswerRoom:
     def __init__(self, shared: Allowance) -> None:
         self._shared = shared
         self._own = Allowance(_ANSWER_BYTES)
+        self._held_bytes = 0
         self._ended = False
 
     async def take(self, size: int) -> None:
@@ -102,18 +103,20 @@ class AnswerRoom:
         if self._ended:
             self._shared.give(size)
             raise BookieUnavailable("the stream ended")
+        self._held_bytes += size
 
     def give(self, size: int) -> None:
         """Give room back."""
         if not self._ended:
+            self._held_bytes -= size
             self._own.give(size)
             self._shared.give(size)
 
     def end(self) -> None:
         """Give everything back: nothing of the stream is left."""
         if not self._ended:
-            self._shared.give(self._own.in_use)
             self._ended = True
+            self._shared.give(self._held_bytes)
 
 
 class RequestLane:

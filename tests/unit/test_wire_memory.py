@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tallybook.bookie.request_lane import DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS
+from tallybook.bookie.request_lane import DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS, AnswerRoom
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import BookieUnavailable, Busy
 from tallybook.core.limits import KIB, MIB
 from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.deterministic import SimDisk, run_seed
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
@@ -199,6 +200,21 @@ async def test_one_who_asks_for_little_is_served_between_those_of_one_who_asks_f
 
     await asyncio.gather(take(greedy, 100), take(modest, 1))
     assert served.index(modest) < 10
+
+
+async def test_a_stream_that_ends_while_it_waits_for_room_gives_back_no_more_than_it_had():
+    shared = Allowance(4 * MIB)
+    other, ending = AnswerRoom(shared), AnswerRoom(shared)
+    await other.take(3 * MIB)
+    await ending.take(MIB)
+    waiting = asyncio.ensure_future(ending.take(2 * MIB))
+    await asyncio.sleep(0)
+    ending.end()
+    assert shared.in_use == 3 * MIB
+    other.end()
+    with pytest.raises(BookieUnavailable):
+        await waiting
+    assert shared.in_use == 0
 
 
 def test_many_peers_that_do_not_read_tie_up_a_bounded_memory_of_a_bookie_on_a_disk():
