@@ -233,8 +233,9 @@ async def test_a_directory_with_too_little_room_is_refused_in_one_sentence() -> 
 
 async def test_a_bookie_id_that_cannot_be_one_is_refused_before_anything_is_written() -> None:
     disk, registry = SimDisk(), Registry()
+    unchecked = settings().model_copy(update={"bookie_id": "no spaces please"})
     with pytest.raises(InvalidConfig):
-        await start(disk, registry, bookie_id="no spaces please")
+        await claim(unchecked, disk, registry, SeededRng(1))
     assert set(await disk.list(ROOT)) == {"LOCK"}
 
 
