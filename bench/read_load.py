@@ -114,7 +114,7 @@ async def _read_all(reader: LedgerReader, plan: ReadPlan) -> ReadPass:
 async def _read_at_random(reader: LedgerReader, last: int) -> Latencies:
     rng = SeededRng(2)
     samples = []
-    for _ in range(RANDOM_READS):
+    for _ in range(min(RANDOM_READS, last + 1)):
         entry_id = rng.randint(0, last)
         began = time.monotonic_ns()
         await reader.read_entry(entry_id)
