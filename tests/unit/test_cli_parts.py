@@ -47,6 +47,7 @@ from tallybook.core.errors import (
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.metadata.uri import SqliteUri, parse_uri
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.logging import logger, set_up_logging
 from tallybook.runtime.tasks import ThreadWorkers
 
@@ -182,6 +183,16 @@ def test_a_cluster_has_every_bookie_that_it_ever_had(tmp_path, traces, numbers):
     assert cluster.left_out == []
     fewer = LocalCluster(tmp_path, 1, None, RealClock())
     assert fewer.left_out == [trace.partition("/")[0].removesuffix(".log") for trace in traces if trace[7] in "23"]
+
+
+async def test_what_a_killed_bookie_says_of_its_process_is_removed_when_its_cluster_starts_again(tmp_path):
+    stale = tmp_path / "bookie-2" / "run.json"
+    stale.parent.mkdir()
+    stale.write_text('{"pid": 1}')
+    disk = RealDisk()
+    async with LocalCluster(tmp_path, 2, disk, RealClock()):
+        assert not stale.exists()
+    await disk.close()
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "100%", "ä#?"])
