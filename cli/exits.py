@@ -46,7 +46,7 @@ MEANINGS: Final = {
     Exit.FOUND_WRONG: "a check found something wrong (`verify`, `demo`), or every bookie of `up` has ended",
     Exit.USAGE: "the command line or a setting cannot be understood, or a value lies outside its domain",
     Exit.REFUSED_TO_START: "a bookie refused to start: its data directory, its port or the metadata do not allow it",
-    Exit.CALLER: "the request cannot be satisfied: no such ledger or bookie, closed, fenced, wrong password, past the end",
+    Exit.CALLER: "the request cannot be met: no such ledger or bookie, closed, fenced, wrong password, past the end",
     Exit.PEER: "bookies or the metadata store did not do their part; the same command may succeed later",
     Exit.STORAGE: "stored bytes are damaged or missing, or a device refused",
     Exit.DEFECT: "a defect in Tallybook; also a bookie that stopped at once because it could not keep its promises",
