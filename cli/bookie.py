@@ -94,8 +94,9 @@ def run_(
 
     Settings come from defaults, then the file, then the environment (TALLYBOOK_...), then these options, each
     overriding the one before. Once it is ready, DIR/run.json holds its pid and ports. SIGTERM or Ctrl-C stops it
-    cleanly, exit code 0; a second one ends it at once, as a crash would. It ends with exit code 3 if it cannot start,
-    and with 70 if it can no longer keep its promises.
+    cleanly, exit code 0, also before it is ready; a second one ends it at once, as a crash would. It ends with exit
+    code 3 if it cannot start, with 70 if it can no longer keep its promises, and with the code of the error if it was
+    running and had to stop for another reason.
     """
     flags = _flags(
         data_directory=data, metadata=metadata, bookie_id=bookie_id, listen=listen, http_listen=http,
