@@ -156,6 +156,7 @@ def refused(cli, cluster, data, *more: object, bookie_id: str = "other") -> dict
     )
     assert result.code == 3, result.err
     assert result.last_words["outcome"] == "not done"
+    assert all(map(json.loads, result.err.splitlines())), "nothing but our own lines"
     return result.last_words
 
 
