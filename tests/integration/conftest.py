@@ -53,7 +53,7 @@ class Result:
 
 def environment(**more: str) -> dict[str, str]:
     """The environment of a child: nothing of ours that would change what the command does."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TALLYBOOK")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TALLYBOOK", "GRPC_"))}
     return {**kept, "COLUMNS": "100", **more}
 
 
