@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from tallybook.runtime.memory import keep_freed_memory
+
 from .exits import Interrupted
 
 T = TypeVar("T")
@@ -27,6 +29,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         Interrupted: a signal ended it.
     """
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_cancelled_by_signals(work))
 
