@@ -23,5 +23,6 @@ def choose_ensemble(
         if info.mode is BookieMode.WRITABLE and bookie_id not in excluded
     )
     if len(candidates) < size:
-        raise NotEnoughBookies(f"an ensemble of {size} needs as many writable bookies; alive are {candidates}")
+        alive = ", ".join(candidates) or "none"
+        raise NotEnoughBookies(f"an ensemble of {size} needs as many writable bookies; alive: {alive}")
     return tuple(rng.shuffled(candidates)[:size])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -23,16 +23,21 @@ from tallybook.proto import bookie_pb2
 from .grpc_options import SERVER_OPTIONS, SERVICE
 from .transport import Acceptor, Lane
 
-Serving: TypeAlias = "dict[asyncio.Task[None], None]"
-"""Acceptors at work. A dict, because it keeps its order and a set of tasks does not."""
-
 _ACCEPTOR_GRACE_SECONDS: Final = 2.0
+
+
+class _Serving:
+    """The acceptors at work, and whether there may be more."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[asyncio.Task[None], None] = {}  # a set of tasks would have no order
+        self.closed = False
 
 
 class GrpcListener:
     """A served address. Made by ``listen``."""
 
-    def __init__(self, server: grpc.aio.Server, health_servicer: Any, address: str, serving: Serving) -> None:
+    def __init__(self, server: grpc.aio.Server, health_servicer: Any, address: str, serving: _Serving) -> None:
         self._server = server
         self._health = health_servicer
         self._address = address
@@ -47,8 +52,9 @@ class GrpcListener:
         """Accept nothing more, give streams ``grace_seconds`` to end, then drop them."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
-        # The calls are over; their acceptors have yet to hear of it.
-        serving = list(self._serving)
+        # The calls are over; their acceptors have yet to hear of it. A call that came last may begin even now.
+        self._serving.closed = True
+        serving = list(self._serving.tasks)
         if serving:
             await asyncio.wait(serving, timeout=_ACCEPTOR_GRACE_SECONDS)
         for task in serving:
@@ -69,7 +75,7 @@ async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_conn
     most = max_streams + max_streams // 8 + 8
     options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
-    serving: Serving = {}
+    serving = _Serving()
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, serving), None, None)
         for lane in Lane
@@ -100,14 +106,16 @@ def _bind(server: grpc.aio.Server, address: str) -> int:
     return bound
 
 
-def _handler(lane: Lane, acceptor: Acceptor, serving: Serving) -> Callable[[Any, Any], Awaitable[None]]:
+def _handler(lane: Lane, acceptor: Acceptor, serving: _Serving) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_requests: object, context: Any) -> None:
+        if serving.closed:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
         stream = _ServerStream(context)
         # The acceptor runs in a task of its own: a connection that is lost reaches it as a broken stream, not as a
         # cancellation in the middle of whatever it awaits.
         task = asyncio.get_running_loop().create_task(_accepted(acceptor, lane, stream), name=f"{lane.value} stream")
-        serving[task] = None
-        task.add_done_callback(serving.pop)
+        serving.tasks[task] = None
+        task.add_done_callback(serving.tasks.pop)
         try:
             await asyncio.wait((task, stream.ended), return_when=asyncio.FIRST_COMPLETED)
             if stream.ended.done() and not stream.ended.result():

@@ -49,7 +49,7 @@ class ReadAttempt:
 
     def verdict(self) -> TallybookError:
         """The error to raise once every replica has failed."""
-        told = {bookie_id: type(error).__name__ for bookie_id, error in self.errors.items()}
+        told = ", ".join(f"{bookie_id} says {type(error).__name__}" for bookie_id, error in self.errors.items())
         what = f"ledger {self.ledger_id}, entry {self.entry_id}"
         if self.all_absent:
             return DataMissing(f"{what} was confirmed, but no replica has it: {told}")

@@ -455,8 +455,8 @@ class WriterMachine:
         live = [index for index, member in enumerate(self._positions) if self._lives(member, now)]
         if oldest is None or now - oldest.submitted_at < self._add_timeout_s or self.quorum.writable(live):
             return []
-        lost = [member.bookie_id for member in self._positions if not self._lives(member, now)]
-        return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without bookies {lost}"))
+        lost = ", ".join(member.bookie_id for member in self._positions if not self._lives(member, now))
+        return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
 
     def _lives(self, member: _Position, now: float) -> bool:
         """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""

@@ -1,0 +1,28 @@
+"""A call that comes as a listener closes reaches no acceptor: nobody would be left to end it."""
+
+import grpc
+import pytest
+
+from tallybook.runtime.grpc_server import _handler, _Serving
+from tallybook.runtime.transport import Lane
+
+
+class Aborted(Exception):
+    pass
+
+
+class Call:
+    async def abort(self, code, details):
+        raise Aborted(code)
+
+
+async def test_a_call_that_begins_after_the_close_is_turned_away():
+    async def acceptor(_lane, _stream):
+        pytest.fail("the acceptor was called")
+
+    serving = _Serving()
+    serving.closed = True
+    with pytest.raises(Aborted) as refusal:
+        await _handler(Lane.ADD, acceptor, serving)(None, Call())
+    assert refusal.value.args == (grpc.StatusCode.UNAVAILABLE,)
+    assert not serving.tasks
