@@ -235,7 +235,7 @@ def test_checkpoints_survive_every_crash() -> None:
 
 def test_a_full_cache_and_a_turning_journal_survive_every_crash() -> None:
     async def work(client: Client, clock: Clock) -> None:
-        for first in range(0, 48, 4):
+        for first in range(0, 28, 4):
             await client.add(first, first + 2, ledger_id=1 + first % 3, size=3000)
 
     small = tiny_settings(write_cache_bytes=32 * KIB, segment_bytes=32 * KIB)

@@ -240,7 +240,7 @@ def flips(image: Image) -> Iterator[tuple[str, int, int]]:
             if place == name:
                 header = decode_block_header(data[offset:])
                 assert header is not None
-                meaning.append(range(offset, offset + min(BLOCK_HEADER_BYTES + header.body_bytes, 600)))
+                meaning.append(range(offset, offset + min(BLOCK_HEADER_BYTES + header.body_bytes, 300)))
         means = {at for part in meaning for at in part}
         for at in range(len(data)):
             for bit in range(8) if at in means else [at // 8 % 8] if at % 8 == 0 else []:
@@ -327,7 +327,7 @@ def test_j15_a_torn_group_commit_is_cut_as_a_whole() -> None:
 @pytest.mark.parametrize("name", sorted(set(SEALED.files) - {SUPERBLOCK}))
 def test_j22_every_truncated_segment_is_named(name: str) -> None:
     live = {place for place, _ in SEALED.places.values()}
-    for size in range(0, SEGMENT_BYTES, 1 if name in live else 16):
+    for size in range(0, SEGMENT_BYTES, 3 if name in live else 48):
         recovered = judge(SEALED, StillDisk(SEALED.with_file(name, SEALED.files[name][:size])))
         named = {found.path for found in recovered.damage}
         assert named == {f"{DIRECTORY}/{name}"} or (name not in live and named <= {f"{DIRECTORY}/{name}"})
