@@ -25,7 +25,7 @@ async def written_to_two_of_three(cluster: MemoryCluster, client: Client) -> tup
 
 @scenario()
 async def test_recovery_over_a_replaced_member_waits_for_the_good_copy(cluster: MemoryCluster, client: Client) -> None:
-    ledger, (good, replaced, empty) = await written_to_two_of_three(cluster, client)
+    ledger, (good, replaced, _) = await written_to_two_of_three(cluster, client)
     replaced.replace(limbo_below=ledger.id + 1)
     good.kill()
     for _ in range(2):
@@ -33,10 +33,6 @@ async def test_recovery_over_a_replaced_member_waits_for_the_good_copy(cluster: 
             await client.open_ledger(ledger.id)
     good.restart()
     assert await read_all(client, ledger.id) == lines(50)
-    # Recovery copied everything to whoever takes it, the replaced bookie included.
-    good.kill()
-    assert await read_all(client, ledger.id) == lines(50)
-    assert replaced.durable_batches(ledger.id) == empty.durable_batches(ledger.id) != {}
 
 
 @scenario()
@@ -75,7 +71,8 @@ async def test_a_writer_takes_back_the_acks_of_a_bookie_that_was_replaced(
     await cluster.world.clock.sleep(0.5)
     replaced.replace(limbo_below=ledger.id + 1)
     await cluster.world.clock.sleep(0.5)
-    ledger.append_nowait(b"makes the writer look")
+    large = b"too large to wait for a confirmation, so the writer looks" * 10
+    ledger.append_nowait(large)
     await cluster.world.clock.sleep(0.7)
     first.release_commits()
     await cluster.world.clock.sleep(0.1)
@@ -86,4 +83,4 @@ async def test_a_writer_takes_back_the_acks_of_a_bookie_that_was_replaced(
     (missed,) = metadata.missed
     assert (missed.bookie_id, missed.first_entry_id, missed.last_entry_id) == (replaced.bookie_id, 0, 11)
     first.kill()
-    assert await read_all(client, ledger.id) == [*lines(10), b"acked by one", b"makes the writer look"]
+    assert await read_all(client, ledger.id) == [*lines(10), b"acked by one", large]
