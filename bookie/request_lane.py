@@ -213,7 +213,7 @@ class RequestLane:
 
     async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
         """Do what is asked and queue the reply."""
-        reserved = _answer_bytes(ask)
+        reserved = _answer_bytes(ask) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
             await self._room.take(reserved)
         except Busy as busy:

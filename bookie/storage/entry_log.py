@@ -20,7 +20,7 @@ from typing import Final
 
 from tallybook.core.batch import Buffer
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, StorageError, check
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
@@ -251,6 +251,8 @@ class EntryLogs:
         for log_id in sorted({*self._log_ids, *self._noted}):
             try:
                 await self._reader.check_ends(log_id, self._noted.get(log_id, 0))
+            except OutOfFiles:
+                return found  # that says nothing about the logs
             except StorageError as error:
                 found.append(error)
         return found

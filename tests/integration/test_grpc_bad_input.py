@@ -1,11 +1,13 @@
 """A real gRPC port under attack: whatever arrives on it, other clients are served as if nothing had happened."""
 
 import asyncio
+import contextlib
 import gzip
+import itertools
 import os
 import struct
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,14 @@ from tallybook.client.bookie_rpc import open_bookie
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
-from tallybook.core.errors import Busy, InvalidBatch, InvalidConfig, ProtocolViolation, TallybookError
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    InvalidBatch,
+    InvalidConfig,
+    ProtocolViolation,
+    TallybookError,
+)
 from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime import wire as wire_module
@@ -39,6 +48,8 @@ from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
 from tallybook.sim.disk_bookie import KnownMetadata
 from tallybook.sim.memory_bookie import MemoryBookie
+
+DEADLINE_SECONDS = 30
 
 HELLO = wire.encode_hello(wire.Hello("cluster", "test", None))
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -90,7 +101,7 @@ class Port:
         )  # fmt: skip
         answered = asyncio.get_running_loop().create_future()
         connection.add(batch(0), b"", answered.set_result)
-        assert await asyncio.wait_for(answered, 5) == AddAnswer(1, 0, 1)
+        assert await soon(answered) == AddAnswer(1, 0, 1)
         assert (await connection.read_entry(1, 0)).verify().payload == b"x"
         await connection.close()
 
@@ -212,6 +223,11 @@ async def begun(channel: grpc.aio.Channel, lane: Lane = Lane.ADD) -> Any:
     return call
 
 
+async def soon(work: Awaitable[Any]) -> Any:
+    """Wait for what must happen."""
+    return await asyncio.wait_for(work, DEADLINE_SECONDS)
+
+
 async def ended(reader: asyncio.StreamReader) -> bytes:
     """What the server says until it closes the connection, or has said nothing for a second."""
     said = b""
@@ -257,20 +273,25 @@ async def test_connections_that_say_nothing_harm_nobody():
 
 
 async def test_connections_beyond_those_that_streams_need_are_dropped_and_places_come_free():
-    async with served(max_connections=20) as port:
-        before = len(os.listdir("/proc/self/fd"))
+    async with served(max_connections=20) as port, asyncio.timeout(DEADLINE_SECONDS):
         silent = [await port.raw() for _ in range(100)]
-        for _ in range(50):
-            await asyncio.sleep(0.02)
-            if len(os.listdir("/proc/self/fd")) - before <= len(silent) + 20:
-                break
-        assert len(os.listdir("/proc/self/fd")) - before <= len(silent) + 20
+        ends = [asyncio.ensure_future(until_closed(reader)) for reader, _ in silent]
+        for end in itertools.islice(asyncio.as_completed(ends), 80):
+            await end
         for _, writer in silent:
             writer.close()
-        for _ in range(500):
-            if len(os.listdir("/proc/self/fd")) <= before:
-                break
-            await asyncio.sleep(0.01)
+        await asyncio.gather(*ends)
+        while True:
+            try:
+                return await port.works()
+            except BookieUnavailable:
+                await asyncio.sleep(0.1)
+
+
+async def until_closed(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(65536):
+            pass
 
 
 async def test_a_message_that_announces_four_gigabytes_is_refused_at_once():
@@ -386,7 +407,7 @@ async def test_a_message_of_millions_of_fields_ends_its_stream_before_it_holds_u
         for call in (unheard, await begun(channel, lane)):
             looked.clear()
             await call.write(flood)
-            assert isinstance(wire.decode_reply(await asyncio.wait_for(call.read(), 5)).outcome, ProtocolViolation)
+            assert isinstance(wire.decode_reply(await soon(call.read())).outcome, ProtocolViolation)
             assert len(looked) < 20_000
             assert await call.read() is grpc.aio.EOF
 
@@ -417,7 +438,7 @@ async def test_whoever_does_not_begin_with_a_hello_is_told_and_cut(lane, first):
     async with served() as port, port.channel() as channel:
         call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
         await call.write(first)
-        said = await asyncio.wait_for(call.read(), 5)
+        said = await soon(call.read())
         with pytest.raises(Exception, match=r"hello|offset|end|bytes"):
             wire.decode_welcome(said)
         assert await call.read() is grpc.aio.EOF
@@ -461,7 +482,7 @@ async def test_a_peer_that_does_not_read_ties_up_little_and_nobody_else():
         assert port.bookie.reads <= asked + 1
         # It reads after all, and gets everything it asked for next.
         for _ in range(20):
-            assert isinstance(wire.decode_reply(await asyncio.wait_for(deaf.read(), 5)).outcome, ReadAnswer)
+            assert isinstance(wire.decode_reply(await soon(deaf.read())).outcome, ReadAnswer)
         deaf.cancel()
 
 
@@ -499,7 +520,7 @@ async def test_a_bookie_on_a_disk_outlives_every_attack_and_so_does_what_it_hold
             for flood in (*FLOODS.values(), b"\xff" * 1000, HELLO, frame_batch(b"TBAT")):
                 call = await begun(channel, lane)
                 await call.write(flood)
-                assert isinstance(wire.decode_reply(await asyncio.wait_for(call.read(), 5)).outcome, ProtocolViolation)
+                assert isinstance(wire.decode_reply(await soon(call.read())).outcome, ProtocolViolation)
         await port.works()
         await batches_that_are_none_are_refused_one_by_one(channel)
         await requests_that_cannot_be_are_answered(channel)
@@ -519,13 +540,13 @@ async def batches_that_are_none_are_refused_one_by_one(channel):
     await call.write(wire.encode_attach(wire.Attach(1, b"")) + b"".join(frame_batch(each) for each in bad[:2]))
     acks = []
     while len(acks) < 2:
-        acks += wire.decode_acks(await asyncio.wait_for(call.read(), 5))
+        acks += wire.decode_acks(await soon(call.read()))
     assert {ack.answer.code for ack in acks} == {InvalidBatch.wire_code}
     call.cancel()
     control = await begun(channel, Lane.CONTROL)
     for request_id, each in enumerate(bad, start=1):
         await control.write(wire.encode_request(request_id, wire.RecoveryAdd(b"", each)))
-        assert isinstance(wire.decode_reply(await asyncio.wait_for(control.read(), 5)).outcome, InvalidBatch)
+        assert isinstance(wire.decode_reply(await soon(control.read())).outcome, InvalidBatch)
     control.cancel()
 
 
@@ -543,7 +564,7 @@ async def requests_that_cannot_be_are_answered(channel):
     ]
     for request_id, (call, ask) in enumerate(asks, start=1):
         await call.write(wire.encode_request(request_id, ask))
-        assert isinstance(wire.decode_reply(await asyncio.wait_for(call.read(), 5)).outcome, TallybookError)
+        assert isinstance(wire.decode_reply(await soon(call.read())).outcome, TallybookError)
     for call in (control, reading):
         call.cancel()
 
@@ -560,7 +581,6 @@ async def readers_that_do_not_read_hold_up_nobody(port, channel):
         for request_id in range(1, 101):
             await call.write(wire.encode_request(request_id, wire.ReadBatches(1, 0, 10, 4 * MIB)))
     await port.works()
-    assert port.service.answer_bytes <= 128 * MIB
     for call in (adds, *deaf):
         call.cancel()
 

@@ -189,7 +189,6 @@ STARTING: list[tuple[str, Moment, signal.Signals]] = [
     ("the journal has been replayed", lambda node: lambda: node.touched("superblock"), TERM),
     ("its segments are open", lambda node: lambda: node.touched("segment-"), INT),
     ("run.json is there", lambda node: node.ready, TERM),
-    ("its first checkpoint is over", lambda node: lambda: node.ready() and node.touched("index/"), INT),
 ]
 
 Loaded = Callable[[Node, Load], Callable[[], bool]]

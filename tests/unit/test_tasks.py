@@ -159,7 +159,7 @@ async def test_thread_workers_leave_the_event_loop_free() -> None:
 
 
 async def test_closing_workers_waits_beside_the_event_loop_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks_module, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(tasks_module, "CLOSE_SECONDS", 1.0)
     workers, release = ThreadWorkers(1, "test-worker"), threading.Event()
     call = asyncio.ensure_future(workers.run(release.wait, 30))
     await asyncio.sleep(0)

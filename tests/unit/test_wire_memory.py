@@ -9,7 +9,7 @@ import pytest
 from tallybook.bookie.request_lane import DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS, AnswerRoom
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.config import AdmissionSettings, BookieSettings
-from tallybook.core.errors import BookieUnavailable, Busy
+from tallybook.core.errors import BookieUnavailable, Busy, InvalidArgument
 from tallybook.core.limits import KIB, MIB
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.allowance import Allowance
@@ -253,3 +253,12 @@ def test_many_peers_that_do_not_read_tie_up_a_bounded_memory_of_a_bookie_on_a_di
         await node.stop()
 
     run_seed(1, play, deadline_seconds=3600)
+
+
+@bench(max_read_bytes=5 * MIB)
+async def test_a_read_on_the_wrong_lane_is_refused_and_takes_none_of_what_is_kept_for_recovery(made):
+    stream, _ = await made.open(Lane.CONTROL)
+    for request_id in (1, 2):
+        await stream.send(wire.encode_request(request_id, wire.ReadBatches(1, 0, 9, 4 * MIB)))
+        assert isinstance(await reply_on(stream, request_id), InvalidArgument)
+    assert made.service.answer_bytes == 0
