@@ -177,7 +177,7 @@ class Bookie:
 
         A clean stop that fails or takes longer than ``CLOSE_SECONDS`` becomes an unclean one,
         which the next boot replays. A part that cannot be closed keeps no other from it; then the
-        node ends, unless it was only a full disk.
+        node ends, and holds the directory until then, unless it was only a full disk.
         """
         if self._closed:
             return
@@ -194,9 +194,11 @@ class Bookie:
         failures += [
             await _closed("entry logs", parts.logs.close()),
             await _closed("index", parts.index.close()),
-            await _closed("data directory", parts.directory.release()),
         ]
         bad = [failure for failure in failures if failure is not None and not isinstance(failure, DiskFull)]
+        if not bad:
+            # Or else a write may still be on its way to the device: the lock goes with the process, after the write.
+            bad = [failure for failure in [await _closed("data directory", parts.directory.release())] if failure]
         if bad:
             parts.fail_safe.trip(f"the bookie could not stop: {'; '.join(map(repr, bad))}")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tallybook.core.errors import DiskFailed, DiskFull, InvariantViolation, RequestTimeout
+from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvariantViolation, RequestTimeout
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import DiskBookie, batch_of
+from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of
 
 
 @pytest.mark.parametrize("error", [DiskFull, DiskFailed, RequestTimeout, InvariantViolation, OSError])
@@ -43,5 +43,38 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(
         await node.boot()
         assert (await node.bookie.read_batches(1, 0, 0, 1)).batches == (batch_of(0),)
         await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("error", [None, DiskFull, DiskFailed, RequestTimeout, TimeoutError])
+@pytest.mark.parametrize("part", ["_pump", "logs", "index"])
+def test_the_directory_is_held_until_the_process_ends_where_a_write_may_still_be_under_way(
+    monkeypatch: pytest.MonkeyPatch, part: str, error: type[Exception] | None
+) -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock)
+        await node.boot()
+        assert (await node.add(batch_of(0))).code == 0
+        parts = node.bookie._parts
+        owner = parts.journal._pump if part == "_pump" else getattr(parts, part)
+        whole = owner.close
+
+        async def close(_: object) -> None:
+            await whole()
+            if error is not None:
+                raise error("planted")
+
+        monkeypatch.setattr(type(owner), "close", close)
+        await node.bookie.close()
+        monkeypatch.undo()
+        if error in (None, DiskFull):
+            assert node.failures == []
+            await (await node.disk.lock(ROOT)).release()
+        else:
+            assert node.failures
+            with pytest.raises(DirectoryInUse):
+                await node.disk.lock(ROOT)
+        await node.kill()
 
     run_seed(1, scenario)
