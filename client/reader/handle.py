@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    Busy,
     EntryCorrupt,
     EntryUnknown,
     InvalidArgument,
@@ -113,6 +114,7 @@ class LedgerReader:
             InvalidArgument: negative ids, or last < first.
             ReadBeyondLac: ``last`` lies past the last add confirmed.
             EntryCorrupt, EntryUnknown, DataMissing, BookieUnavailable: no replica has a good copy.
+            Busy: all replicas stayed BUSY for as long as a request may take; read again later.
         """
         async for group in self.read_batches(first, last):
             for entry in group:
@@ -218,9 +220,13 @@ class LedgerReader:
     async def _from_any_replica(self, entry_id: int, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
         attempt = self._attempt(entry_id)
         refreshed = False
+        deadline = self._context.clock.monotonic() + self._context.settings.request_timeout_ms / 1000
         while True:
             bookie_id = attempt.next()
             if bookie_id is None:
+                if await self._paused_for_busy(attempt, deadline):
+                    attempt = self._attempt(entry_id)
+                    continue
                 # The metadata may be older than a repair: look once more before giving up.
                 if refreshed or not await self._refreshed():
                     raise attempt.verdict()
@@ -232,7 +238,7 @@ class LedgerReader:
                 attempt.failed(bookie_id, error)
                 if isinstance(error, EntryCorrupt | EntryUnknown):
                     self._context.report(bookie_id, self.id, entry_id, error)
-                elif isinstance(error, PeerError):
+                elif isinstance(error, PeerError) and not isinstance(error, Busy):
                     self._failed.note(bookie_id, self._context.clock.monotonic())
                 continue
             self._preferred = bookie_id
@@ -243,6 +249,17 @@ class LedgerReader:
         failed = self._failed.now(self._context.clock.monotonic())
         order = replica_order(self._metadata.bookies_of(entry_id), self._preferred, failed)
         return ReadAttempt(self.id, entry_id, order)
+
+    async def _paused_for_busy(self, attempt: ReadAttempt, deadline: float) -> bool:
+        """If all replicas are BUSY, wait as long as they ask for; ``False`` if they are not, or time runs out."""
+        if attempt.busy_pause_ms is None:
+            return False
+        clock = self._context.clock
+        pause_s = max(attempt.busy_pause_ms, 1) / 1000
+        if clock.monotonic() + pause_s >= deadline:
+            return False
+        await clock.sleep(pause_s)
+        return True
 
     async def _refreshed(self) -> bool:
         try:

@@ -3,7 +3,8 @@
 Any valid copy will do. Replicas are asked one after the other; a copy that fails its checks
 is reported and the next replica is asked. If none has a good copy, the most serious answer
 wins. For a confirmed entry ABSENT is never final at first: the reader's metadata may be
-older than a repair, so they are read again once before the entry is called missing.
+older than a repair, so they are read again once before the entry is called missing. While
+every replica is BUSY nothing was learnt: they are asked again after the longest pause named.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ class ReadAttempt:
     def all_absent(self) -> bool:
         """Whether every replica says that it never had the entry."""
         return all(isinstance(error, EntryAbsent) for error in self.errors.values())
+
+    @property
+    def busy_pause_ms(self) -> int | None:
+        """The longest pause that was named, if every replica said BUSY; else ``None``."""
+        hints = [error.retry_after_ms for error in self.errors.values() if isinstance(error, Busy)]
+        return max(hints) if hints and len(hints) == len(self.errors) else None
 
     def verdict(self) -> TallybookError:
         """The error to raise once every replica has failed."""

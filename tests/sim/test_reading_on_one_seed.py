@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Self
 
 import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.answers import ReadAnswer
 from tallybook.core.batch import Entry, EntrySlice, cut_entry, decode_header, encode_batch
-from tallybook.core.errors import BookieUnavailable, EntryCorrupt, NoSuchLedger
+from tallybook.core.errors import BookieUnavailable, Busy, EntryCorrupt, NoSuchLedger, RecoveryFailed
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import DigestType
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.memory_bookie import MemoryBookie
 from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
 
 
@@ -224,3 +227,164 @@ async def test_a_striped_range_waits_for_a_bookie_that_hangs_only_once(cluster: 
     # It is asked last for a while, not for ever.
     await cluster.world.clock.sleep(60)
     assert await read_all(client, ledger.id) == lines(200)
+
+
+# -- bookies that are busy ------------------------------------------------------------------------
+
+
+class BusyReads:
+    """Bookies that answer every read BUSY while ``on``, each with a hint of its own; who was asked, and when."""
+
+    def __init__(self, cluster: MemoryCluster, hints_ms: tuple[int, ...] = (100, 700, 300)) -> None:
+        self.on = True
+        self.only: str | None = None
+        self.asked: list[str] = []
+        self.asked_at: list[float] = []
+        self._clock = cluster.world.clock
+        self._patch = pytest.MonkeyPatch()
+        for bookie, hint_ms in zip(cluster.bookies.values(), hints_ms, strict=True):
+            self._put_off(bookie, hint_ms)
+
+    def _put_off(self, bookie: MemoryBookie, hint_ms: int) -> None:
+        read_batches, read_entry = bookie.read_batches, bookie.read_entry
+
+        def look() -> None:
+            self.asked.append(bookie.bookie_id)
+            self.asked_at.append(self._clock.monotonic())
+            if self.on and self.only in (None, bookie.bookie_id):
+                raise Busy("no memory for answers", retry_after_ms=hint_ms)
+
+        async def batches(ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+            look()
+            return await read_batches(ledger_id, first, last, max_bytes)
+
+        async def entry(ledger_id: int, entry_id: int) -> EntrySlice:
+            look()
+            return await read_entry(ledger_id, entry_id)
+
+        self._patch.setattr(bookie, "read_batches", batches)
+        self._patch.setattr(bookie, "read_entry", entry)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+    async def relent_after(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self.on = False
+
+
+@scenario()
+async def test_reads_wait_for_bookies_that_are_busy_for_a_while(cluster: MemoryCluster, client: Client) -> None:
+    async with await client.create_ledger() as ledger:
+        await ledger.append_many(lines(100))
+    reader = await client.open_ledger(ledger.id)
+    with BusyReads(cluster) as busy:
+        relenting = asyncio.ensure_future(busy.relent_after(2))
+        assert [entry.payload async for entry in reader.read(0, 99)] == lines(100)
+        await relenting
+        # Three rounds found nobody: the pause is the longest that any of the three named.
+        rounds = [at for at in busy.asked_at if at < busy.asked_at[0] + 2]
+        assert len(rounds) == 9
+        assert rounds[3] - rounds[2] >= 0.7
+        busy.on = True
+        relenting = asyncio.ensure_future(busy.relent_after(2))
+        assert (await reader.read_entry(50)).payload == lines(100)[50]
+        await relenting
+
+
+@scenario()
+async def test_a_tail_waits_for_bookies_that_are_busy_for_a_while(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    with BusyReads(cluster) as busy:
+        await ledger.append_many(lines(10, 10))
+        await busy.relent_after(3)
+        await tail.until(lines(20))
+    await ledger.close()
+    await tail.task
+    assert tail.seen == lines(20)
+
+
+@scenario()
+async def test_a_recovery_waits_for_bookies_that_are_too_busy_to_read_its_end(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(50))
+    await cluster.world.clock.sleep(1)
+    ledger.abandon()
+    with BusyReads(cluster) as busy:
+        relenting = asyncio.ensure_future(busy.relent_after(3))
+        closed = await client.recover_ledger(ledger.id)
+        await relenting
+        assert len(busy.asked_at) > 3
+    assert closed.last_entry_id == 49
+    assert await read_all(client, ledger.id) == lines(50)
+
+
+@scenario()
+async def test_bookies_that_stay_busy_end_a_read_a_tail_and_a_recovery_within_the_request_timeout(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with await client.create_ledger() as ledger:
+        await ledger.append_many(lines(10))
+    left_open = await client.create_ledger()
+    await left_open.append_many(lines(10))
+    await cluster.world.clock.sleep(1)
+    left_open.abandon()
+    reader = await client.open_ledger(ledger.id)
+    with BusyReads(cluster) as busy:
+        for attempt in (anext(reader.read(0, 9)), reader.read_entry(3), anext(reader.tail())):
+            began = cluster.world.clock.monotonic()
+            with pytest.raises(Busy):
+                await attempt
+            assert 3.0 < cluster.world.clock.monotonic() - began <= 5.0
+        began = cluster.world.clock.monotonic()
+        with pytest.raises(RecoveryFailed, match="Busy"):
+            await client.recover_ledger(left_open.id)
+        assert cluster.world.clock.monotonic() - began <= 5.0 + 1
+        busy.on = False
+        # A busy bookie did answer, so nothing is held against it.
+        assert [entry.payload async for entry in reader.read(0, 9)] == lines(10)
+    assert await read_all(client, left_open.id) == lines(10)
+
+
+@scenario()
+async def test_a_read_that_waits_for_busy_bookies_ends_at_once_when_cancelled(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with await client.create_ledger() as ledger:
+        await ledger.append_many(lines(10))
+    reader = await client.open_ledger(ledger.id)
+    with BusyReads(cluster) as busy:
+        reading = asyncio.ensure_future(anext(reader.read(0, 9)))
+        await cluster.world.clock.sleep(1)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert reading.cancelled()
+        asked = len(busy.asked_at)
+        await cluster.world.clock.sleep(5)
+        assert len(busy.asked_at) == asked
+
+
+@scenario()
+async def test_a_busy_bookie_is_not_asked_last_like_one_that_did_not_answer(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with await client.create_ledger() as ledger:
+        await ledger.append_many(lines(10))
+    reader = await client.open_ledger(ledger.id)
+    first, second, _ = ledger.metadata.last_fragment.bookies
+    with BusyReads(cluster) as busy:
+        busy.only = first
+        assert (await reader.read_entry(3)).payload == lines(10)[3]
+        assert busy.asked == [first, second]
+        busy.on = False
+        cluster.bookies[second].kill()
+        assert (await reader.read_entry(4)).payload == lines(10)[4]
+        assert busy.asked == [first, second, second, first]

@@ -192,6 +192,16 @@ def test_a_busy_verdict_keeps_the_hint_when_to_come_back() -> None:
     assert verdict.retry_after_ms == 250
 
 
+def test_only_replicas_that_are_all_busy_are_worth_a_pause_as_long_as_the_longest_hint() -> None:
+    attempt = ReadAttempt(1, 5, ["a", "b", "c"])
+    assert attempt.busy_pause_ms is None
+    attempt.failed("a", Busy("later", retry_after_ms=250))
+    attempt.failed("b", Busy("much later", retry_after_ms=900))
+    assert attempt.busy_pause_ms == 900
+    attempt.failed("c", EntryAbsent("never had it"))
+    assert attempt.busy_pause_ms is None
+
+
 @pytest.mark.parametrize(
     ("errors", "verdict"),
     [
