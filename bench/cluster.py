@@ -21,6 +21,7 @@ from .workloads import Kind, Pace, Workload
 
 COMMITS_METRIC: Final = "tallybook_journal_commits_total"
 WRITTEN_METRIC: Final = "tallybook_journal_bytes_total"
+ACCEPTED_METRIC: Final = "tallybook_bookie_add_bytes_total"
 BUSY_METRIC: Final = "tallybook_journal_device_seconds_total"
 
 
@@ -117,11 +118,11 @@ class Tallybook:
         # The first lap over the journal is written twice, once as zeros; that is not what this is about.
         self._adds(workload, pace, 0.0, pace.warm_up_seconds)
         time.sleep(pace.flush_seconds)
-        before = written_bytes(self._pids)
+        written, accepted = written_bytes(self._pids), self.metrics()[ACCEPTED_METRIC]
         figures = self._adds(workload, pace, 0.0, 0.0)
         time.sleep(pace.flush_seconds)
-        accepted = figures["entries"] * workload.entry_bytes * min(3, self._bookies)
-        return {**figures, "written_per_byte": round((written_bytes(self._pids) - before) / accepted, 3)}
+        written, accepted = written_bytes(self._pids) - written, self.metrics()[ACCEPTED_METRIC] - accepted
+        return {**figures, "written_per_byte": round(written / accepted, 3)}
 
     def _bench(self, verb: str, options: dict[str, float], timeout_seconds: float) -> dict[str, Any]:
         arguments = [text for name, value in options.items() for text in (name, str(value))]
