@@ -65,6 +65,7 @@ class _Link:
     """Counts connections: a failure reported by an earlier one says nothing about this one."""
     connecting: bool = False
     opened_at: float = float("-inf")
+    refused_at: float = float("-inf")
     refusals: int = 0
     """How often it refused since it last acked: each time it is left alone for longer."""
 
@@ -166,7 +167,9 @@ class WriterDriver:
                 case Reconnect():
                     self._reconnect(action.position, breaking=action.breaking)
                 case Rejoin():
-                    self._links[action.position].refusals += 1
+                    link = self._links[action.position]
+                    link.refusals += 1
+                    link.refused_at = self._clock.monotonic()
                     self._reconnect(action.position)
                 case MissedChanged():
                     self._missed_stale = True
@@ -216,7 +219,8 @@ class WriterDriver:
         pause_s = self._settings.reconnect_ms / 1000
         try:
             # A bookie that lets us in and then refuses must not be asked in a tight loop.
-            opened_again_at = link.opened_at + self._patience_s(link.refusals)
+            # The connection may be old, so its age alone is no pause.
+            opened_again_at = max(link.opened_at, link.refused_at) + self._patience_s(link.refusals)
             await self._clock.sleep(max(0.0, opened_again_at - self._clock.monotonic()))
             while not self._stopped.is_set() and self.machine.error is None:
                 try:

@@ -125,3 +125,32 @@ async def test_a_bookie_that_refuses_adds_keeps_its_connection_for_everyone_else
     other.kill()
     assert await read_all(client, ledger.id) == [*lines(100), b"it takes adds again"]
     assert full.durable_batches(ledger.id)
+
+
+@scenario()
+async def test_the_first_refusal_over_an_old_connection_is_followed_by_a_pause(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append(b"first")
+    # The connection is much older than any pause.
+    await cluster.world.clock.sleep(60)
+    full = cluster.bookies[ledger.metadata.last_fragment.bookies[1]]
+    offered = 0
+
+    async def count(method: str, ledger_id: int) -> None:
+        nonlocal offered
+        offered += method == "add"
+
+    full.read_only, full.gate = True, count
+    # The pause is twice that between connection attempts, and doubles with every refusal.
+    for start in range(9):
+        await ledger.append_many(lines(1, start))
+        await cluster.world.clock.sleep(2 * SMALL.reconnect_ms / 1000 / 10)
+    assert offered == 1
+    await cluster.world.clock.sleep(0.5)
+    await ledger.append(b"offered again")
+    await cluster.world.clock.sleep(0.1)
+    assert offered == 2
+    full.read_only, full.gate = False, None
+    await ledger.close()
