@@ -15,6 +15,8 @@ from tallybook.core.config import AdmissionSettings
 from tallybook.core.errors import BookieReadOnly, Busy, EntryTooLarge
 from tallybook.core.limits import BLOCK_BYTES
 
+from .journal.room import ADD_RESERVE_SHARE
+
 RECOVERY_SHARE: Final = 8
 """The reserve of recovery adds is one part in this many."""
 
@@ -79,7 +81,7 @@ class Admission:
         self._max_recovery_bytes = int(settings.max_inflight_bytes) // RECOVERY_SHARE
         self._max_queue_age_seconds = settings.max_queue_age_ms / 1000
         self._journal = journal
-        self._journal_reserve_bytes = journal_bytes // (2 * RECOVERY_SHARE)
+        self._journal_reserve_bytes = journal_bytes // ADD_RESERVE_SHARE
         self._max_add_bytes = max_add_bytes
         self._max_dirty_ledgers = max_dirty_ledgers
         self.read_only = False

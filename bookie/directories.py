@@ -34,6 +34,7 @@ from tallybook.runtime.rng import Rng
 
 from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
 from .journal.format import segment_file_name
+from .journal.journal import PREPARED_AT_START
 from .limbo import Limbo, load_limbo, store_limbo
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
@@ -200,20 +201,32 @@ class _Directory:
         return lock
 
     async def check_space(self, settings: BookieSettings) -> None:
-        """Refuse to start where the first checkpoint might already fail, once the journal has its size."""
+        """Refuse to start where the first checkpoint might already fail, once the journal has its size.
+
+        A journal that is there already grows in time, where there is room; only what it takes at once is asked for.
+        """
         root, journal, min_free_bytes = self.layout.root, settings.journal, settings.storage.min_free_bytes
         free_bytes = (await self._disk.space(root)).free_bytes
-        growth_bytes = await self._journal_growth_bytes(journal)
+        count = journal.segment_count
+        if await self._has_begun_journal():
+            count = min(count, PREPARED_AT_START)
+        growth_bytes = sum(sorted(await self._journal_growths(journal), reverse=True)[:count])
         if free_bytes < min_free_bytes + growth_bytes:
             raise DiskFull(
                 f"data directory {root} has {free_bytes} bytes free, {min_free_bytes + growth_bytes} are needed: "
                 f"{min_free_bytes} to be left free (storage.min_free_bytes) and {growth_bytes} for the journal "
-                f"({journal.segment_count} segments of {journal.segment_bytes})"
+                f"({count} segments of {journal.segment_bytes})"
             )
 
-    async def _journal_growth_bytes(self, journal: JournalSettings) -> int:
-        """What the segments of the journal have yet to take."""
-        growth_bytes = 0
+    async def _has_begun_journal(self) -> bool:
+        """Whether there must be a journal, where that can be told before the identity is known."""
+        if await self._disk.read_file(self.layout.file(_FORMAT), MAX_RECORD_BYTES) is None:
+            return False
+        return (await self.read_format()).get(_JOURNAL) == _BEGUN
+
+    async def _journal_growths(self, journal: JournalSettings) -> list[int]:
+        """How many bytes each segment of the journal has yet to take."""
+        growths = []
         for slot in range(journal.segment_count):
             try:
                 file = await self._disk.open(f"{self.layout.journal}/{segment_file_name(slot)}", writable=False)
@@ -224,8 +237,8 @@ class _Directory:
                     size = await file.size()
                 finally:
                     await file.close()
-            growth_bytes += max(0, journal.segment_bytes - size)
-        return growth_bytes
+            growths.append(max(0, journal.segment_bytes - size))
+        return growths
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
         """The identity of the directory, made or finished first where it is fresh."""

@@ -110,7 +110,7 @@ class Recovered:
 
         Args:
             on_failure: called once, on the loop, when the journal has failed.
-            min_free_bytes: room on the disk that the journal does not take. Only its first segments always do.
+            min_free_bytes: room on the disk that the journal takes only for a segment without which it could not go on.
 
         Raises:
             DiskFull, DiskFailed: it cannot start; everything is as it was, or as after a crash.
@@ -127,7 +127,8 @@ class Recovered:
             async def free_bytes() -> int:
                 return (await self._disk.space(self._directory)).free_bytes
 
-            keeper = partial(Keeper, superblock, files, clock, tasks, free_bytes, min_free_bytes)
+            least_ready = Ring(superblock.facts.geometry, self._settings.max_commit_bytes).least_ready
+            keeper = partial(Keeper, superblock, files, clock, tasks, free_bytes, min_free_bytes, least_ready)
             journal = Journal(self._disk, self._settings, superblock.facts, keeper, clock, tasks, on_failure)
             undo.pop_all()
             undo.push_async_callback(journal.close, clean=False)

@@ -45,7 +45,8 @@ class Keeper:
 
     Args:
         free_bytes: how much room the file system has.
-        min_free_bytes: how much of it is left alone; a file grows no further than that.
+        min_free_bytes: how much of it is left alone as long as ``least_ready`` segments are there.
+        least_ready: with fewer segments ready, adds may be refused until there are more.
         on_ready: called on the loop when ``ready`` has one more segment.
         on_failure: called on the loop when a write failed; nothing is written after it.
     """
@@ -58,6 +59,7 @@ class Keeper:
         tasks: Tasks,
         free_bytes: Callable[[], Awaitable[int]],
         min_free_bytes: int,
+        least_ready: int,
         on_ready: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -67,6 +69,7 @@ class Keeper:
         self._tasks = tasks
         self._free_bytes = free_bytes
         self._min_free_bytes = min_free_bytes
+        self._least_ready = least_ready
         self._told_full = False
         self._on_ready = on_ready
         self._on_failure = on_failure
@@ -176,21 +179,26 @@ class Keeper:
                 else:
                     pause_seconds = FULL_PAUSE_SECONDS
             except DiskFull:
-                # Only a file that never held anything grows: the ring stays smaller until there is space.
+                # The writer passes over no file: once the ready ones are used, it waits until there is space for this.
                 pause_seconds = FULL_PAUSE_SECONDS
             if more:
                 await self._clock.sleep(pause_seconds)
 
     async def _may_grow(self, segment: int) -> bool:
-        """Whether the file of ``segment``, if it still grows, leaves the room alone that checkpoints need."""
+        """Whether the file of ``segment``, if it still grows, leaves the room alone that checkpoints need.
+
+        It need not where too few others are ready: no file is used again before all of them were, so the writer would
+        stop here for good.
+        """
         growth_bytes = self._files.next_piece_bytes(segment)
-        if not self._min_free_bytes or not growth_bytes:
+        if not self._min_free_bytes or not growth_bytes or len(self.ready) < self._least_ready:
             return True
         free_bytes = await self._free_bytes()
         full = free_bytes < self._min_free_bytes + growth_bytes
         if full and not self._told_full:
             log.warning(
-                "the journal stays smaller than configured: segment %d finds %d bytes free, and %d are left alone",
+                "the journal stays smaller than configured until its writer needs more: "
+                "segment %d finds %d bytes free, and %d are left alone",
                 segment,
                 free_bytes,
                 self._min_free_bytes,

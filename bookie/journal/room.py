@@ -19,6 +19,9 @@ _OVERHEAD_BYTES: Final = BLOCK_HEADER_BYTES + RECORD_HEADER_BYTES
 SEAL_BYTES: Final = BLOCK_BYTES
 """Kept free: a seal may be written between two looks at the ring."""
 
+ADD_RESERVE_SHARE: Final = 16
+"""One part in this many is kept back from ordinary adds, for recovery."""
+
 
 def charge_bytes(body_bytes: int) -> int:
     """What a record with this body costs at worst."""
@@ -44,6 +47,14 @@ class Ring(NamedTuple):
         commits each) once all of it is trimmed, even if a seal then opened the next segment.
         """
         return min(self.max_commit_bytes, 2 * self.max_commit_bytes - 3 * BLOCK_BYTES)
+
+    @property
+    def least_ready(self) -> int:
+        """With so many segments ready, ordinary adds of any size are taken until the writer opens the next one."""
+        count = self.geometry.segment_count
+        reserve_bytes = self.geometry.segment_bytes * count // ADD_RESERVE_SHARE + self.reserve_bytes
+        needed_bytes = reserve_bytes + self.max_commit_bytes + BLOCK_BYTES
+        return next((ready for ready in range(1, count) if self.writable_bytes(0, ready) >= needed_bytes), count)
 
     def writable_bytes(self, remaining_bytes: int, ready_count: int) -> int:
         """What charges may add up to, with so much left in the open segment and so many more segments ready."""

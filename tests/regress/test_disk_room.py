@@ -1,5 +1,7 @@
 """The journal's own growth: a start counts with it, and it leaves alone what checkpoints need."""
 
+import asyncio
+
 import pytest
 
 from tallybook.core.config import BookieSettings
@@ -67,5 +69,47 @@ def test_a_journal_that_finds_no_room_stays_small_says_so_once_and_grows_when_th
         assert sum(segment_bytes(disk)) == RING_BYTES
         await node.stop()
         assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+def test_a_journal_that_does_not_grow_goes_on_when_its_ready_segments_are_used() -> None:
+    async def scenario(world: World) -> None:
+        disk = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES + ROOM_FOR_FILES_BYTES)
+        node = DiskBookie(disk, world.clock, settings=settings())
+        await node.boot()
+        await disk.replace_file("/data/filler", bytes(90 * KIB))
+        await world.clock.sleep(10)
+        assert sum(segment_bytes(disk)) < RING_BYTES
+        for entry_id in range(20):
+            answer = await asyncio.wait_for(node.add(batch_of(entry_id, payload=bytes(5 * KIB))), 30)
+            assert answer.code == 0, entry_id
+            await node.bookie.flush()
+            await world.clock.sleep(0.5)
+        assert sum(segment_bytes(disk)) == RING_BYTES
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario, deadline_seconds=3600)
+
+
+def test_a_restart_is_not_refused_because_the_journal_cannot_grow_to_its_full_size() -> None:
+    async def scenario(world: World) -> None:
+        disk = SimDisk(world.rng, capacity_bytes=FREE_BYTES + RING_BYTES + 4 * 64 * KIB)
+        node = DiskBookie(disk, world.clock, settings=settings())
+        await node.boot()
+        await world.clock.sleep(10)
+        await node.stop()
+        journal = node.settings.journal.model_copy(update={"segment_count": 40})
+        node.settings = node.settings.model_copy(update={"journal": journal})
+        assert disk.free_bytes() < FREE_BYTES + 36 * 64 * KIB
+        await node.boot()
+        await world.clock.sleep(10)
+        assert (await node.add(batch_of(0))).code == 0
+        await node.stop()
+        assert node.failures == []
+        await disk.replace_file("/data/filler", bytes(64 * KIB))
+        with pytest.raises(DiskFull, match=r"for the journal \(2 segments"):
+            await node.boot()
 
     run_seed(1, scenario)
