@@ -68,8 +68,10 @@ class _Tail:
 
     watch: LedgerWatch
     read_at: float
-    changed: bool = False
-    """Told of a change that was not read yet."""
+    changed: bool = True
+    """There may be a change that was not read yet, as at the start: the metadata are those of the opening."""
+    store_away: bool = False
+    """Whether the metadata store did not answer last time."""
 
 
 class LedgerReader:
@@ -336,7 +338,8 @@ class LedgerReader:
             self._metadata,
             self._context.connections,
             above=self._lac,
-            timeout_ms=self._context.settings.tail_wait_ms,
+            # What may have changed is read at once; while the store is away the bookies are what there is to wait for.
+            timeout_ms=0 if tail.changed and not tail.store_away else self._context.settings.tail_wait_ms,
             changed=tail.watch,
             clock=clock,
             tasks=self._context.tasks,
@@ -355,9 +358,10 @@ class LedgerReader:
             await self.refresh()
         except MetadataUnavailable:
             # Nothing is known to have changed. The bookies still tell of new entries.
+            tail.store_away = True
             await clock.sleep(self._context.settings.reconnect_ms / 1000)
             return
-        tail.changed, tail.read_at = False, clock.monotonic()
+        tail.changed, tail.store_away, tail.read_at = False, False, clock.monotonic()
         if fenced and not self._metadata.closed:
             await self._wait_for_recovery(tail)
 

@@ -388,3 +388,50 @@ async def test_a_busy_bookie_is_not_asked_last_like_one_that_did_not_answer(
         cluster.bookies[second].kill()
         assert (await reader.read_entry(4)).payload == lines(10)[4]
         assert busy.asked == [first, second, second, first]
+
+
+# -- metadata of some age -------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_tail_of_a_ledger_closed_since_it_was_opened_ends_promptly(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await cluster.world.clock.sleep(1)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    await ledger.close()
+    began = cluster.world.clock.monotonic()
+    assert [entry.payload async for entry in reader.tail()] == lines(10)
+    assert cluster.world.clock.monotonic() - began < 1
+
+
+@scenario()
+async def test_a_tail_begun_while_the_metadata_store_is_away_follows_without_hammering_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await cluster.world.clock.sleep(1)
+    outage, seen = Outage(), list[bytes]()
+
+    async def follow(reader: LedgerReader) -> None:
+        async for entry in reader.tail():
+            seen.append(entry.payload)
+
+    def through(store: MetadataStore) -> MetadataStore:
+        return FaultyStore(store, outage, cluster.world.clock)
+
+    async with cluster.client(SMALL, seen_through=through) as other:
+        reader = await other.open_ledger(ledger.id, recover=False)
+        outage.on, outage.reads = True, 0
+        task = asyncio.ensure_future(follow(reader))
+        await cluster.world.clock.sleep(60)
+        assert 0 < outage.reads < 15
+        await ledger.append_many(lines(10, 10))
+        await eventually(lambda: seen == lines(20), cluster, seconds=1)
+        outage.on = False
+        await ledger.close()
+        await asyncio.wait_for(task, 30)
+    assert seen == lines(20)
