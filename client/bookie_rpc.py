@@ -76,11 +76,6 @@ class BookieRpc:
         """Whether it was lost or closed."""
         return self._broken
 
-    @property
-    def pending_bytes(self) -> int:
-        """Cost of all adds not yet answered: their bytes, and 512 for each."""
-        return self._adds.pending_bytes
-
     def abort(self) -> None:
         """Break the connection; see the port."""
         self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was given up"))

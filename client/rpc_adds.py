@@ -1,9 +1,9 @@
 """The Add stream of a connection, at the client: batches out, acks in.
 
 Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes
-that may be unanswered; what exceeds it waits here, and ``pending_bytes`` shows it to whoever
-bounds it. Small batches that wait together leave together in one message. An ack must name
-the ids of the batch it is for: an ack of anything else would count for the wrong entries.
+that may be unanswered; what exceeds it waits here, where whoever adds must bound it. Small
+batches that wait together leave together in one message. An ack must name the ids of the batch
+it is for: an ack of anything else would count for the wrong entries.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ class AddStream:
         self._sent = 0
         self._attached: OrderedDict[int, bytes] = OrderedDict()
         self._ended = False
-        self.pending_bytes = 0
-        """Cost of every batch not yet answered, sent or not."""
         self._outbox = Outbox(stream, self._compose, tasks, f"adds to {stream.peer}")
 
     def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
@@ -66,9 +64,7 @@ class AddStream:
             asyncio.get_running_loop().call_soon(on_answer, _lost(ids))
             return
         frame = self._frames.frame(batch)
-        cost = add_cost_bytes(len(batch))
-        self._queue.append(_Add(ids, key, frame, cost, on_answer))
-        self.pending_bytes += cost
+        self._queue.append(_Add(ids, key, frame, add_cost_bytes(len(batch)), on_answer))
         self._outbox.kick()
 
     async def receive(self) -> None:
@@ -90,7 +86,6 @@ class AddStream:
         lost = [*self._unanswered.values(), *self._queue]
         self._unanswered.clear()
         self._queue.clear()
-        self.pending_bytes = 0
         loop = asyncio.get_running_loop()
         for add in lost:
             loop.call_soon(add.on_answer, _lost(add.ids))
@@ -106,7 +101,6 @@ class AddStream:
             raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
         del self._unanswered[ack.number]
         self._unanswered_bytes -= add.cost_bytes
-        self.pending_bytes -= add.cost_bytes
         add.on_answer(ack.answer)
 
     def _compose(self) -> bytes | None:
