@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,6 +73,7 @@ class Parts:
     flush: Flush
     checkpointer: Checkpointer
     fail_safe: FailSafe
+    note_enrolment: Callable[[], Awaitable[None]]
 
 
 class Bookie:
@@ -136,7 +137,8 @@ class Bookie:
     @property
     def read_only(self) -> bool:
         """Whether ordinary adds are refused. Reads, fences and recovery adds are served all the same."""
-        return self._parts.admission.read_only or self._parts.admission.disk_full
+        admission = self._parts.admission
+        return admission.read_only or admission.disk_full or self._parts.table.limbo.awaits_enrolment
 
     def set_read_only(self, read_only: bool) -> None:
         """Refuse ordinary adds, or take them again."""
@@ -146,12 +148,26 @@ class Bookie:
         """Make a ledger that the metadata no longer has unwritable for ever; see ``Fences.delete``."""
         await self._parts.fences.delete(ledger_id)
 
+    async def enrolled(self) -> None:
+        """It is registered under its id, and whoever was before it is not. To be called every time it starts.
+
+        Until then a bookie that replaces another one has every ledger in limbo.
+
+        Raises:
+            DiskFull, DiskFailed: it could not be noted.
+            MetadataUnavailable: the metadata does not answer.
+        """
+        await self._parts.note_enrolment()
+
     async def end_limbo(self, ledger_id: int) -> None:
         """A repair gave back what may have been lost of the ledger; durable when it returns. The ledger stays fenced.
 
         Raises:
+            BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
             DiskFailed: it could not be made durable, and the node ends.
         """
+        if self._parts.table.limbo.awaits_enrolment:
+            raise BookieUnavailable("this bookie replaces another one and is not enrolled yet")
         async with self._parts.table.using(ledger_id) as ledger:
             if ledger.limbo:
                 ledger.end_limbo(self._parts.table.limbo.events)

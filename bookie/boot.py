@@ -127,9 +127,9 @@ async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWo
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
         log.error("the journal is damaged: %s", damage)
-    if recovered.fresh and limbo.events:
-        # It replaces another directory, whose bookie may have run on until now.
-        limbo = replace(limbo, below=max(limbo.below, await world.id_counter()))
+    if limbo.awaits_enrolment or (recovered.fresh and limbo.events):
+        # It replaces another directory, whose bookie may have run on until now, and may yet: see ``Bookie.enrolled``.
+        limbo = limbo.reaching(await world.id_counter(), awaits_enrolment=True)
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.warning("ledgers below %d are in limbo until repaired: this bookie replaces another one", limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
@@ -188,6 +188,14 @@ class _Assembly:
         parts = self._parts(journal, fail_safe)
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
         return Bookie(parts, recovered.boot, checkpoints)
+
+    async def _note_enrolment(self) -> None:
+        """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
+        if self._table.limbo.awaits_enrolment:
+            limbo = self._table.limbo.reaching(await self._world.id_counter(), awaits_enrolment=False)
+            await store_limbo(self._world.disk, self._directory.layout.limbo, limbo)
+            self._table.end_doubt(limbo)
+            log.warning("enrolled in the place of another bookie: ledgers below %d are in limbo", limbo.below)
 
     async def _spill(self) -> None:
         self._flush.begin()
@@ -269,6 +277,7 @@ class _Assembly:
             flush=self._flush,
             checkpointer=checkpointer,
             fail_safe=fail_safe,
+            note_enrolment=self._note_enrolment,
         )
 
 

@@ -277,7 +277,7 @@ class _Directory:
     async def doubt(self, id_counter: int) -> None:
         """Whatever was held under this identity of ledgers below ``id_counter`` is lost."""
         limbo = await self._limbo() or Limbo()
-        limbo = Limbo(max(1, limbo.events), max(limbo.below, id_counter))
+        limbo = Limbo(max(1, limbo.events), max(limbo.below, id_counter), awaits_enrolment=True)
         await store_limbo(self._disk, self.layout.limbo, limbo)
 
     async def finish(self, draft: Cookie) -> None:

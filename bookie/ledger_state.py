@@ -196,6 +196,11 @@ class Ledger:
         self.limbo = True
         self._settle()
 
+    def unset_limbo(self) -> None:
+        """Nothing was lost after all: there was nothing that could be."""
+        self.limbo = False
+        self._settle()
+
     def end_limbo(self, repaired: int) -> None:
         """Peers gave back what was lost in the first ``repaired`` limbo events.
 

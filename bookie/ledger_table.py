@@ -34,6 +34,7 @@ class LedgerTable:
         self._load_row = load_row
         self._limbo = limbo
         self._max_idle = max_idle
+        self._doubted: set[int] = set()
         self._all: dict[int, Ledger] = {}
         self._idle: OrderedDict[int, Ledger] = OrderedDict()
         self._dirty: dict[int, Ledger] = {}
@@ -57,6 +58,16 @@ class LedgerTable:
     def limbo(self) -> Limbo:
         """Which ledgers may have lost something."""
         return self._limbo
+
+    def end_doubt(self, limbo: Limbo) -> None:
+        """``limbo`` tells from now on; ledgers that were in it only until this was known leave it."""
+        self._limbo = limbo
+        doubted, self._doubted = self._doubted, set()
+        for ledger_id in doubted:
+            ledger = self._all.get(ledger_id)
+            if ledger is not None and not limbo.covers(ledger_id, ledger.repaired_limbo):
+                ledger.unset_limbo()
+                self.mark_dirty(ledger)
 
     @asynccontextmanager
     async def using(self, ledger_id: int) -> AsyncIterator[Ledger]:
@@ -135,6 +146,8 @@ class LedgerTable:
             row = await self._load_row(ledger_id) or LedgerRow()
             ledger = Ledger(ledger_id, row)
             if self._limbo.covers(ledger_id, row.repaired_limbo):
+                if self._limbo.awaits_enrolment and not row.limbo:
+                    self._doubted.add(ledger_id)
                 ledger.set_limbo()
             self._all[ledger_id] = ledger
             self._rest(ledger)

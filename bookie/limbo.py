@@ -7,7 +7,9 @@ instead of ABSENT, ordinary adds are refused (a fence may have been lost), and t
 does not count as one that can say. Ledgers created later are not touched.
 
 A directory that took the place of another one (``bookie init --replace``) is in limbo from the
-beginning: its bookie answers under an id that acked what the old directory held.
+beginning: its bookie answers under an id that acked what the old directory held. The old
+process may still run, and ack more, until the new one is registered in its place. So the
+marker says that this has not happened yet, and while it does, every ledger is in limbo.
 
 One small file holds this for all ledgers, because a ledger of which everything was lost has
 no row that could say it. It is written before the journal forgets the damage. It is there from
@@ -16,7 +18,7 @@ the beginning, so that its loss is noticed too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tallybook.core.errors import DamagedFile
@@ -27,21 +29,32 @@ from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 KIND: Final = "limbo"
 VERSION: Final = 1
 
+_ENROLLED: Final = "enrolled"
+_NOT_YET: Final = "no"
+
 
 @dataclass(frozen=True, slots=True)
 class Limbo:
-    """``events`` times the journal lost records; the ledgers with ids below ``below`` existed then."""
+    """``events`` times the journal lost records; the ledgers with ids below ``below`` existed then.
+
+    ``awaits_enrolment``: the bookie that this one replaces may still ack, also of ledgers that do not exist yet.
+    """
 
     events: int = 0
     below: int = 0
+    awaits_enrolment: bool = False
 
     def covers(self, ledger_id: int, repaired: int) -> bool:
         """Whether the ledger, repaired after the first ``repaired`` events, may still miss something."""
-        return ledger_id < self.below and repaired < self.events
+        return self.awaits_enrolment or (ledger_id < self.below and repaired < self.events)
 
     def again(self, id_counter: int) -> Limbo:
         """One more event, at a time when all ledger ids lay below ``id_counter``."""
-        return Limbo(self.events + 1, max(self.below, id_counter))
+        return replace(self, events=self.events + 1, below=max(self.below, id_counter))
+
+    def reaching(self, id_counter: int, *, awaits_enrolment: bool) -> Limbo:
+        """The last event, seen from a later time, when all ledger ids lay below ``id_counter``."""
+        return replace(self, below=max(self.below, id_counter), awaits_enrolment=awaits_enrolment)
 
 
 async def load_limbo(disk: Disk, path: str) -> Limbo:
@@ -55,7 +68,7 @@ async def load_limbo(disk: Disk, path: str) -> Limbo:
         raise DamagedFile(f"{path} is missing")
     values = decode_record(KIND, VERSION, data, path)
     try:
-        return Limbo(events=int(values["events"]), below=int(values["below"]))
+        return Limbo(int(values["events"]), int(values["below"]), values.get(_ENROLLED) == _NOT_YET)
     except (KeyError, ValueError) as error:
         raise DamagedFile(f"{path}: it does not hold the values of a limbo marker: {error}") from error
 
@@ -63,4 +76,6 @@ async def load_limbo(disk: Disk, path: str) -> Limbo:
 async def store_limbo(disk: Disk, path: str, limbo: Limbo) -> None:
     """Make ``limbo`` durable."""
     values = {"events": str(limbo.events), "below": str(limbo.below)}
+    if limbo.awaits_enrolment:
+        values[_ENROLLED] = _NOT_YET
     await disk.replace_file(path, encode_record(KIND, VERSION, values))

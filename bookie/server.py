@@ -177,6 +177,7 @@ class _Server:
         )
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
+        await bookie.enrolled()
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         _settle_memory()
         ready.set()

@@ -136,8 +136,8 @@ class DiskBookie:
             raise InvariantViolation("the bookie is not running")
         return self._bookie
 
-    async def boot(self) -> Bookie:
-        """Begin a life."""
+    async def boot(self, *, enrols: bool = True) -> Bookie:
+        """Begin a life; where it ``enrols``, in the place that its id has among the bookies."""
         check(self._tasks is None, "the bookie runs already")
         self.failures = []
         self._tasks = Tasks("b1", lambda name, error: self.failures.append(f"task {name} died: {error!r}"))
@@ -155,6 +155,8 @@ class DiskBookie:
         )
         try:
             self._bookie = await boot(self.settings, world)
+            if enrols:
+                await self._bookie.enrolled()
         except BaseException:
             await self._end()
             raise

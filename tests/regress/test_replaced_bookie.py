@@ -3,7 +3,8 @@
 import pytest
 
 from tallybook.bookie.directories import replace_identity
-from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced
+from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
+from tallybook.core.errors import BookieUnavailable, DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -80,5 +81,96 @@ def test_a_start_that_finishes_a_replacement_remembers_that_it_is_one(nth: int) 
         await node.boot()
         await check_knows_nothing_of_old_ledgers(node, 50)
         await node.stop()
+
+    run_seed(1, scenario)
+
+
+async def replaced(world: World) -> tuple[DiskBookie, KnownMetadata]:
+    """A replacement that never booted."""
+    metadata = await predecessor(world)
+    node = DiskBookie(SimDisk(SeededRng(2)), world.clock, metadata)
+    await replace_identity(tiny_settings(), node.disk, metadata, SeededRng(3), metadata.read_id_counter)
+    return node, metadata
+
+
+def test_ledgers_made_while_the_predecessor_keeps_the_replacement_from_enrolling_count_as_lost() -> None:
+    async def scenario(world: World) -> None:
+        node, metadata = await replaced(world)
+        for id_counter in (70, 90):
+            await node.boot(enrols=False)
+            # Whatever the predecessor makes of them: nothing is known.
+            for ledger_id in (1, 69, 10_000):
+                with pytest.raises(EntryUnknown):
+                    await node.bookie.read_batches(ledger_id, 0, 0, 1)
+            assert node.bookie.read_only
+            with pytest.raises(BookieUnavailable):
+                await node.bookie.end_limbo(1)
+            await node.stop()
+            metadata.id_counter = id_counter
+        await node.boot(enrols=False)
+        metadata.id_counter = 110
+        await node.bookie.enrolled()
+        assert not node.bookie.read_only
+        await check_knows_nothing_of_old_ledgers(node, 110)
+        await node.stop()
+        metadata.id_counter = 200
+        await node.boot()
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_batches(109, 0, 0, 1)
+        with pytest.raises(EntryAbsent):
+            await node.bookie.read_batches(111, 0, 0, 1)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_ledger_that_is_asked_for_before_the_enrolment_and_made_after_it_is_like_any_other() -> None:
+    async def scenario(world: World) -> None:
+        node, _ = await replaced(world)
+        await node.boot(enrols=False)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_batches(60, 0, 0, 1)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.fence(61, b"")
+        await node.bookie.flush()
+        await node.bookie.enrolled()
+        assert (await node.add(batch_of(0, ledger_id=60))).code == 0
+        await node.lose_power()
+        await node.boot()
+        assert (await node.bookie.read_batches(60, 0, 0, 1)).batches == (batch_of(0, ledger_id=60),)
+        with pytest.raises(EntryAbsent):
+            await node.bookie.read_batches(62, 0, 0, 1)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_replacement_whose_enrolment_is_not_noted_is_in_limbo_as_before() -> None:
+    async def scenario(world: World) -> None:
+        node, metadata = await replaced(world)
+        await node.boot(enrols=False)
+        metadata.id_counter = 80
+        node.disk.fail("rename", "limbo")
+        with pytest.raises(DiskFailed):
+            await node.bookie.enrolled()
+        with pytest.raises(EntryUnknown):
+            await node.bookie.read_batches(10_000, 0, 0, 1)
+        await node.kill()
+        await node.boot()
+        await check_knows_nothing_of_old_ledgers(node, 80)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_marker_that_does_not_tell_of_an_enrolment_is_that_of_an_enrolled_bookie() -> None:
+    async def scenario(world: World) -> None:
+        disk = SimDisk(world.rng)
+        await disk.make_directory("/data")
+        await store_limbo(disk, "/data/limbo", Limbo(1, 50))
+        assert b"enrolled" not in (await disk.read_file("/data/limbo", 4096) or b"")
+        assert await load_limbo(disk, "/data/limbo") == Limbo(1, 50)
+        await store_limbo(disk, "/data/limbo", Limbo(1, 50, awaits_enrolment=True))
+        assert await load_limbo(disk, "/data/limbo") == Limbo(1, 50, awaits_enrolment=True)
 
     run_seed(1, scenario)
