@@ -202,7 +202,9 @@ def test_an_empty_directory_in_place_of_the_data_until_its_loss_is_accepted(cli,
     assert cli.run("bookie", "init", *options).code == 2
     accepted = cli.run("bookie", "init", *options, "--replace", "--json")
     assert (accepted.code, accepted.json["bookie_id"]) == (0, "bookie-2")
+    assert "enrolled no" in (data / "limbo").read_text()
     with cli.up(tmp_path / "data", bookies=2) as again:
+        assert "enrolled" not in (data / "limbo").read_text()
         assert again("bookie", "info", "bookie-2", "--json").json["directory_uuid"] == accepted.json["directory_uuid"]
 
 
