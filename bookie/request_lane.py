@@ -45,7 +45,7 @@ MAX_WAITS: Final = 4096
 MAX_WAIT_MS: Final = 60_000
 """A long poll that asks for more is answered after this long."""
 
-ROOM_SECONDS: Final = 2.0
+ROOM_SECONDS: Final = 0.5
 """How long a read waits for room among the answers of all streams before it is BUSY."""
 DEAF_SECONDS: Final = 30.0
 """A peer that takes longer to take one reply is cut."""

@@ -19,14 +19,12 @@ from crc32c import crc32c
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.request_lane import MAX_REQUESTS
-from tallybook.bookie.server import IndexThreads
 from tallybook.bookie.service import BookieService
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
+from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -39,15 +37,14 @@ from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime import wire as wire_module
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_options import SERVICE
 from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
 from tallybook.sim.disk_bookie import KnownMetadata
 from tallybook.sim.memory_bookie import MemoryBookie
+from tallybook.sim.real_bookie import real_bookie
 
 DEADLINE_SECONDS = 30
 
@@ -129,31 +126,11 @@ async def served(admission: AdmissionSettings | None = None, max_connections: in
 @asynccontextmanager
 async def served_from_disk(root: Path, cookies: dict[str, bytes]) -> AsyncIterator[Port]:
     """A port of a bookie on the disk, with RocksDB; it must stop in good order."""
-    settings = BookieSettings(
-        bookie_id="b1",
-        data_directory=str(root),
-        metadata="memory:",
-        journal=JournalSettings(segment_bytes=4 * MIB, segment_count=4),
-        storage=StorageSettings(write_cache_bytes=8 * MIB, min_free_bytes=0),
-    )
-    disk, threads = RealDisk(), IndexThreads(2)
-    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    metadata = KnownMetadata(cookies=cookies)
-    world = BookieWorld(
-        disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
-        open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
-        verifier_of=metadata.verifier_of, id_counter=metadata.read_id_counter, registry=metadata,
-        fail_safe=pytest.fail,
-    )  # fmt: skip
-    try:
-        bookie = await boot(settings, world)
-        async with listening(bookie, tasks, settings.admission, 4096) as port:
-            yield port
-        await bookie.close()
-    finally:
-        await tasks.close()
-        await threads.close()
-        await disk.close()
+    async with (
+        real_bookie(str(root), KnownMetadata(cookies=cookies), pytest.fail) as made,
+        listening(made.bookie, made.tasks, made.settings.admission, 4096) as port,
+    ):
+        yield port
 
 
 @asynccontextmanager

@@ -2,26 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.server import IndexThreads
 from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.answers import AddAnswer
-from tallybook.core.config import BookieSettings, JournalSettings, StorageSettings
-from tallybook.core.limits import MIB
-from tallybook.runtime.clock import RealClock
+from tallybook.core.config import StorageSettings
 from tallybook.runtime.disk import Space
 from tallybook.runtime.disk_real import RealDisk
-from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.sim.disk_bookie import KnownMetadata, batch_of
+from tallybook.sim.real_bookie import real_bookie
 
 READ_THREADS = 2
 PATIENCE_SECONDS = 20
@@ -50,34 +45,6 @@ class Gate:
         self._open.set()
 
 
-@asynccontextmanager
-async def running(root: Path) -> AsyncIterator[tuple[Bookie, RealDisk, IndexThreads]]:
-    settings = BookieSettings(
-        bookie_id="b1",
-        data_directory=str(root),
-        metadata="memory:",
-        journal=JournalSettings(segment_bytes=2 * MIB, segment_count=4),
-        storage=StorageSettings(write_cache_bytes=4 * MIB, min_free_bytes=0),
-    )
-    disk, threads = RealDisk(read_threads=READ_THREADS), IndexThreads(READ_THREADS)
-    tasks = Tasks("b1", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    metadata = KnownMetadata()
-    world = BookieWorld(
-        disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
-        open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
-        verifier_of=metadata.verifier_of, id_counter=metadata.read_id_counter, registry=metadata,
-        fail_safe=pytest.fail,
-    )  # fmt: skip
-    try:
-        bookie = await boot(settings, world)
-        yield bookie, disk, threads
-        await bookie.close()
-    finally:
-        await tasks.close()
-        await threads.close()
-        await disk.close()
-
-
 async def added(bookie: Bookie, batch: bytes) -> int:
     answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
     bookie.add(batch, b"", answered.set_result)
@@ -85,7 +52,8 @@ async def added(bookie: Bookie, batch: bytes) -> int:
 
 
 async def test_adds_fences_and_checkpoints_do_not_wait_for_reads(tmp_path: Path) -> None:
-    async with running(tmp_path) as (bookie, disk, threads):
+    async with real_bookie(str(tmp_path), KnownMetadata(), pytest.fail, read_threads=READ_THREADS) as made:
+        bookie, disk, threads = made.bookie, made.disk, made.threads
         gate = Gate()
         gate.fill(disk, threads)
         try:

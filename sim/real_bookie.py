@@ -1,0 +1,61 @@
+"""A bookie on this machine's disk with RocksDB, in this process, for tests: all real but its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.boot import BookieWorld, boot
+from tallybook.bookie.server import IndexThreads
+from tallybook.core.config import BookieSettings, JournalSettings, StorageSettings
+from tallybook.core.limits import MIB
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tasks import Tasks
+
+from .disk_bookie import KnownMetadata
+
+
+@dataclass(frozen=True)
+class RealBookie:
+    """The bookie and what it runs on."""
+
+    bookie: Bookie
+    disk: RealDisk
+    threads: IndexThreads
+    tasks: Tasks
+    settings: BookieSettings
+
+
+@asynccontextmanager
+async def real_bookie(
+    root: str, metadata: KnownMetadata, fail: Callable[[str], None], *, read_threads: int = 2
+) -> AsyncIterator[RealBookie]:
+    """A bookie with its data in ``root``; it stops in good order at the end.
+
+    Args:
+        fail: called where the node would end itself, or an essential task has died.
+    """
+    settings = BookieSettings(
+        bookie_id="b1", data_directory=root, metadata="memory:",
+        journal=JournalSettings(segment_bytes=4 * MIB, segment_count=4),
+        storage=StorageSettings(write_cache_bytes=8 * MIB, min_free_bytes=0),
+    )  # fmt: skip
+    disk, threads = RealDisk(read_threads=read_threads), IndexThreads(read_threads)
+    tasks = Tasks("b1", lambda name, error: fail(f"{name}: {error!r}"))
+    world = BookieWorld(
+        disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
+        open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
+        verifier_of=metadata.verifier_of, id_counter=metadata.read_id_counter, registry=metadata, fail_safe=fail,
+    )  # fmt: skip
+    try:
+        bookie = await boot(settings, world)
+        yield RealBookie(bookie, disk, threads, tasks, settings)
+        await bookie.close()
+    finally:
+        await tasks.close()
+        await threads.close()
+        await disk.close()
