@@ -188,7 +188,8 @@ STARTING: list[tuple[str, Moment, signal.Signals]] = [
     ("its directory is locked", lambda node: node.locked, INT),
     ("the journal has been replayed", lambda node: lambda: node.touched("superblock"), TERM),
     ("its segments are open", lambda node: lambda: node.touched("segment-"), INT),
-    ("run.json is there", lambda node: node.ready, TERM),
+    ("its index is open", lambda node: lambda: node.touched("index/"), TERM),
+    ("run.json is there", lambda node: node.ready, INT),
 ]
 
 Loaded = Callable[[Node, Load], Callable[[], bool]]
