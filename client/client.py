@@ -40,6 +40,9 @@ from .writer.handle import LedgerWriter, WriterContext
 
 _log = logger("client")
 
+CLOSE_SECONDS: Final = 10.0
+"""How long a close that is cancelled still waits for what it has begun to let go of."""
+
 MAX_UNSETTLED_ADOPTIONS: Final = 1_000
 """Adoptions of unknown outcome whose token is remembered; beyond it the oldest is forgotten."""
 
@@ -78,15 +81,26 @@ class Client:
     async def close(self) -> None:
         """Drop connections and background work. Open ledgers stay open, for a recovery to end.
 
-        What is still pending fails with ``LedgerClosed``, its outcome unknown.
+        What is still pending fails with ``LedgerClosed``, its outcome unknown. When cancelled, it drops everything
+        all the same, which takes no longer than a connection may take to close.
         """
+        closing = client_tasks("closing client").spawn(self._close(), name="close")
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing], timeout=CLOSE_SECONDS)
+            raise
+
+    async def _close(self) -> None:
         for writer in self._writers:
             writer.abandon()
         await self._tasks.close()
         world, self._opened = self._opened, None
         if world is not None:
-            await world.connections.close()
-            await world.store.close()
+            try:
+                await world.connections.close()
+            finally:
+                await world.store.close()
 
     @property
     def _world(self) -> ClientWorld:

@@ -222,8 +222,8 @@ async def stop_under_load(
         for number in numbers[1:]:
             node.send(number)
         code = await node.ended()
-        # A second signal ends it at once, unless it had ended by then.
-        assert code == 0 or (len(numbers) == 2 and code == 128 + numbers[1])
+        # A second signal ends it at once, unless it had ended by then; of two at once either may come first.
+        assert code == 0 or (len(numbers) == 2 and code in [128 + number for number in numbers])
 
 
 async def test_a_signal_at_any_moment_ends_a_bookie_soon_and_nothing_confirmed_is_lost(
