@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from tallybook.runtime.memory import keep_freed_memory
+from tallybook.runtime.tuning import tune_process
 
 from .exits import Interrupted
 
@@ -29,7 +29,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         Interrupted: a signal ended it.
     """
-    keep_freed_memory()
+    tune_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_cancelled_by_signals(work))
 

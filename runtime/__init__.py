@@ -16,9 +16,12 @@ from .rng import Rng, SeededRng, SystemRng
 from .tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
 from .transport import Acceptor, Lane, Listener, MessageStream, Transport
 
-# gRPC writes to standard error in a form of its own, whenever a connection is lost. It looks at this variable when it
-# is first imported; who wants those lines sets it to INFO.
+# gRPC looks at these when it is first imported.
+# Whenever a connection is lost it writes to standard error in a form of its own; who wants those lines sets INFO.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Sockets are polled by the thread that hands out what was received. The other way, by threads of an "event engine",
+# takes more changes of threads for every message, which was a quarter to a third of all entries a second.
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 __all__ = [
     "Acceptor",

@@ -1,0 +1,64 @@
+"""What a process is tuned to, seen from outside: page faults, scheduling policy. Each in a process of its own."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, threading
+from tallybook.runtime.tuning import keep_freed_memory
+
+def churn():
+    for _ in range(200):
+        messages = [bytes(600_000), bytes(300_000), bytes(600_000)]
+        del messages
+
+def churn_in_a_thread():
+    thread = threading.Thread(target=churn)
+    thread.start()
+    thread.join()
+
+assert keep_freed_memory()
+for work in (churn, churn_in_a_thread):
+    work()  # takes the memory from the system
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to keep memory")
+def test_messages_are_made_of_memory_that_was_freed_before_not_of_fresh_pages():
+    output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
+    pages_of_all_messages = 200 * 1_500_000 // 4096
+    for faults in map(int, output.stdout.split()):
+        assert faults < pages_of_all_messages / 10
+
+
+TURNS = """
+import os, sys, threading
+from tallybook.runtime.tuning import take_turns
+
+os.sched_setscheduler(0, getattr(os, sys.argv[1]), os.sched_param(0))
+taken = take_turns()
+seen = []
+thread = threading.Thread(target=lambda: seen.append(os.sched_getscheduler(threading.get_native_id())))
+thread.start()
+thread.join()
+print(taken, next(name for name in ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE") if getattr(os, name) == seen[0]))
+"""
+
+
+def turns_taken_from(policy: str) -> str:
+    command = [sys.executable, "-c", TURNS, policy]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies")
+def test_threads_take_turns_unless_the_process_was_given_another_policy():
+    assert turns_taken_from("SCHED_OTHER") == "True SCHED_BATCH"
+    assert turns_taken_from("SCHED_BATCH") == "True SCHED_BATCH"
+    assert turns_taken_from("SCHED_IDLE") == "False SCHED_IDLE"
