@@ -8,18 +8,13 @@ a bookie whose checkpoint task is gone must not go on answering.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from tallybook.core.errors import RequestTimeout, check
+from tallybook.core.errors import check
 
-CLOSE_SECONDS: Final = 60.0
-"""How long workers may take to finish what they are at."""
-
-_JOIN_SECONDS: Final = 1.0
+from .thread_pools import end_pools
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,23 +104,9 @@ class ThreadWorkers:
         """Let running calls finish, drop queued ones, end the threads.
 
         Raises:
-            RequestTimeout: a call did not end within ``CLOSE_SECONDS``.
+            RequestTimeout: a call did not end in time.
         """
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-        def shut_down() -> None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(ended.set)
-
-        # On a thread of its own: the event loop must not stand still for a call that hangs.
-        closer = threading.Thread(target=shut_down, name="workers-close", daemon=True)
-        closer.start()
-        try:
-            await asyncio.wait_for(ended.wait(), CLOSE_SECONDS)
-        except TimeoutError as error:
-            raise RequestTimeout(f"{self._name}: a call did not end within {CLOSE_SECONDS} s") from error
-        closer.join(_JOIN_SECONDS)  # its last act was to say so: this does not wait
+        await end_pools([self._pool], self._name, drop_queued=True)
 
 
 class InlineWorkers:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tallybook.core.errors import InvariantViolation, RequestTimeout
-from tallybook.runtime import tasks as tasks_module
+from tallybook.runtime import thread_pools
 from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
 
 
@@ -159,7 +159,7 @@ async def test_thread_workers_leave_the_event_loop_free() -> None:
 
 
 async def test_closing_workers_waits_beside_the_event_loop_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks_module, "CLOSE_SECONDS", 1.0)
+    monkeypatch.setattr(thread_pools, "CLOSE_SECONDS", 1.0)
     workers, release = ThreadWorkers(1, "test-worker"), threading.Event()
     call = asyncio.ensure_future(workers.run(release.wait, 30))
     await asyncio.sleep(0)
