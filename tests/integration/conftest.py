@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -12,17 +13,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tallybook.cli import app
 from tallybook.client.client import Client
 
 TALLYBOOK = [sys.executable, "-P", "-m", "tallybook.cli"]
 # Journals small enough to be made in a moment; the sizes only change when something wraps or is flushed.
 SMALL = ["--set", "journal.segment_bytes=8MiB", "--set", "storage.write_cache_bytes=32MiB",
          "--set", "storage.min_free_bytes=1MiB"]  # fmt: skip
+# Smaller still: several checkpoints, segments and entry logs in every load.
+SMALLEST = ["--set", "journal.segment_bytes=2MiB", "--set", "journal.segment_count=6",
+            "--set", "storage.write_cache_bytes=4MiB", "--set", "storage.entry_log_bytes=8MiB",
+            "--set", "storage.flush_interval_ms=200", "--set", "storage.min_free_bytes=1MiB"]  # fmt: skip
 PATIENCE_SECONDS = 60
 
 
@@ -223,3 +230,39 @@ class Cli:
 def cli(forker: None) -> Cli:
     """Commands as real processes."""
     return Cli()
+
+
+class ForkedBookie:
+    """One life of a bookie on ``data``, forked from a process that has loaded everything: it begins in milliseconds."""
+
+    def __init__(self, context: ForkServerContext, data: Path, bookie_id: str, metadata: str) -> None:
+        self._data = data
+        words = ["bookie", "run", "--data", str(data), "--id", bookie_id, "--metadata", metadata]
+        arguments = [*words, "--log-level", "error", *SMALLEST]
+        self.process = context.Process(target=app.main, args=(arguments,), name=bookie_id)
+        self.process.start()
+
+    def ready(self) -> bool:
+        """Whether this very process serves."""
+        assert self.process.is_alive(), f"{self.process.name} ended with {self.process.exitcode}"
+        try:
+            return json.loads((self._data / "run.json").read_text())["pid"] == self.process.pid
+        except FileNotFoundError:
+            return False
+
+    def kill(self) -> None:
+        """End it at once, and wait until it has ended."""
+        self.process.kill()
+        self.process.join()
+
+
+@pytest.fixture(scope="session")
+def start_bookie() -> Callable[[Path, str, str], ForkedBookie]:
+    """Begin the life of a bookie: data directory, id and metadata store are to be given."""
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tallybook.bookie.server", "tallybook.cli.app", "tallybook.metadata.sqlite.client"])
+    warm = context.Process(target=os.getpid)
+    warm.start()
+    warm.join()
+    return lambda data, bookie_id, metadata: ForkedBookie(context, data, bookie_id, metadata)

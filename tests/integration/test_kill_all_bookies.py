@@ -5,84 +5,44 @@ seconds. The writer and the reader are real clients in this process.
 """
 
 import asyncio
-import json
-import multiprocessing
-import os
 import random
 import signal
-from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-from tallybook.cli import app
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy, PeerError
 
 ROUNDS = 20
 BOOKIES = ("b1", "b2", "b3")
-# Small enough for several checkpoints, segments and entry logs a round.
-SETTINGS = {
-    "journal.segment_bytes": "2MiB",
-    "journal.segment_count": "6",
-    "storage.write_cache_bytes": "4MiB",
-    "storage.entry_log_bytes": "8MiB",
-    "storage.flush_interval_ms": "200",
-    "storage.min_free_bytes": "1MiB",
-}
-
-
-@pytest.fixture(scope="module")
-def context() -> Iterator[multiprocessing.context.ForkServerContext]:
-    """Where bookies are forked from."""
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(["tallybook.cli.bookie", "tallybook.metadata.sqlite.client"])
-    warm = forking.Process(target=os.getpid)
-    warm.start()
-    warm.join()
-    return forking
 
 
 class Cluster:
     """Three bookies on the same directories, life after life."""
 
-    def __init__(self, context: multiprocessing.context.ForkServerContext, root: Path) -> None:
-        self.context = context
+    def __init__(self, start_bookie: Callable[[Path, str, str], Any], root: Path) -> None:
+        self.start_bookie = start_bookie
         self.root = root
         self.metadata = f"sqlite:///{root}/metadata.db"
-        self.processes: list[BaseProcess] = []
+        self.bookies: list[Any] = []
 
     async def start(self) -> None:
         """Start all; return when all are ready."""
-        assignments = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
-        for bookie in BOOKIES:
-            words = ["bookie", "run", "--data", str(self.root / bookie), "--id", bookie, "--metadata", self.metadata]
-            arguments = [*words, "--log-level", "error", *assignments]
-            self.processes.append(self.context.Process(target=app.main, args=(arguments,), name=bookie))
-            self.processes[-1].start()
+        self.bookies = [self.start_bookie(self.root / name, name, self.metadata) for name in BOOKIES]
         async with asyncio.timeout(60):
-            while not all(map(self.ready, self.processes)):  # noqa: ASYNC110 (other processes set no event)
+            while not all(bookie.ready() for bookie in self.bookies):  # noqa: ASYNC110 (other processes set no event)
                 await asyncio.sleep(0.005)
-
-    def ready(self, process: BaseProcess) -> bool:
-        """Whether this very process says that it is."""
-        assert process.is_alive(), f"{process.name} ended with {process.exitcode}"
-        try:
-            return json.loads((self.root / process.name / "run.json").read_text())["pid"] == process.pid
-        except FileNotFoundError:
-            return False
 
     def kill(self) -> None:
         """End all at the same moment, as a power cut would."""
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
-            assert process.exitcode == -signal.SIGKILL
-        self.processes.clear()
+        for bookie in self.bookies:
+            bookie.process.kill()
+        for bookie in self.bookies:
+            bookie.process.join()
+            assert bookie.process.exitcode == -signal.SIGKILL
+        self.bookies.clear()
 
 
 def entry(round_number: int, number: int) -> bytes:
@@ -144,9 +104,11 @@ async def check(cluster: Cluster, round_number: int, ledger: int, kept: int) -> 
         assert number == kept
 
 
-async def test_killing_every_bookie_in_the_middle_of_a_load_twenty_times_loses_no_confirmed_entry(context, tmp_path):
+async def test_killing_every_bookie_in_the_middle_of_a_load_twenty_times_loses_no_confirmed_entry(
+    start_bookie, tmp_path
+):
     chance = random.Random(20)
-    cluster = Cluster(context, tmp_path)
+    cluster = Cluster(start_bookie, tmp_path)
     kept: dict[int, int] = {}
     try:
         await cluster.start()
@@ -166,6 +128,5 @@ async def test_killing_every_bookie_in_the_middle_of_a_load_twenty_times_loses_n
         for round_number, (ledger, count) in enumerate(kept.items()):
             await check(cluster, round_number, ledger, count)
     finally:
-        for process in cluster.processes:
-            process.kill()
-            process.join()
+        for bookie in cluster.bookies:
+            bookie.kill()

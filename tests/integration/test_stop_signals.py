@@ -6,78 +6,47 @@ entry that was confirmed is there. Moments are events that can be seen from outs
 
 import asyncio
 import fcntl
-import json
-import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-from tallybook.cli import app
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import Busy
 
 DEADLINE_SECONDS = 60
-# Small enough for several checkpoints and segments in every load.
-SETTINGS = {
-    "journal.segment_bytes": "2MiB",
-    "journal.segment_count": "6",
-    "storage.write_cache_bytes": "4MiB",
-    "storage.entry_log_bytes": "8MiB",
-    "storage.flush_interval_ms": "200",
-    "storage.min_free_bytes": "1MiB",
-}
-
-
-@pytest.fixture(scope="module")
-def context() -> multiprocessing.context.ForkServerContext:
-    """Where bookies are forked from: a process that has loaded everything."""
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(["tallybook.bookie.server", "tallybook.cli.app", "tallybook.metadata.sqlite.client"])
-    warm = forking.Process(target=os.getpid)
-    warm.start()
-    warm.join()
-    return forking
 
 
 class Node:
     """A bookie on one directory, life after life."""
 
-    def __init__(self, context: multiprocessing.context.ForkServerContext, root: Path) -> None:
-        self._context = context
-        self.root = root
+    def __init__(self, start_bookie: Callable[[Path, str, str], Any], root: Path) -> None:
+        self._start_bookie = start_bookie
         self.data = root / "b1"
         self.metadata = f"sqlite:///{root}/metadata.db"
         self.lives = 0
-        self.process: BaseProcess | None = None
+        self.bookie: Any = None
         self._before: dict[Path, int] = {}
 
     def start(self) -> None:
         """Begin a life."""
         self._before = {path: path.stat().st_mtime_ns for path in self.data.rglob("*")}
         self.lives += 1
-        assignments = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
-        arguments = ["bookie", "run", "--data", str(self.data), "--id", "b1", "--metadata", self.metadata]
-        arguments += ["--log-level", "error", *assignments]
-        self.process = self._context.Process(target=app.main, args=(arguments,))
-        self.process.start()
+        self.bookie = self._start_bookie(self.data, "b1", self.metadata)
 
     def alive(self) -> bool:
-        return self.process.is_alive()
+        return self.bookie.process.is_alive()
 
     def send(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
+        os.kill(self.bookie.process.pid, number)
 
     async def ended(self) -> int:
         """Its exit code, soon."""
         await until(lambda: not self.alive(), "the process has ended")
-        return self.process.exitcode
+        return self.bookie.process.exitcode
 
     # What can be seen of it.
 
@@ -104,11 +73,7 @@ class Node:
 
     def ready(self) -> bool:
         """It serves."""
-        assert self.alive(), f"it ended with {self.process.exitcode}"
-        try:
-            return json.loads((self.data / "run.json").read_text())["pid"] == self.process.pid
-        except FileNotFoundError:
-            return False
+        return self.bookie.ready()
 
     def stopping(self) -> bool:
         """It has taken back what it says of itself, which is the first thing it does when it stops."""
@@ -227,9 +192,9 @@ async def stop_under_load(
 
 
 async def test_a_signal_at_any_moment_ends_a_bookie_soon_and_nothing_confirmed_is_lost(
-    context: multiprocessing.context.ForkServerContext, tmp_path: Path
+    start_bookie: Callable[[Path, str, str], Any], tmp_path: Path
 ) -> None:
-    node, confirmed = Node(context, tmp_path), {}
+    node, confirmed = Node(start_bookie, tmp_path), {}
     lives: list[Callable[[], Awaitable[None]]] = []
     for (_, early, number), (_, late, numbers, wait) in zip(STARTING, LOADED, strict=True):
         lives.append(lambda early=early, number=number: stop_while_starting(node, early(node), number))
@@ -246,9 +211,8 @@ async def test_a_signal_at_any_moment_ends_a_bookie_soon_and_nothing_confirmed_i
         assert len(confirmed) == len(LOADED)
         assert sum(count for _, count in confirmed.values()) > 4_000
     except BaseException as error:
-        error.add_note(f"life {node.lives}, exit code {node.process.exitcode}")
+        error.add_note(f"life {node.lives}, exit code {node.bookie.process.exitcode}")
         raise
     finally:
-        if node.process is not None:
-            node.process.kill()
-            node.process.join()
+        if node.bookie is not None:
+            node.bookie.kill()
