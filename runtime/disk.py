@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tallybook.core.batch import Buffer
+from tallybook.core.errors import InvalidArgument
+from tallybook.core.limits import BLOCK_BYTES
 
 
 class DiskFile(Protocol):
@@ -52,23 +54,36 @@ class DiskFile(Protocol):
 
 
 class PlannedWrite(NamedTuple):
-    """One write a source wants done: the first ``size`` bytes of the buffer it was given."""
+    """One write a source wants done."""
 
     file: DiskFile
     offset: int
-    size: int
+    data: memoryview
+    """A part of what ``Disk.buffer`` gave, from its start. The source leaves it alone until the next ``take``."""
     token: object
     """Whatever the source needs to recognise the write when it is done."""
 
 
-class WriteSource(Protocol):
-    """Who fills a pump. Every method must return quickly and never raise: to raise is to fail, as the device may."""
+def check_buffer_bytes(size: int) -> int:
+    """``size``, if a buffer may have it.
 
-    def take(self, buffer: memoryview) -> PlannedWrite | None:
-        """Fill ``buffer`` with the next write, or say that there is none now.
+    Raises:
+        InvalidArgument: it is not a positive multiple of ``BLOCK_BYTES``.
+    """
+    if size <= 0 or size % BLOCK_BYTES:
+        raise InvalidArgument(f"a buffer of {size} bytes is not a multiple of {BLOCK_BYTES}")
+    return size
+
+
+class WriteSource(Protocol):
+    """Who tells a pump what to write. Every method must return quickly and never raise: to raise is to fail."""
+
+    def take(self) -> PlannedWrite | None:
+        """The next write, or ``None`` if there is none now.
 
         Called whenever the device is free, **possibly on the pump's own thread** while the
-        event loop runs: it may only touch state that is safe to share that way.
+        event loop runs: it may only touch state that is safe to share that way. The device
+        waits for it, so what can be prepared before should be.
         """
 
     def done(self, write: PlannedWrite) -> None:
@@ -172,5 +187,12 @@ class Disk(Protocol):
     async def space(self, path: str) -> Space:
         """Free and total bytes of the file system that holds ``path``."""
 
-    def pump(self, source: WriteSource, *, name: str, buffer_bytes: int) -> Pump:
-        """Start a pump over ``source``; ``buffer_bytes`` bounds one write."""
+    def buffer(self, size: int) -> memoryview:
+        """Zeroed memory that suits a pump's writes.
+
+        Raises:
+            InvalidArgument: ``size`` is not a positive multiple of ``BLOCK_BYTES``.
+        """
+
+    def pump(self, source: WriteSource, *, name: str) -> Pump:
+        """Start a pump over ``source``."""

@@ -15,30 +15,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tallybook.core.errors import InvalidArgument, InvariantViolation, RequestTimeout
-from tallybook.core.limits import BLOCK_BYTES
+from tallybook.core.errors import InvariantViolation, RequestTimeout
 
 from .disk import PlannedWrite, WriteSource
 from .disk_file import RealFile
-from .disk_os import aligned_buffer
 
 CLOSE_SECONDS: Final = 60.0
 _JOIN_SECONDS: Final = 1.0
 
 
 class ThreadPump:
-    """A ``Pump`` with a thread of its own. Made, kicked and closed on one event loop.
+    """A ``Pump`` with a thread of its own. Made, kicked and closed on one event loop."""
 
-    Raises:
-        InvalidArgument: ``buffer_bytes`` is not a positive multiple of ``BLOCK_BYTES``.
-    """
-
-    def __init__(self, source: WriteSource, *, name: str, buffer_bytes: int) -> None:
-        if buffer_bytes <= 0 or buffer_bytes % BLOCK_BYTES:
-            raise InvalidArgument(f"a pump's buffer of {buffer_bytes} bytes is not a multiple of {BLOCK_BYTES}")
+    def __init__(self, source: WriteSource, *, name: str) -> None:
         self._source = source
         self._name = name
-        self._buffer = aligned_buffer(buffer_bytes)
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._completed: deque[PlannedWrite] = deque()
@@ -85,9 +76,9 @@ class ThreadPump:
         self._tell(self._end)
 
     def _pump(self) -> None:
-        buffer, take = self._buffer, self._source.take
+        take = self._source.take
         while not self._closing:
-            write = take(buffer) or self._sleep()
+            write = take() or self._sleep()
             if write is None:
                 continue
             try:
@@ -95,7 +86,7 @@ class ThreadPump:
                 if not isinstance(file, RealFile):
                     raise InvariantViolation(f"pump {self._name}: {file.path} is a file of another disk")
                 began = time.monotonic()
-                file.write_aligned(buffer[: write.size], write.offset)
+                file.write_aligned(write.data, write.offset)
                 self.busy_seconds += time.monotonic() - began
             except Exception as error:  # noqa: BLE001 - whatever it is, the source must hear of it
                 self._failure = (write, error)
@@ -109,7 +100,7 @@ class ThreadPump:
         """Wait for a kick, unless work came before anybody could know that a kick was needed."""
         self._gate.acquire(blocking=False)  # drop the kick of an earlier sleep that came too late for it
         self._asleep = True
-        write = self._source.take(self._buffer)
+        write = self._source.take()
         if write is None and not self._closing:
             self._gate.acquire()
         self._asleep = False

@@ -12,22 +12,20 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, DirectoryInUse, InvalidArgument, RequestTimeout, check
+from tallybook.core.errors import DamagedFile, DirectoryInUse, InvalidArgument, check
 
 from . import disk_os
-from .disk import Space, WriteSource
+from .disk import Space, WriteSource, check_buffer_bytes
 from .disk_file import DiskThreads, RealFile
 from .disk_os import translated
 from .disk_pump import ThreadPump
+from .thread_pools import end_pools
 
 LOCK_NAME: Final = "LOCK"
 TEMPORARY_SUFFIX: Final = ".tmp"
-CLOSE_SECONDS: Final = 60.0
-_JOIN_SECONDS: Final = 1.0
 
 
 class RealLock:
@@ -195,28 +193,18 @@ class RealDisk:
         # Who asks is about to write, and is not to wait for those who read.
         return await self._threads.write(space)
 
-    def pump(self, source: WriteSource, *, name: str, buffer_bytes: int) -> ThreadPump:
+    def buffer(self, size: int) -> memoryview:
+        """Memory for the writes of a pump; see the port."""
+        return disk_os.aligned_buffer(check_buffer_bytes(size))
+
+    def pump(self, source: WriteSource, *, name: str) -> ThreadPump:
         """Start a pump with a thread of its own."""
-        return ThreadPump(source, name=name, buffer_bytes=buffer_bytes)
+        return ThreadPump(source, name=name)
 
     async def close(self) -> None:
         """Let running operations end, and then their threads. Files and pumps are closed before.
 
         Raises:
-            RequestTimeout: an operation did not end within ``CLOSE_SECONDS``.
+            RequestTimeout: an operation did not end in time.
         """
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        def shut_down() -> None:
-            for pool in (self._threads.readers, self._threads.writers):
-                pool.shutdown(wait=True)
-            loop.call_soon_threadsafe(ended.set)
-
-        closer = threading.Thread(target=shut_down, name="disk-close", daemon=True)
-        closer.start()
-        try:
-            await asyncio.wait_for(ended.wait(), CLOSE_SECONDS)
-        except TimeoutError as error:
-            raise RequestTimeout(f"disk operations did not end within {CLOSE_SECONDS} s") from error
-        closer.join(_JOIN_SECONDS)  # its last act was to say so: this does not wait
+        await end_pools((self._threads.readers, self._threads.writers), "disk", drop_queued=False)

@@ -70,8 +70,7 @@ _BLOCK_CRC_AT: Final = 124
 _UNUSED: Final = bytes(64)
 _CRC: Final = struct.Struct("<I")
 _HOLD_GIL: Final = 0
-"""Third argument of ``crc32c``. It would let other threads run during a large checksum, which takes microseconds, and
-the pump would then wait longer to get its turn back, with the device idle (measured: half of the time in ``take``)."""
+"""Third argument of ``crc32c``: a checksum takes microseconds; to give other threads a turn meanwhile costs more."""
 
 RECORD_HEADER_BYTES: Final = 8
 """Before each record in a block's body; ``records.py`` has its table."""
@@ -163,6 +162,11 @@ class BlockHeader(NamedTuple):
         return Mark(self.segment, self.block)
 
 
+def add_to_crc(crc: int, piece: memoryview) -> int:
+    """The CRC of a body that goes on with ``piece``; that of an empty body is 0."""
+    return int(crc32c(piece, crc, _HOLD_GIL))
+
+
 def put_block_header(
     buffer: memoryview,
     *,
@@ -171,9 +175,13 @@ def put_block_header(
     offset: int,
     record_count: int,
     body_bytes: int,
+    body_crc: int,
     previous_crc: int,
 ) -> int:
     """Finish the block whose body already stands in ``buffer`` behind the header: write the header, zero the padding.
+
+    Args:
+        body_crc: of exactly that body; see ``add_to_crc``.
 
     Returns:
         The header CRC, which the next block carries.
@@ -182,7 +190,6 @@ def put_block_header(
     padded_end = aligned(end)
     if padded_end != end:
         buffer[end:padded_end] = bytes(padded_end - end)
-    body_crc = crc32c(buffer[BLOCK_HEADER_BYTES:end], 0, _HOLD_GIL)
     flags = 0 if record_count else FLAG_SEAL
     _BLOCK.pack_into(
         buffer, 0,

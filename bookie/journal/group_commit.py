@@ -1,40 +1,28 @@
 """Group commit: what the journal's pump writes next.
 
-The bookie's event loop puts records into a queue; whenever the device is free, the pump takes
-all that has gathered, up to the largest commit, and writes it as one block. ``take`` usually
-runs on the pump's own thread. Who may touch what:
+The bookie's event loop copies records into the open block while the device writes the block
+before it. Whenever the device is free, the pump takes what has gathered, gives it a header, and
+writes it; the other buffer is then the open block. Records that find the open block full wait,
+and come in as soon as there is room.
 
-- the queue of records, the deque of ready segments and the deque of commits: both sides, by
-  single operations that the interpreter makes atomic (``append``, ``popleft``, ``[0]``);
-- the position: written by the pump as one tuple, read by the loop;
-- everything else that ``take`` changes: the pump alone.
+``take`` usually runs on the pump's own thread. A lock, held for some microseconds at most,
+keeps it and the event loop apart; the position alone is read without it, as one tuple.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from tallybook.core.batch import Buffer
-from tallybook.core.errors import check
+from tallybook.core.errors import InvariantViolation, check
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk import DiskFile, PlannedWrite
 
-from .format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES, Mark, aligned, put_block_header
-
-OnDurable = Callable[[], None]
-
-
-Queued: TypeAlias = tuple[bytes, Buffer, int, OnDurable, float]
-"""A record on its way to the disk: header, body, charge in bytes, whom to call, when it was appended.
-
-A plain tuple, because one is made for every batch.
-"""
-
-
-_SINCE_SECONDS: Final = 4
+from .format import Mark, aligned, put_block_header
+from .open_block import OnDurable, OpenBlock, Queued
 
 
 class Segment(NamedTuple):
@@ -70,7 +58,8 @@ class GroupCommit:
     Args:
         instance: journal instance, 16 bytes.
         begin: segment and block number of the first block.
-        segment_bytes, max_commit_bytes: the geometry.
+        segment_bytes: the geometry.
+        buffers: two, each of the size of the largest commit.
         ready: segments that may be written next, in order; the keeper appends, ``take`` takes.
         on_commit: called on the loop, in order, with each block that became durable.
         on_failure: called on the loop when a write failed.
@@ -82,18 +71,19 @@ class GroupCommit:
         instance: bytes,
         begin: Mark,
         segment_bytes: int,
-        max_commit_bytes: int,
+        buffers: tuple[memoryview, memoryview],
         ready: deque[Segment],
         on_commit: Callable[[Commit], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._instance = instance
         self._segment_bytes = segment_bytes
-        self._max_commit_bytes = max_commit_bytes
         self._ready = ready
         self._on_commit = on_commit
         self._on_failure = on_failure
-        self._queue: deque[Queued] = deque()
+        self._lock = threading.Lock()
+        self._open, self._written = map(OpenBlock, buffers)
+        self._waiting: deque[Queued] = deque()
         self._commits: deque[Commit] = deque()
         self._stopped = False
         self._seal_wanted = False
@@ -107,8 +97,10 @@ class GroupCommit:
     # -- the event loop's side ------------------------------------------------------------
 
     def put(self, record: Queued) -> None:
-        """Queue one record. Kick the pump afterwards."""
-        self._queue.append(record)
+        """Take one record over. Kick the pump afterwards."""
+        with self._lock:
+            self._waiting.append(record)
+            self._fill()
 
     def want_seal(self) -> None:
         """Ask for a seal behind the last block, unless more records come first. Kick the pump afterwards."""
@@ -120,56 +112,56 @@ class GroupCommit:
 
     def oldest_since(self) -> float | None:
         """When the oldest record that is not durable was appended; ``None`` where there is none."""
-        try:
-            head = self._queue[0][_SINCE_SECONDS]
-        except IndexError:
-            head = None
-        # Read second: what the pump took meanwhile is older than what it left.
-        return self._commits[0].since_seconds if self._commits else head
+        with self._lock:
+            if self._commits:
+                return self._commits[0].since_seconds
+            return self._open.since_seconds if self._open else None  # nothing waits while the open block is empty
+
+    def _fill(self) -> None:
+        waiting, block = self._waiting, self._open
+        while waiting and block.fits(waiting[0]):
+            block.add(waiting[0])
+            waiting.popleft()
 
     # -- the pump's side ------------------------------------------------------------------
 
-    def take(self, buffer: memoryview) -> PlannedWrite | None:
-        """Build the next block in ``buffer``; ``None`` where there is nothing to write, or no segment to hold it."""
-        if self._stopped:
+    def take(self) -> PlannedWrite | None:
+        """Finish the open block; ``None`` where there is nothing to write, or no segment to hold it."""
+        with self._lock:
+            if self._stopped:
+                return None
+            self._fill()  # seldom anything: only if the event loop had no turn since the last write was taken
+            if self._open:
+                return self._take_records()
+            if self._seal_wanted and not self._last_is_seal:
+                return self._take_seal()
             return None
-        if self._queue:
-            return self._take_records(buffer)
-        if self._seal_wanted and not self._last_is_seal:
-            return self._take_seal(buffer)
-        return None
 
-    def _take_records(self, buffer: memoryview) -> PlannedWrite | None:
-        queue = self._queue
-        _, _, charge, _, since_seconds = queue[0]
-        limit = self._room_for(charge)
+    def _take_records(self) -> PlannedWrite | None:
+        limit = self._room_for(self._open.charges[0])
         if not limit:
             return None
-        commit = Commit(Mark(self.position.segment, self._next_block), [], 0, since_seconds)
-        # Before its records leave the queue, so that ``oldest_since`` sees them in one place or the other.
+        block = self._next_block_opens()
+        if block.end > limit:
+            block.move_rest(limit, self._open)
+        commit = Commit(
+            Mark(self.position.segment, self._next_block), block.on_durable, sum(block.charges), block.since_seconds
+        )
         self._commits.append(commit)
-        limit = min(limit, self._max_commit_bytes)
-        at = BLOCK_HEADER_BYTES
-        while queue:
-            header, body, charge, on_durable, _ = queue[0]
-            start = at + RECORD_HEADER_BYTES
-            end = start + len(body)
-            if end > limit:
-                break
-            buffer[at:start] = header
-            buffer[start:end] = body
-            queue.popleft()
-            commit.on_durable.append(on_durable)
-            commit.charge_bytes += charge
-            at = end
-        return self._plan(buffer, commit, at - BLOCK_HEADER_BYTES)
+        return self._plan(block, commit)
 
-    def _take_seal(self, buffer: memoryview) -> PlannedWrite | None:
+    def _take_seal(self) -> PlannedWrite | None:
         self._seal_wanted = False
         if not self._room_for(BLOCK_BYTES):
             return None
-        commit = Commit(Mark(self.position.segment, self._next_block), [], 0, 0.0)
-        return self._plan(buffer, commit, 0)
+        return self._plan(self._next_block_opens(), Commit(Mark(self.position.segment, self._next_block), [], 0, 0.0))
+
+    def _next_block_opens(self) -> OpenBlock:
+        """The block that was open until now. Its place is taken by the one whose write is over."""
+        block = self._open
+        self._open, self._written = self._written, block
+        self._open.clear()
+        return block
 
     def _room_for(self, size: int) -> int:
         """Bytes that may be written at ``position``, which moves to the next segment if ``size`` needs it; 0: none."""
@@ -184,28 +176,29 @@ class GroupCommit:
         self.position = Position(segment.number, BLOCK_BYTES)
         return self._segment_bytes - BLOCK_BYTES
 
-    def _plan(self, buffer: memoryview, commit: Commit, body_bytes: int) -> PlannedWrite | None:
+    def _plan(self, block: OpenBlock, commit: Commit) -> PlannedWrite:
         file = self._file
         if file is None:
-            return None
+            raise InvariantViolation("a block without a segment to hold it")
         segment, offset = self.position
-        count = len(commit.on_durable)
+        count = len(block)
         self._previous_crc = put_block_header(
-            buffer,
+            block.buffer,
             instance=self._instance,
             mark=commit.mark,
             offset=offset,
             record_count=count,
-            body_bytes=body_bytes,
+            body_bytes=block.body_bytes,
+            body_crc=block.body_crc,
             previous_crc=self._previous_crc,
         )
-        commit.size_bytes = size = aligned(BLOCK_HEADER_BYTES + body_bytes)
+        commit.size_bytes = size = aligned(block.end)
         self._next_block += 1
         self._last_is_seal = not count
         if count:
             self._seal_wanted = False
         self.position = Position(segment, offset + size)
-        return PlannedWrite(file, offset, size, commit)
+        return PlannedWrite(file, offset, block.buffer[:size], commit)
 
     # -- back on the event loop -----------------------------------------------------------
 
@@ -214,8 +207,10 @@ class GroupCommit:
         commit = write.token
         if self._stopped or not isinstance(commit, Commit):
             return
-        if commit.on_durable:
-            self._commits.popleft()
+        with self._lock:
+            if commit.on_durable:
+                self._commits.popleft()
+            self._fill()
         self._on_commit(commit)
 
     def failed(self, write: PlannedWrite | None, error: Exception) -> None:

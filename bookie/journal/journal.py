@@ -36,8 +36,9 @@ from tallybook.runtime.tasks import Tasks
 
 from .chain import Damage, Findings
 from .format import INSTANCE_BYTES, Geometry, Mark
-from .group_commit import Commit, GroupCommit, OnDurable
+from .group_commit import Commit, GroupCommit
 from .keeper import Keeper
+from .open_block import OnDurable
 from .records import Record, encode_record
 from .replay import read_records, survey
 from .room import Ring, charge_bytes
@@ -189,7 +190,7 @@ class Journal:
             instance=facts.instance,
             begin=facts.begin,
             segment_bytes=facts.geometry.segment_bytes,
-            max_commit_bytes=settings.max_commit_bytes,
+            buffers=(disk.buffer(settings.max_commit_bytes), disk.buffer(settings.max_commit_bytes)),
             ready=self._keeper.ready,
             on_commit=self._committed,
             on_failure=self._fail,
@@ -200,7 +201,7 @@ class Journal:
         """Bytes of all blocks written, headers and padding included."""
         self.commit_seconds = 0.0
         """Sum over group commits of the time from their oldest record's append until they were durable."""
-        self._pump = disk.pump(self._source, name="journal", buffer_bytes=settings.max_commit_bytes)
+        self._pump = disk.pump(self._source, name="journal")
         self._mark = facts.trim
         self._last_records = facts.trim
         self._queued_count = 0

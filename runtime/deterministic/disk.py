@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from tallybook.core.errors import DamagedFile, DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, check
 from tallybook.core.limits import GIB
-from tallybook.runtime.disk import Space, WriteSource
+from tallybook.runtime.disk import Space, WriteSource, check_buffer_bytes
 from tallybook.runtime.rng import Rng, SeededRng
 
 from .fates import CrashOptions, crash_fates, random_fates
@@ -197,9 +197,13 @@ class SimDisk:
         await self._act("space", path)
         return Space(self.free_bytes(), self.capacity_bytes)
 
-    def pump(self, source: WriteSource, *, name: str, buffer_bytes: int) -> SimPump:
+    def buffer(self, size: int) -> memoryview:
+        """Memory for the writes of a pump."""
+        return memoryview(bytearray(check_buffer_bytes(size)))
+
+    def pump(self, source: WriteSource, *, name: str) -> SimPump:
         """Start a pump as a task on the running loop."""
-        pump = SimPump(source, name=name, buffer_bytes=buffer_bytes, rng=self._rng.fork(f"pump/{name}"))
+        pump = SimPump(source, name=name, rng=self._rng.fork(f"pump/{name}"))
         self._pumps = [running for running in self._pumps if not running.ended]
         self._pumps.append(pump)
         return pump

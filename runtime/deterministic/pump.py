@@ -20,9 +20,8 @@ _CLOSE_SECONDS: Final = 600.0
 class SimPump:
     """A ``Pump`` on the running loop."""
 
-    def __init__(self, source: WriteSource, *, name: str, buffer_bytes: int, rng: Rng) -> None:
+    def __init__(self, source: WriteSource, *, name: str, rng: Rng) -> None:
         self._source = source
-        self._buffer = memoryview(bytearray(buffer_bytes))
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
@@ -63,7 +62,7 @@ class SimPump:
         while not self._closing:
             self._work.clear()
             try:
-                write = self._source.take(self._buffer)
+                write = self._source.take()
             except Exception as error:  # noqa: BLE001 - whatever it is, the source must hear of it
                 self._deliver()
                 self._fail(None, self._violation(error))
@@ -71,11 +70,14 @@ class SimPump:
             if write is None:
                 await self._work.wait()
                 continue
-            began = self._loop.time()
+            began, data = self._loop.time(), bytes(write.data)
             try:
-                await write.file.write(write.offset, [bytes(self._buffer[: write.size])])
+                await write.file.write(write.offset, [data])
+                if write.data != data:
+                    # A device reads its memory at any moment of the write: what would be on it, nobody could say.
+                    raise InvariantViolation(f"{self._task.get_name()}: its source changed what was being written")
                 self.busy_seconds += self._loop.time() - began
-            except StorageError as error:
+            except (StorageError, InvariantViolation) as error:
                 self._deliver()
                 self._fail(write, error)
                 return

@@ -15,9 +15,10 @@ import pytest
 
 from tallybook.bookie.journal import replay, superblock_file
 from tallybook.bookie.journal.format import Mark
-from tallybook.bookie.journal.group_commit import GroupCommit, Queued
+from tallybook.bookie.journal.group_commit import GroupCommit
 from tallybook.bookie.journal.journal import Journal, Recovered
 from tallybook.bookie.journal.keeper import Keeper
+from tallybook.bookie.journal.open_block import Queued
 from tallybook.bookie.journal.records import (
     BatchRecord,
     DeleteRecord,
@@ -336,9 +337,8 @@ def fence_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     def append_others(self: Journal, record: Record, on_durable: Callable[[], None]) -> None:
         if isinstance(record, FenceRecord):
             # Answered when what came before is durable, as if it were itself.
-            self._source._queue[-1] = before = self._source._queue[-1]
-            told = before[3]
-            self._source._queue[-1] = (*before[:3], lambda: (told(), on_durable()), before[4])
+            told = self._source._open.on_durable.pop()
+            self._source._open.on_durable.append(lambda: (told(), on_durable()))
         else:
             append(self, record, on_durable)
 

@@ -23,7 +23,8 @@ class Journal:
         self.file = file
         self.queue: list[tuple[bytes, asyncio.Future[bool]]] = []
         self.block = 0
-        self.pump = disk.pump(self, name="journal", buffer_bytes=BLOCK_BYTES)
+        self.buffer = disk.buffer(BLOCK_BYTES)
+        self.pump = disk.pump(self, name="journal")
 
     def append(self, message: bytes) -> asyncio.Future[bool]:
         durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -31,14 +32,14 @@ class Journal:
         self.pump.kick()
         return durable
 
-    def take(self, buffer: memoryview) -> PlannedWrite | None:
+    def take(self) -> PlannedWrite | None:
         if not self.queue:
             return None
         taken, self.queue = self.queue[:10], self.queue[10:]
         digest = hashlib.sha256(b"".join(message for message, _ in taken)).digest()
-        buffer[: len(digest)] = digest
+        self.buffer[: len(digest)] = digest
         self.block += 1
-        return PlannedWrite(self.file, self.block % 4 * BLOCK_BYTES, BLOCK_BYTES, taken)
+        return PlannedWrite(self.file, self.block % 4 * BLOCK_BYTES, self.buffer, taken)
 
     def done(self, write: PlannedWrite) -> None:
         for _, durable in write.token:  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, InvariantViolation, OutOfFiles
+from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvariantViolation, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
 from tallybook.runtime import disk_os
 from tallybook.runtime.deterministic import SimDisk
@@ -441,7 +441,7 @@ class Source:
         self.before_take: Callable[[], None] = lambda: None
         self.after_take: Callable[[], None] = lambda: None
 
-    def take(self, buffer: memoryview) -> PlannedWrite | None:
+    def take(self) -> PlannedWrite | None:
         self.takes += 1
         self.before_take()
         write = self.writes.pop(0) if self.writes else None
@@ -464,7 +464,7 @@ async def test_a_kick_after_the_pump_has_looked_and_before_it_sleeps_is_not_lost
     loop, source, kicked = asyncio.get_running_loop(), Source(), threading.Event()
 
     def add_and_kick() -> None:
-        source.writes.append(PlannedWrite(file, 0, BLOCK_BYTES, "late"))
+        source.writes.append(PlannedWrite(file, 0, disk.buffer(BLOCK_BYTES), "late"))
         pump.kick()
         kicked.set()
 
@@ -474,7 +474,7 @@ async def test_a_kick_after_the_pump_has_looked_and_before_it_sleeps_is_not_lost
             kicked.wait(DEADLINE_SECONDS)
 
     source.after_take = after_take
-    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    pump = disk.pump(source, name="test")
     await until(lambda: source.finished == ["late"])
     await pump.close()
     await file.close()
@@ -487,7 +487,7 @@ async def test_a_kick_that_came_too_late_for_one_sleep_does_not_disturb_the_next
     loop, source = asyncio.get_running_loop(), Source()
 
     def add_and_kick(kicked: threading.Event) -> None:
-        source.writes.append(PlannedWrite(file, 0, BLOCK_BYTES, source.takes))
+        source.writes.append(PlannedWrite(file, 0, disk.buffer(BLOCK_BYTES), source.takes))
         pump.kick()
         kicked.set()
 
@@ -500,7 +500,7 @@ async def test_a_kick_that_came_too_late_for_one_sleep_does_not_disturb_the_next
     # At the second look it is about to sleep, and finds the work it is being kicked for: that kick is left over.
     # The fourth look is the second one of its next sleep.
     source.before_take, source.after_take = lambda: at_look(2), lambda: at_look(4)
-    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    pump = disk.pump(source, name="test")
     await until(lambda: source.finished == [2, 4])
     await pump.close()
     await file.close()
@@ -509,8 +509,8 @@ async def test_a_kick_that_came_too_late_for_one_sleep_does_not_disturb_the_next
 async def test_a_pump_that_is_busy_is_not_slowed_by_kicks_nor_woken_for_nothing(disk: RealDisk, tmp_path: Path) -> None:
     file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
     source = Source()
-    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(20)]
-    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source.writes = [PlannedWrite(file, 0, disk.buffer(BLOCK_BYTES), number) for number in range(20)]
+    pump = disk.pump(source, name="test")
     while len(source.finished) < 20:
         pump.kick()
         await asyncio.sleep(0)
@@ -523,9 +523,9 @@ async def test_a_pump_that_is_busy_is_not_slowed_by_kicks_nor_woken_for_nothing(
 async def test_finished_writes_are_told_in_bunches(disk: RealDisk, tmp_path: Path) -> None:
     file = await disk.open(f"{tmp_path}/f", create=True, durable=True)
     source = Source()
-    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    pump = disk.pump(source, name="test")
     await until(lambda: pump._asleep)
-    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(50)]
+    source.writes = [PlannedWrite(file, 0, disk.buffer(BLOCK_BYTES), number) for number in range(50)]
     scheduled: list[object] = []
     real = pump._tell
     pump._tell = lambda callback: (scheduled.append(callback), real(callback))  # type: ignore[assignment,func-returns-value]
@@ -540,17 +540,11 @@ async def test_finished_writes_are_told_in_bunches(disk: RealDisk, tmp_path: Pat
     await file.close()
 
 
-@pytest.mark.parametrize("size", [0, 100, BLOCK_BYTES + 1])
-async def test_a_pumps_buffer_is_a_whole_number_of_blocks(disk: RealDisk, size: int) -> None:
-    with pytest.raises(InvalidArgument):
-        disk.pump(Source(), name="test", buffer_bytes=size)
-
-
 async def test_a_file_of_another_disk_is_a_failure_of_the_pump(disk: RealDisk) -> None:
     other = await SimDisk().open("/f", create=True, durable=True)
     source = Source()
-    source.writes = [PlannedWrite(other, 0, BLOCK_BYTES, "foreign")]
-    pump = disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source.writes = [PlannedWrite(other, 0, disk.buffer(BLOCK_BYTES), "foreign")]
+    pump = disk.pump(source, name="test")
     await until(lambda: bool(source.errors))
     assert isinstance(source.errors[0], InvariantViolation)
     await pump.close()
@@ -563,8 +557,8 @@ async def test_a_pump_without_direct_access_syncs_every_write(
     monkeypatch.setattr(disk_os, "flush", flushed.append)
     file = await buffered.open(f"{tmp_path}/f", create=True, durable=True)
     source = Source()
-    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(5)]
-    pump = buffered.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source.writes = [PlannedWrite(file, 0, buffered.buffer(BLOCK_BYTES), number) for number in range(5)]
+    pump = buffered.pump(source, name="test")
     await until(lambda: len(source.finished) == 5)
     assert len(flushed) == 5
     await pump.close()
@@ -577,8 +571,8 @@ async def test_a_pump_whose_sync_fails_stops_and_tells_it(
     monkeypatch.setattr(disk_os, "flush", failing(errno.EIO))
     file = await buffered.open(f"{tmp_path}/f", create=True, durable=True)
     source = Source()
-    source.writes = [PlannedWrite(file, 0, BLOCK_BYTES, number) for number in range(5)]
-    pump = buffered.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source.writes = [PlannedWrite(file, 0, buffered.buffer(BLOCK_BYTES), number) for number in range(5)]
+    pump = buffered.pump(source, name="test")
     await until(lambda: bool(source.errors))
     await pump.close()
     assert len(source.writes) == 4

@@ -12,6 +12,7 @@ from tallybook.bookie.journal.format import (
     Geometry,
     Mark,
     SegmentHeader,
+    add_to_crc,
     aligned,
     body_is_intact,
     decode_block_header,
@@ -84,6 +85,7 @@ def block_of(records: list[Record], mark: Mark, offset: int, previous_crc: int, 
         offset=offset,
         record_count=len(records),
         body_bytes=len(body),
+        body_crc=add_to_crc(0, memoryview(body)),
         previous_crc=previous_crc,
     )
     return buffer

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tallybook.core.errors import DiskFailed, InvariantViolation
-from tallybook.core.limits import BLOCK_BYTES, MIB
-from tallybook.runtime.disk import DiskFile, PlannedWrite
+from tallybook.core.errors import DiskFailed, InvalidArgument, InvariantViolation
+from tallybook.core.limits import BLOCK_BYTES
+from tallybook.runtime.disk import Disk, DiskFile, PlannedWrite
 
 DEADLINE_SECONDS = 20
 
@@ -21,8 +21,8 @@ def block(letter: bytes, blocks: int = 1) -> bytes:
 class Source:
     """Hands out what was put in, one write at a time, and remembers what became of it."""
 
+    disk: Disk
     ready: deque[PlannedWrite] = field(default_factory=deque)
-    data: dict[object, bytes] = field(default_factory=dict)
     taken: list[object] = field(default_factory=list)
     finished: list[object] = field(default_factory=list)
     errors: list[tuple[object, Exception]] = field(default_factory=list)
@@ -31,16 +31,16 @@ class Source:
     """What a method raises the next time it is called."""
 
     def put(self, file: DiskFile, offset: int, data: bytes, token: object) -> None:
-        self.data[token] = data
-        self.ready.append(PlannedWrite(file, offset, len(data), token))
+        buffer = self.disk.buffer(len(data))
+        buffer[:] = data
+        self.ready.append(PlannedWrite(file, offset, buffer, token))
 
-    def take(self, buffer: memoryview) -> PlannedWrite | None:
+    def take(self) -> PlannedWrite | None:
         if not self.ready:
             return None
         if "take" in self.raising:
             raise self.raising["take"]
         write = self.ready.popleft()
-        buffer[: write.size] = self.data[write.token]
         self.taken.append(write.token)
         return write
 
@@ -65,10 +65,10 @@ class Source:
 
 async def test_a_pump_writes_in_the_order_of_take_and_tells_in_that_order(place) -> None:
     file = await place.file("f", block(b"-", 100), durable=True)
-    source = Source()
+    source = Source(place.disk)
     for index in range(100):
         source.put(file, index * BLOCK_BYTES, bytes([index]) * BLOCK_BYTES, index)
-    pump = place.disk.pump(source, name="test", buffer_bytes=MIB)
+    pump = place.disk.pump(source, name="test")
     pump.kick()
     await source.until(finished=100)
     await pump.close()
@@ -79,8 +79,8 @@ async def test_a_pump_writes_in_the_order_of_take_and_tells_in_that_order(place)
 
 async def test_a_pump_wakes_for_every_kick(place) -> None:
     file = await place.file("f", block(b"-"), durable=True)
-    source = Source()
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source = Source(place.disk)
+    pump = place.disk.pump(source, name="test")
     for index in range(300):
         source.put(file, 0, index.to_bytes(2, "big") * (BLOCK_BYTES // 2), index)
         pump.kick()
@@ -92,8 +92,8 @@ async def test_a_pump_wakes_for_every_kick(place) -> None:
 
 async def test_a_pump_loses_no_kick_that_comes_as_it_falls_asleep(place) -> None:
     file = await place.file("f", block(b"-", 2), durable=True)
-    source = Source()
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source = Source(place.disk)
+    pump = place.disk.pump(source, name="test")
     # Not waiting for the first write of a pair: the second kick meets the pump in whatever state it then is.
     for index in range(0, 400, 2):
         for turn in (0, 1):
@@ -109,8 +109,8 @@ async def test_a_pump_loses_no_kick_that_comes_as_it_falls_asleep(place) -> None
 
 async def test_a_pump_started_with_work_waiting_needs_no_second_kick(place) -> None:
     file = await place.file("f", block(b"-"), durable=True)
-    source = Source()
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source = Source(place.disk)
+    pump = place.disk.pump(source, name="test")
     source.put(file, 0, block(b"x"), "first")
     for _ in range(5):
         pump.kick()
@@ -122,8 +122,8 @@ async def test_a_pump_started_with_work_waiting_needs_no_second_kick(place) -> N
 
 async def test_closing_a_pump_finishes_what_was_taken_and_takes_nothing_more(place) -> None:
     file = await place.file("f", block(b"-", 500), durable=True)
-    source = Source()
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source = Source(place.disk)
+    pump = place.disk.pump(source, name="test")
     for index in range(500):
         source.put(file, index * BLOCK_BYTES, block(b"x"), index)
     pump.kick()
@@ -139,8 +139,8 @@ async def test_closing_a_pump_finishes_what_was_taken_and_takes_nothing_more(pla
 
 
 async def test_an_idle_pump_closes_at_once_and_may_be_closed_again(place) -> None:
-    source = Source()
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source = Source(place.disk)
+    pump = place.disk.pump(source, name="test")
     await pump.close()
     await pump.close()
     assert source.taken == []
@@ -150,11 +150,11 @@ async def test_a_pump_stops_for_good_at_the_first_failure(place) -> None:
     file = await place.file("f", block(b"-", 4), durable=True)
     closed = await place.file("closed", block(b"-"), durable=True)
     await closed.close()
-    source = Source()
+    source = Source(place.disk)
     source.put(file, 0, block(b"a"), "good")
     source.put(closed, 0, block(b"b"), "bad")
     source.put(file, BLOCK_BYTES, block(b"c"), "never")
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    pump = place.disk.pump(source, name="test")
     pump.kick()
     await source.until(failed=1)
     pump.kick()
@@ -168,9 +168,9 @@ async def test_a_pump_stops_for_good_at_the_first_failure(place) -> None:
 
 
 async def test_two_pumps_of_one_disk_do_not_mix(place) -> None:
-    sources = [Source(), Source()]
+    sources = [Source(place.disk), Source(place.disk)]
     files = [await place.file(name, block(b"-", 20), durable=True) for name in ("f", "g")]
-    pumps = [place.disk.pump(source, name=f"test-{n}", buffer_bytes=BLOCK_BYTES) for n, source in enumerate(sources)]
+    pumps = [place.disk.pump(source, name=f"test-{n}") for n, source in enumerate(sources)]
     for index in range(20):
         for source, file, letter in zip(sources, files, (b"f", b"g"), strict=True):
             source.put(file, index * BLOCK_BYTES, block(letter), index)
@@ -187,8 +187,8 @@ async def test_two_pumps_of_one_disk_do_not_mix(place) -> None:
 async def test_a_source_that_raises_hears_once_that_the_pump_has_stopped(place, method: str) -> None:
     """Nobody else would: a bookie whose journal's thread had ended would stay registered, and never ack again."""
     file = await place.file("f", block(b"-", 3), durable=True)
-    source = Source()
-    pump = place.disk.pump(source, name="test", buffer_bytes=BLOCK_BYTES)
+    source = Source(place.disk)
+    pump = place.disk.pump(source, name="test")
     source.put(file, 0, block(b"a"), "good")
     pump.kick()
     await source.until(finished=1)
@@ -206,3 +206,12 @@ async def test_a_source_that_raises_hears_once_that_the_pump_has_stopped(place, 
     assert isinstance(error, InvariantViolation)
     assert isinstance(error.__cause__, MemoryError)
     await file.close()
+
+
+async def test_a_buffer_is_zeroed_and_of_whole_blocks(place) -> None:
+    buffer = place.disk.buffer(3 * BLOCK_BYTES)
+    assert bytes(buffer) == bytes(3 * BLOCK_BYTES)
+    assert not buffer.readonly
+    for size in (0, -BLOCK_BYTES, BLOCK_BYTES + 1):
+        with pytest.raises(InvalidArgument, match=str(size)):
+            place.disk.buffer(size)
