@@ -5,8 +5,10 @@ before it. Whenever the device is free, the pump takes what has gathered, gives 
 writes it; the other buffer is then the open block. Records that find the open block full wait,
 and come in as soon as there is room.
 
-``take`` usually runs on the pump's own thread. A lock, held for some microseconds at most,
-keeps it and the event loop apart; the position alone is read without it, as one tuple.
+``take`` usually runs on the pump's own thread. A lock, held for no longer than copying takes,
+keeps it and the event loop apart. Two things are shared without it: the position, which is
+replaced as one tuple, and the deque of ready segments, by single operations that the interpreter
+makes atomic.
 """
 
 from __future__ import annotations
