@@ -5,7 +5,7 @@ matplotlib comes with the tools for development, not with the product, so it is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,13 +23,17 @@ RATES: Final = {
     "adds-64KiB": "adds\n64 KiB",
     "reads": "reads\n1 KiB",
 }
-LATENCIES: Final = {"alone": "one at a time", "half": "half of the\npeer's peak"}
+LATENCIES: Final = {"alone": "one at\na time", "half": "half of the\npeer's peak"}
+
+
+def compared(names: Collection[str], measurements: Sequence[Measurement]) -> list[Gate]:
+    """The gates on these workloads that compare both systems, as far as there are figures."""
+    return [gate for gate in GATES if gate.ratio and gate.workload in names and judge(gate, measurements).pairs]
 
 
 def draw(measurements: Sequence[Measurement], path: Path) -> bool:
     """Draw what was measured on both systems into ``path``; ``False`` where there is nothing, or no matplotlib."""
-    rates = [gate for gate in GATES if gate.workload in RATES and judge(gate, measurements).pairs]
-    latencies = [gate for gate in GATES if gate.workload in LATENCIES and judge(gate, measurements).pairs]
+    rates, latencies = compared(RATES, measurements), compared(LATENCIES, measurements)
     try:
         import matplotlib as mpl  # noqa: PLC0415
 
@@ -76,9 +80,12 @@ def _latencies(axes: Any, gates: Sequence[Gate], measurements: Sequence[Measurem
             axes.annotate(f"{value:.1f}", (at, value), ha="center", va="bottom", fontsize=8)
     names = [f"{LATENCIES[gate.workload]}\n{gate.what}" for gate in gates]
     axes.set_xticks(range(len(gates)), names, fontsize=8)
+    # One entry at a time and a loaded system lie two orders of magnitude apart.
+    axes.set_yscale("log")
+    axes.margins(y=0.2)
     if gates:
         axes.legend(frameon=False, fontsize=8)
-    _finish(axes, "latency of an add, ms")
+    _finish(axes, "latency of an add, ms (logarithmic)")
 
 
 def _finish(axes: Any, title: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.bench.gates import GATES, PEER, TALLYBOOK, Measurement
 from tallybook.bench.history import FILE_NAME, Results
-from tallybook.bench.plot import draw
+from tallybook.bench.plot import LATENCIES, RATES, compared, draw
 from tallybook.bench.report import number, render
 from tallybook.core.errors import InvalidArgument
 
@@ -65,6 +65,16 @@ def test_a_failed_run_is_shown_with_its_errors():
 
 def test_text_from_the_machine_does_not_break_its_table():
     assert "| processor | a / b |" in render(FACTS, [], plot=False)
+
+
+def test_the_plot_shows_what_compares_both_systems_and_nothing_else():
+    own = [
+        Measurement(1, system, workload, {name: 1.0 for name in ("entries_per_s", "p50_ms", "memory_over_budget_mib")})
+        for workload in ("adds-1KiB", "half")
+        for system in (PEER, TALLYBOOK)
+    ]
+    assert [gate.figure for gate in compared(RATES, own)] == ["entries_per_s"]
+    assert [gate.figure for gate in compared(LATENCIES, own)] == ["p50_ms"]
 
 
 def test_the_plot_is_shown_only_where_there_is_one():
