@@ -38,8 +38,8 @@ _INTRODUCTION: Final = """\
 # Benchmarks
 
 Tallybook and Apache BookKeeper 4.17.3 on one machine, under the same loads, in turns. This page is written by
-`make bench`; it holds whatever was measured, good or bad. [Where the time goes](performance.md) explains the figures, and
-why a gate is not met.
+`make bench`; it holds whatever was measured, good or bad. [Where the time goes](performance.md) explains the figures,
+and why a gate is not met.
 """
 
 _HOW: Final = """\

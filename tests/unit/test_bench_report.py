@@ -69,7 +69,7 @@ def test_text_from_the_machine_does_not_break_its_table():
 
 def test_the_plot_shows_what_compares_both_systems_and_nothing_else():
     own = [
-        Measurement(1, system, workload, {name: 1.0 for name in ("entries_per_s", "p50_ms", "memory_over_budget_mib")})
+        Measurement(1, system, workload, dict.fromkeys(("entries_per_s", "p50_ms", "memory_over_budget_mib"), 1.0))
         for workload in ("adds-1KiB", "half")
         for system in (PEER, TALLYBOOK)
     ]
