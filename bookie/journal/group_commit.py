@@ -106,11 +106,13 @@ class GroupCommit:
 
     def want_seal(self) -> None:
         """Ask for a seal behind the last block, unless more records come first. Kick the pump afterwards."""
-        self._seal_wanted = True
+        with self._lock:
+            self._seal_wanted = True
 
     def stop(self) -> None:
         """Hand out nothing more, and tell of nothing more."""
-        self._stopped = True
+        with self._lock:
+            self._stopped = True
 
     def oldest_since(self) -> float | None:
         """When the oldest record that is not durable was appended; ``None`` where there is none."""
@@ -132,7 +134,7 @@ class GroupCommit:
         with self._lock:
             if self._stopped:
                 return None
-            self._fill()  # seldom anything: only if the event loop had no turn since the last write was taken
+            self._fill()  # a block at most, where neither ``put`` nor ``done`` came since the last write was taken
             if self._open:
                 return self._take_records()
             if self._seal_wanted and not self._last_is_seal:
@@ -140,14 +142,14 @@ class GroupCommit:
             return None
 
     def _take_records(self) -> PlannedWrite | None:
-        limit = self._room_for(self._open.charges[0])
+        limit = self._room_for(self._open.first_charge_bytes)
         if not limit:
             return None
         block = self._next_block_opens()
         if block.end > limit:
             block.move_rest(limit, self._open)
         commit = Commit(
-            Mark(self.position.segment, self._next_block), block.on_durable, sum(block.charges), block.since_seconds
+            Mark(self.position.segment, self._next_block), block.on_durable, block.charge_bytes, block.since_seconds
         )
         self._commits.append(commit)
         return self._plan(block, commit)

@@ -260,8 +260,14 @@ class Journal:
         if size > self._max_body_bytes:
             raise InvalidArgument(f"a journal record of {size} bytes exceeds {self._max_body_bytes}")
         charge = charge_bytes(size)
-        self._source.put((header, body, charge, on_durable, self._clock.monotonic()))
-        # Second: what could not be queued does not count.
+        try:
+            self._source.put((header, body, charge, on_durable, self._clock.monotonic()))
+        except Exception as error:
+            # A defect. Whether the record will be written is not known, so nothing more may be promised. The caller
+            # hears of it first.
+            self._source.stop()
+            asyncio.get_running_loop().call_soon(self._fail, error)
+            raise
         self._queued_count += 1
         self._queued_bytes += charge
         self._pump.kick()

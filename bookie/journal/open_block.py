@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.core.batch import Buffer
 
@@ -22,17 +23,27 @@ A plain tuple, because one is made for every batch.
 """
 
 
+_END: Final = attrgetter("end")
+
+
+class _Held(NamedTuple):
+    """A record of the block."""
+
+    end: int
+    charge_bytes: int
+    on_durable: OnDurable
+    since_seconds: float
+
+
 class OpenBlock:
     """Fills ``buffer``, which it keeps for the next block and the one after.
 
     Attributes:
         end: bytes used so far, header included.
         body_crc: of all records so far.
-        on_durable: whom to call, one for each record.
-        charges: what each record may cost at worst, in bytes.
     """
 
-    __slots__ = ("_ends", "_since", "body_crc", "buffer", "charges", "end", "on_durable")
+    __slots__ = ("_records", "body_crc", "buffer", "end")
 
     def __init__(self, buffer: memoryview) -> None:
         self.buffer = buffer
@@ -42,14 +53,11 @@ class OpenBlock:
         """Begin anew."""
         self.end = BLOCK_HEADER_BYTES
         self.body_crc = 0
-        self.on_durable: list[OnDurable] = []
-        self._ends: list[int] = []
-        self.charges: list[int] = []
-        self._since: list[float] = []
+        self._records: list[_Held] = []
 
     def __len__(self) -> int:
         """Records so far."""
-        return len(self.on_durable)
+        return len(self._records)
 
     @property
     def body_bytes(self) -> int:
@@ -57,40 +65,50 @@ class OpenBlock:
         return self.end - BLOCK_HEADER_BYTES
 
     @property
+    def charge_bytes(self) -> int:
+        """What the records may cost at worst."""
+        return sum(record.charge_bytes for record in self._records)
+
+    @property
+    def first_charge_bytes(self) -> int:
+        """What the first record may cost at worst."""
+        return self._records[0].charge_bytes
+
+    @property
     def since_seconds(self) -> float:
         """When the first record was appended."""
-        return self._since[0]
+        return self._records[0].since_seconds
+
+    @property
+    def on_durable(self) -> list[OnDurable]:
+        """Whom to call, one for each record."""
+        return [record.on_durable for record in self._records]
 
     def fits(self, record: Queued) -> bool:
         """Whether there is room for one record more."""
         return self.end + RECORD_HEADER_BYTES + len(record[1]) <= len(self.buffer)
 
     def add(self, record: Queued) -> None:
-        """Copy one record in; it has to fit."""
-        header, body, charge, on_durable, since_seconds = record
+        """Copy one record in; it has to fit. If that fails, the block is as it was."""
+        header, body, charge_bytes, on_durable, since_seconds = record
         buffer, start = self.buffer, self.end
         body_start = start + RECORD_HEADER_BYTES
         end = body_start + len(body)
         buffer[start:body_start] = header
         buffer[body_start:end] = body
-        self.body_crc = add_to_crc(self.body_crc, buffer[start:end])
-        self.end = end
-        self.on_durable.append(on_durable)
-        self._ends.append(end)
-        self.charges.append(charge)
-        self._since.append(since_seconds)
+        body_crc = add_to_crc(self.body_crc, buffer[start:end])
+        self._records.append(_Held(end, charge_bytes, on_durable, since_seconds))
+        self.body_crc, self.end = body_crc, end
 
     def move_rest(self, limit: int, rest: OpenBlock) -> None:
         """Keep the records that end within ``limit`` bytes, at least one; ``rest``, which is empty, gets the others."""
-        keep = bisect_right(self._ends, limit)
-        cut = self._ends[keep - 1]
+        keep = bisect_right(self._records, limit, key=_END)
+        cut = self._records[keep - 1].end
         shift = cut - BLOCK_HEADER_BYTES
         rest.end = self.end - shift
         rest.buffer[BLOCK_HEADER_BYTES : rest.end] = self.buffer[cut : self.end]
-        rest.on_durable, self.on_durable = self.on_durable[keep:], self.on_durable[:keep]
-        rest.charges, self.charges = self.charges[keep:], self.charges[:keep]
-        rest._since, self._since = self._since[keep:], self._since[:keep]
-        rest._ends, self._ends = [end - shift for end in self._ends[keep:]], self._ends[:keep]
+        rest._records = [record._replace(end=record.end - shift) for record in self._records[keep:]]
+        self._records = self._records[:keep]
         self.end = cut
         for block in (self, rest):
             block.body_crc = add_to_crc(0, block.buffer[BLOCK_HEADER_BYTES : block.end])

@@ -97,7 +97,7 @@ class MalformedRecord(ValueError):
 
 
 def encode_record(record: Record) -> tuple[bytes, Buffer]:
-    """The header of ``record`` and its body, which is not copied: of a batch that happens once, into the block.
+    """The header of ``record`` and its body, which is not copied: of a batch that happens once, seldom twice.
 
     Raises:
         InvalidArgument: an id, a LAC or a verifier outside its domain.

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Final
 
 from tallybook.core.errors import InvariantViolation, RequestTimeout, StorageError
+from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk import PlannedWrite, WriteSource
 from tallybook.runtime.rng import Rng
 
@@ -72,6 +73,9 @@ class SimPump:
                 continue
             began, data = self._loop.time(), bytes(write.data)
             try:
+                if len(data) % BLOCK_BYTES or write.offset % BLOCK_BYTES:
+                    # A real device would refuse it, and with it all direct writes of the file.
+                    raise InvariantViolation(f"{self._task.get_name()}: {len(data)} bytes at {write.offset}")
                 await write.file.write(write.offset, [data])
                 if write.data != data:
                     # A device reads its memory at any moment of the write: what would be on it, nobody could say.

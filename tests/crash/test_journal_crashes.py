@@ -338,8 +338,9 @@ def fence_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     def append_others(self: Journal, record: Record, on_durable: Callable[[], None]) -> None:
         if isinstance(record, FenceRecord):
             # Answered when what came before is durable, as if it were itself.
-            told = self._source._open.on_durable.pop()
-            self._source._open.on_durable.append(lambda: (told(), on_durable()))
+            records = self._source._open._records
+            told = records[-1].on_durable
+            records[-1] = records[-1]._replace(on_durable=lambda: (told(), on_durable()))
         else:
             append(self, record, on_durable)
 

@@ -30,7 +30,8 @@ class Cluster:
 
     async def start(self) -> None:
         """Start all; return when all are ready."""
-        self.bookies = [self.start_bookie(self.root / name, name, self.metadata) for name in BOOKIES]
+        for name in BOOKIES:
+            self.bookies.append(self.start_bookie(self.root / name, name, self.metadata))
         async with asyncio.timeout(60):
             while not all(bookie.ready() for bookie in self.bookies):  # noqa: ASYNC110 (other processes set no event)
                 await asyncio.sleep(0.005)

@@ -1,10 +1,11 @@
-"""A journal that stops without an error of the device: its thread dies, or a write never returns. The node ends."""
+"""A journal that stops without an error of the device: a defect, or a write that never returns. The node ends."""
 
 import asyncio
 
 import pytest
 
 from tallybook.bookie.journal.group_commit import GroupCommit
+from tallybook.bookie.journal.open_block import OpenBlock
 from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.process import end_on_broken_invariants
@@ -19,14 +20,16 @@ async def started(world: World) -> DiskBookie:
     return node
 
 
-@pytest.mark.parametrize("method", ["take", "done"])
-def test_a_defect_in_the_journals_own_thread_ends_the_node(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+@pytest.mark.parametrize(("part", "method"), [(GroupCommit, "take"), (GroupCommit, "done"), (OpenBlock, "add")])
+def test_a_defect_where_records_become_blocks_ends_the_node(
+    monkeypatch: pytest.MonkeyPatch, part: type, method: str
+) -> None:
     def planted(*_: object) -> None:
         raise MemoryError("planted")
 
     async def scenario(world: World) -> None:
         node = await started(world)
-        monkeypatch.setattr(GroupCommit, method, planted)
+        monkeypatch.setattr(part, method, planted)
         answer = node.add(batch_of(1))
         assert (await asyncio.wait_for(answer, 10)).code != 0
         assert "planted" in node.failures[0]

@@ -111,6 +111,26 @@ def test_queue_and_age_count_what_is_not_durable() -> None:
     simulate(scenario)
 
 
+def test_what_finds_the_next_block_full_waits_its_turn_and_is_counted_like_the_rest() -> None:
+    async def scenario(bench: Bench) -> None:
+        journal = await bench.start()
+        bench.disk.fail("write", "segment", error=None, delay_seconds=5.0)
+        bench.append(1)
+        await bench.clock.sleep(1.0)
+        for number in range(2, 8):  # three blocks: one can be filled while the first is written
+            bench.append(number, 3000)
+        await bench.clock.sleep(2.0)
+        assert journal.oldest_queued_age_seconds() == pytest.approx(3.0)
+        while not bench.durable:
+            await bench.clock.sleep(0.0001)
+        assert journal.oldest_queued_age_seconds() == pytest.approx(4.0, abs=0.01)
+        assert await journal.drained(20.0)
+        assert (journal.queued_bytes, journal.oldest_queued_age_seconds()) == (0, 0.0)
+        await journal.close(clean=False)
+
+    simulate(scenario)
+
+
 # -- seals -----------------------------------------------------------------------------------------------------------
 
 

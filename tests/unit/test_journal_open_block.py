@@ -1,5 +1,8 @@
 """The block in the making: what is copied in as it comes is what the header vouches for, also after a cut."""
 
+from array import array
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,9 +63,9 @@ def read_back(block: OpenBlock) -> list[BatchRecord]:
 def told(block: OpenBlock, queued: list[Queued]) -> None:
     """The block tells those of these records, and counts what they cost."""
     assert block.on_durable == [one[3] for one in queued]
-    assert block.charges == [one[2] for one in queued]
+    assert block.charge_bytes == sum(one[2] for one in queued)
     if queued:
-        assert block.since_seconds == queued[0][4]
+        assert (block.first_charge_bytes, block.since_seconds) == (queued[0][2], queued[0][4])
 
 
 @given(SIZES)
@@ -74,6 +77,16 @@ def test_what_was_copied_in_is_what_is_read_back(sizes: list[int]) -> None:
     assert len(block) == block.body_bytes == block.body_crc == 0
     block.add(record(99, 5)[1])
     assert read_back(block) == [record(99, 5)[0]]
+
+
+@given(SIZES)
+def test_a_record_that_cannot_be_copied_leaves_the_block_as_it_was(sizes: list[int]) -> None:
+    block, records, queued = filled(sizes)
+    header, _, *rest = record(97, 2)[1]
+    with pytest.raises(ValueError, match="structures"):
+        block.add((header, memoryview(array("I", [1])), *rest))
+    told(block, queued)
+    assert read_back(block) == records
 
 
 @given(SIZES, st.integers(2, 4))

@@ -62,3 +62,31 @@ def test_threads_take_turns_unless_the_process_was_given_another_policy():
     assert turns_taken_from("SCHED_OTHER") == "True SCHED_BATCH"
     assert turns_taken_from("SCHED_BATCH") == "True SCHED_BATCH"
     assert turns_taken_from("SCHED_IDLE") == "False SCHED_IDLE"
+
+
+RUNNING = """
+import os, sys
+
+class WhenLoaded:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            print(os.environ.get("GRPC_EXPERIMENTS"))
+            sys.meta_path.remove(self)
+
+sys.meta_path.insert(0, WhenLoaded())
+import tallybook.bookie.server
+from tallybook.cli.running import run
+
+async def command():
+    print(getattr(os, "SCHED_BATCH", None) in (None, os.sched_getscheduler(0)))
+
+run(command())
+"""
+
+
+def test_commands_run_tuned_and_grpc_is_loaded_with_its_settings():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    output = subprocess.run(
+        [sys.executable, "-c", RUNNING], capture_output=True, text=True, check=True, timeout=60, env=kept
+    )
+    assert output.stdout.split() == ["-event_engine_client,-event_engine_listener", "True"]
