@@ -24,6 +24,7 @@ from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers, Workers
 
 NAME = "index"
+COPY_ATTEMPTS = 20
 SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
 
 
@@ -60,7 +61,16 @@ class RocksHome:
         """What a kill leaves: the files as they are."""
         self.copies += 1
         copy = self.root / f"copy-{self.copies}"
-        shutil.copytree(self.root / NAME, copy / NAME)
+        for attempt in range(COPY_ATTEMPTS):
+            try:
+                shutil.copytree(self.root / NAME, copy / NAME)
+            except shutil.Error:
+                # The database removed a file between the listing and the copy: a moment that no kill leaves behind.
+                shutil.rmtree(copy)
+                if attempt == COPY_ATTEMPTS - 1:
+                    raise
+            else:
+                break
         return RocksHome(copy, self.disk, self.workers)
 
     def lose(self) -> None:

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.bookie.journal.format import BLOCK_MAGIC, FLAG_SEAL, VERSION
+from tallybook.core.limits import MIB
+
 LINES = b"".join(b"line %d\n" % number for number in range(1_000))
 
 
@@ -15,6 +18,16 @@ def flip(file: Path, needle: bytes) -> None:
     file.write_bytes(data)
 
 
+def has_seal(journal: Path) -> bool:
+    """Whether a seal was written behind what a journal begins with."""
+    seal = BLOCK_MAGIC + bytes([VERSION, FLAG_SEAL])
+    for segment in journal.glob("segment-*"):
+        with segment.open("rb") as file:
+            if seal in file.read(MIB):
+                return True
+    return False
+
+
 @pytest.fixture(scope="module")
 def killed(cli, tmp_path_factory) -> tuple[Path, int]:
     """The data directory of a bookie that was killed before its first checkpoint, and its only ledger."""
@@ -22,6 +35,8 @@ def killed(cli, tmp_path_factory) -> tuple[Path, int]:
     with cli.up(data, "--set", "storage.flush_interval_ms=600000", bookies=1) as running:
         ledger = running("ledger", "create", "--ensemble", 1, "--json").json["ledger_id"]
         assert running("ledger", "append", ledger, "--close", stdin=LINES).code == 0
+        # Until then damage to its last block passes for a write that the crash cut off.
+        cli.wait_until(lambda: has_seal(data / "bookie-1" / "journal"), "the journal vouches for its last block")
         in_use = cli.run("journal", "verify", data / "bookie-1", "--json")
         assert (in_use.code, in_use.error["type"]) == (4, "DirectoryInUse")
         running.process.kill()
