@@ -9,6 +9,9 @@ CONFTEST = Path(__file__).resolve().parent.parent / "conftest.py"
 TESTS = """
 import asyncio, subprocess, sys, threading
 
+import grpc.aio
+
+channels = []
 stop = threading.Event()
 children = []
 
@@ -33,6 +36,17 @@ async def test_error_that_only_reached_the_loop():
     asyncio.get_running_loop().call_soon(lambda: [].pop())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+
+async def test_that_drops_what_grpc_waits_for():
+    channels.append(grpc.aio.insecure_channel("127.0.0.1:1"))
+    waiting = asyncio.ensure_future(channels[0].wait_for_state_change(channels[0].get_state()))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+
+async def test_during_which_grpc_hears_of_it_is_not_blamed():
+    grpc.aio.insecure_channel("127.0.0.1:1")
+    channels[0].get_state(try_to_connect=True)
+    await asyncio.sleep(0.2)
 
 def test_thread():
     threading.Thread(target=stop.wait, name="forgotten-thread").start()
@@ -63,6 +77,7 @@ def test_leaks_and_lost_errors_fail_the_test_that_made_them(pytester):
             "E*task forgotten-task: *",
             "*::test_error_that_only_reached_the_loop FAILED*",
             "E*IndexError(*",
+            "*::test_during_which_grpc_hears_of_it_is_not_blamed PASSED*",
             "*::test_thread ERROR*",
             "E*thread forgotten-thread",
             "*::test_of_an_earlier_thread_is_not_blamed PASSED*",
@@ -71,4 +86,4 @@ def test_leaks_and_lost_errors_fail_the_test_that_made_them(pytester):
             "*::test_of_an_earlier_process_is_not_blamed PASSED*",
         ]
     )
-    result.assert_outcomes(passed=7, failed=2, errors=3)
+    result.assert_outcomes(passed=9, failed=2, errors=3)
