@@ -11,6 +11,7 @@ from .crash import CrashFound, CrashReport, Promises, enumerate_crashes
 from .disk import SimDisk
 from .fates import CrashOptions
 from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
+from .gate import Gate, outside
 from .link import Link
 from .loop import Leak, SimLoop, Stuck, Unhandled
 from .net import SimNet, SimTransport
@@ -26,6 +27,7 @@ __all__ = [
     "DiskFault",
     "DiskState",
     "Effect",
+    "Gate",
     "Latency",
     "Leak",
     "Link",
@@ -41,6 +43,7 @@ __all__ = [
     "Unhandled",
     "World",
     "enumerate_crashes",
+    "outside",
     "run_once",
     "run_seed",
     "run_untraced",

@@ -70,10 +70,6 @@ Workload = Callable[[SimDisk, Promises], Awaitable[None]]
 Check = Callable[[SimDisk, tuple[object, ...]], Awaitable[None]]
 
 
-class CrashFound(AssertionError):
-    """Some crash states fail the check; the message names them, the first failure is the cause."""
-
-
 @dataclass(slots=True)
 class CrashReport:
     """What was tried.
@@ -83,6 +79,8 @@ class CrashReport:
         states: crash states made, equal ones counted again.
         checked: distinct pairs of disk and promises that were checked.
         doubles: of those, states of a second crash, during the check.
+        broken: of those, states in which a promise was not kept: the check raised AssertionError.
+        stuck: of those, states from which the check did not get so far: it raised anything else.
         failures: names of the states that failed.
     """
 
@@ -90,7 +88,17 @@ class CrashReport:
     states: int = 0
     checked: int = 0
     doubles: int = 0
+    broken: int = 0
+    stuck: int = 0
     failures: list[str] = field(default_factory=list)
+
+
+class CrashFound(AssertionError):
+    """Some crash states fail the check; the message names them, the first failure is the cause."""
+
+    def __init__(self, message: str, report: CrashReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +253,8 @@ class _Enumeration:
             names = "\n  ".join(f"only={name!r}" for name in self.report.failures)
             raise CrashFound(
                 f"{len(self.report.failures)} of {self.report.checked} crash states fail:\n  {names}\n"
-                f"the first one with {self._first_error!r}"
+                f"the first one with {self._first_error!r}",
+                self.report,
             ) from self._first_error
 
     def _states(self, point: _Point) -> Iterator[_State]:
@@ -272,6 +281,10 @@ class _Enumeration:
             self._run_check(disk, state.point.promises)
         except Exception as error:  # noqa: BLE001 - whatever a check raises is its verdict
             self.report.failures.append(state.name)
+            if isinstance(error, AssertionError):
+                self.report.broken += 1
+            else:
+                self.report.stuck += 1
             self._first_error = self._first_error or error
         return True
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from tallybook.runtime.rng import Rng
 
+from .gate import outside
+
 Callback = Callable[[], None]
 
 
@@ -22,6 +24,7 @@ class Link:
         self._held: list[Callback] = []
         self._blocked = False
         self._blocks = 0
+        self._context = outside()
         self.delay_seconds = delay_seconds
 
     @property
@@ -39,7 +42,7 @@ class Link:
         loop = asyncio.get_running_loop()
         low, high = self.delay_seconds
         when = max(loop.time() + low + (high - low) * self._rng.random(), not_before)
-        loop.call_at(when, self._arrived, callback)
+        loop.call_at(when, self._arrived, callback, context=self._context)
         return when
 
     def block(self) -> None:
@@ -52,7 +55,7 @@ class Link:
         self._blocked = False
         held, self._held = self._held, []
         for callback in held:
-            asyncio.get_running_loop().call_soon(callback)
+            asyncio.get_running_loop().call_soon(callback, context=self._context)
 
     def _arrived(self, callback: Callback) -> None:
         if self._blocked:

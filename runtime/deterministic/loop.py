@@ -22,6 +22,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from tallybook.runtime.rng import Rng
 
+from .gate import GatedQueue
+
 T = TypeVar("T")
 
 DAY_SECONDS: Final = 24 * 3600.0
@@ -87,6 +89,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self, *, deadline_seconds: float = DAY_SECONDS, shuffle: Rng | None = None) -> None:
         super().__init__()
+        self._ready = GatedQueue()
         self._virtual = _VirtualTime(self, deadline_seconds)
         self._selector = self._virtual
         self._clock_resolution = _CLOCK_RESOLUTION_SECONDS
@@ -98,6 +101,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._tasks_made = 0
         self._noted: list[tuple[float, tuple[object, ...]]] = []
         self._tail: deque[str] = deque(maxlen=KEPT_TRACE_LINES)
+        self.on_trace_line: Callable[[str], object] | None = None
+        """Told every line of the trace, sooner or later."""
         self.unhandled: list[Unhandled] = []
         self.set_exception_handler(SimLoop._remember_unhandled)
 
@@ -130,6 +135,8 @@ class SimLoop(asyncio.BaseEventLoop):
             line = f"{seconds:.9f} {' '.join(map(str, event))}"
             self._hash.update(f"{line}\n".encode())
             self._tail.append(line)
+            if self.on_trace_line is not None:
+                self.on_trace_line(line)
         self._noted.clear()
 
     def create_task(  # type: ignore[override]

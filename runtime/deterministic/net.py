@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import copy_context
 from typing import Final
 
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
@@ -236,6 +237,7 @@ class SimListener:
         self._address = address
         self._acceptor = acceptor
         self._serving: dict[asyncio.Task[None], SimStream] = {}
+        self._context = copy_context()  # handlers belong to the process that listens, not to the one that connects
         self.node = node
 
     @property
@@ -258,7 +260,9 @@ class SimListener:
     def accept(self, lane: Lane, stream: SimStream) -> None:
         """Serve one stream in a task of its own."""
         task = asyncio.get_running_loop().create_task(
-            self._serve(lane, stream), name=f"{self._address} {lane.value} from {stream.peer}"
+            self._serve(lane, stream),
+            name=f"{self._address} {lane.value} from {stream.peer}",
+            context=self._context.copy(),
         )
         self._serving[task] = stream
         task.add_done_callback(self._served)

@@ -17,6 +17,7 @@ from tallybook.core.errors import BookieUnavailable, check
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.transport import Lane
 
+from .gate import outside
 from .link import Link
 from .loop import SimLoop
 
@@ -217,7 +218,8 @@ class Connection:
         for pipe in self._pipes:
             pipe.lose(self.rng)
         for end, link in ((self.connector, self._links[1]), (self.acceptor, self._links[0])):
-            loop.call_later(unnoticed_seconds + link.delay_seconds[1] * 2 * self.rng.random(), end.fail, reason)
+            seconds = unnoticed_seconds + link.delay_seconds[1] * 2 * self.rng.random()
+            loop.call_later(seconds, end.fail, reason, context=outside())
 
     def dropped_by(self, end: SimStream) -> None:
         """One end is gone: the other learns of it over the network."""
