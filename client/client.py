@@ -33,9 +33,11 @@ from .background import client_tasks
 from .budget import ByteBudget
 from .placement import choose_ensemble
 from .ports import ClientWorld, Transition
+from .quarantine import Quarantine
 from .reader.handle import LedgerReader, ReaderContext
 from .reader.lac import highest_lac
 from .recovery.driver import RecoveryContext, recover_ledger
+from .spares import Spares
 from .writer.handle import LedgerWriter, WriterContext
 
 _log = logger("client")
@@ -62,6 +64,7 @@ class Client:
         self._budget = ByteBudget(self._settings.max_pending_bytes)
         self._tasks = client_tasks("client")
         self._writers: list[LedgerWriter] = []
+        self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
 
@@ -184,7 +187,14 @@ class Client:
         if digest is DigestType.HMAC_SHA256 and not password:
             raise InvalidArgument("an HMAC digest needs a password")
         salt = world.rng.token(SALT_BYTES) if password else b""
-        bookies = choose_ensemble(await world.membership.bookies(), quorum.ensemble, world.rng)
+        bookies = choose_ensemble(
+            await world.membership.bookies(),
+            quorum.ensemble,
+            world.rng,
+            write_quorum=quorum.write_quorum,
+            quarantined=self._quarantine.now(world.clock.monotonic()),
+            policy=self._settings.placement,
+        )
         metadata = LedgerMetadata(
             ledger_id=await world.store.next_ledger_id(),
             quorum=quorum,
@@ -201,7 +211,7 @@ class Client:
 
     def _writer(self, metadata: LedgerMetadata, password: bytes) -> LedgerWriter:
         world = self._world
-        context = WriterContext(world.connections, world.clock, self._tasks, self._settings, self._budget)
+        context = WriterContext(world.connections, self._spares, world.clock, self._tasks, self._settings, self._budget)
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
         writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing)
@@ -307,6 +317,18 @@ class Client:
 
     async def _update(self, ledger_id: int, transition: Transition) -> Versioned:
         return await self._updater.update(ledger_id, transition)
+
+    @property
+    def _spares(self) -> Spares:
+        world = self._world
+        return Spares(
+            world.membership,
+            world.connections,
+            world.clock,
+            world.rng,
+            self._quarantine,
+            self._settings.placement,
+        )
 
     @property
     def _updater(self) -> LedgerUpdater:

@@ -9,7 +9,7 @@ descriptions below. Sizes accept "64MiB" or plain bytes; durations are milliseco
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
@@ -30,6 +30,8 @@ Milliseconds = Annotated[int, Field(ge=0, le=86_400_000), _number]
 Wait = Annotated[int, Field(ge=1, le=86_400_000), _number]
 """Milliseconds without which a client would give up at once, or ask without a pause."""
 Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
+
+PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
 
 _ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
@@ -165,6 +167,16 @@ class ClientSettings(Settings):
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
     max_entry_bytes: Size = Field(_size(MAX_ENTRY_BYTES), description="Largest entry accepted.")
     add_timeout_ms: Wait = Field(10_000, description="Time without an ack after which a bookie has failed.")
+    away_timeout_ms: Wait = Field(
+        4_000,
+        description="Absence after which another bookie takes a member's place; a quarter of it where nothing can be "
+        "confirmed without that member.",
+    )
+    ensemble_change: bool = Field(True, description="Replace bookies that fail while a ledger is written.")
+    max_ensemble_changes: Count = Field(1_000, description="Changes of one ledger's ensemble before its writer fails.")
+    delay_ensemble_change: bool = Field(
+        False, description="Replace nobody while the members that serve can still confirm every entry."
+    )
     request_timeout_ms: Wait = Field(5_000, description="Deadline of one read, fence or LAC request.")
     connect_timeout_ms: Wait = Field(3_000, description="Deadline of opening a connection to a bookie.")
     reconnect_ms: Wait = Field(500, description="Pause between attempts to reach a lost bookie.")
@@ -172,6 +184,14 @@ class ClientSettings(Settings):
     explicit_lac_ms: Wait = Field(100, description="Silence after which the LAC is sent on its own.")
     read_bytes: Room = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
     tail_wait_ms: Wait = Field(5_000, description="Longest long poll for new entries.")
+    placement: PlacementPolicy = Field(
+        "rack_aware", description="How bookies are chosen: spread over racks (`rack_aware`) or regardless (`random`)."
+    )
+    quarantine_ms: Milliseconds = Field(
+        60_000,
+        description="How long new ensembles avoid a bookie that failed; doubled, up to 30 min, if it fails again; "
+        "0 is not at all.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

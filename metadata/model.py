@@ -1,6 +1,8 @@
 """The metadata of a ledger: a frozen value, and the only ways to change it.
 
-    create -> OPEN --- close ---------------------> CLOSED
+                .--- change_ensemble
+                v   |
+    create -> OPEN -+- close ---------------------> CLOSED
                 |                                     ^
                 `--- begin_recovery -> IN_RECOVERY ---' close
 
@@ -207,6 +209,40 @@ def close(
         fragments=kept,
         missed=_settled(metadata.missed if missed is None else missed, last_entry_id),
     )
+
+
+def change_ensemble(
+    metadata: LedgerMetadata, known: Fragment, first_entry_id: int, bookies: Sequence[str]
+) -> LedgerMetadata:
+    """Give the entries of an open ledger from ``first_entry_id`` on to another ensemble.
+
+    The last fragment is replaced if it starts there, or else another one is appended. ``known`` is the last fragment
+    as the writer, who alone may change it, knows it; older fragments stay as they are, whoever edited them. Applying
+    the same change again changes nothing.
+
+    Raises:
+        LedgerClosed: the ledger is closed.
+        LedgerFenced: it is being recovered, or its last fragment is not the writer's any more.
+        InvalidArgument: the fragment would start before the last one, or names not as many different bookies as it
+            has to.
+    """
+    if metadata.closed:
+        raise LedgerClosed(f"ledger {metadata.ledger_id} is closed at entry {metadata.last_entry_id}")
+    if metadata.state is LedgerState.IN_RECOVERY:
+        raise LedgerFenced(f"ledger {metadata.ledger_id} is being recovered")
+    wanted = Fragment(first_entry_id, tuple(bookies))
+    if metadata.last_fragment == wanted:
+        return metadata
+    if metadata.last_fragment != known:
+        raise LedgerFenced(f"ledger {metadata.ledger_id}: another client changed its last fragment")
+    kept = metadata.fragments[:-1] if known.first_entry_id == first_entry_id else metadata.fragments
+    return replace(metadata, fragments=(*kept, wanted))
+
+
+def of_members(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
+    """Those of ``missed`` whose bookies are still in an ensemble: a repair may have replaced the others meanwhile."""
+    members = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+    return tuple(entry for entry in missed if entry.bookie_id in members)
 
 
 def _merged(missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:

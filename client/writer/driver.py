@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tallybook.core.answers import AddAnswer
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import OK_CODE, LedgerFenced, PeerError, TallybookError
-from tallybook.metadata.model import LedgerMetadata, LedgerState, record_missed
+from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -23,19 +23,23 @@ from tallybook.runtime.tasks import Tasks
 from ..background import defect_of
 from ..bookie_port import BookieConnection
 from ..ports import Connections, UpdateLedger
-from .machine import (
+from ..spares import Spares
+from .actions import (
     Action,
     Confirmed,
     Died,
-    Member,
     MissedChanged,
     Reconnect,
     Rejoin,
     Released,
+    Replaced,
+    ReplacementWanted,
     Send,
     SendLater,
-    WriterMachine,
 )
+from .machine import WriterMachine
+from .members import Member
+from .replacing import Replacing
 
 
 class WriterEvents(Protocol):
@@ -47,6 +51,9 @@ class WriterEvents(Protocol):
     def released(self, size: int) -> None:
         """So many bytes of batches are no longer held."""
 
+    def ensemble_changed(self, metadata: LedgerMetadata) -> None:
+        """The metadata store has confirmed another ensemble."""
+
     def died(self, error: TallybookError) -> None:
         """Nothing more will be confirmed."""
 
@@ -56,8 +63,9 @@ _log = logger("client.writer")
 
 @dataclass(slots=True)
 class _Link:
-    """The connection to one position of the ensemble."""
+    """The connection to the bookie that holds one position of the ensemble."""
 
+    position: int
     bookie_id: str
     connection: BookieConnection | None = None
     directory_uuid: str = ""
@@ -84,8 +92,8 @@ class WriterDriver:
     def __init__(
         self,
         machine: WriterMachine,
-        bookies: Sequence[str],
         connections: Connections,
+        spares: Spares,
         key: bytes,
         update: UpdateLedger,
         events: WriterEvents,
@@ -94,7 +102,7 @@ class WriterDriver:
         settings: ClientSettings,
     ) -> None:
         self.machine = machine
-        self._links = [_Link(bookie) for bookie in bookies]
+        self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
         self._key = key
         self._update = update
@@ -109,11 +117,20 @@ class WriterDriver:
         self._record_again_at = float("-inf")
         self._quiet_since = clock.monotonic()
         self._lac_sent = machine.lac
+        self._replacing = Replacing(
+            machine,
+            spares,
+            update,
+            clock,
+            perform=self._perform,
+            learned=events.ensemble_changed,
+            spawn=self._spawn,
+        )
 
     def start(self) -> None:
         """Begin to connect to every bookie of the ensemble."""
-        for position in range(len(self._links)):
-            self._reconnect(position)
+        for link in self._links:
+            self._reconnect(link)
         self._spawn(self._watch(), "timer")
 
     def submit(self, first: int, last: int, payload_bytes: int, batch: bytes) -> None:
@@ -140,10 +157,12 @@ class WriterDriver:
     def stop(self) -> None:
         """End background work; connections stay with the pool they came from."""
         self._stopped.set()
+        self._replacing.stop()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.spawn(work, name=f"writer-{self.machine.ledger_id}-{name}")
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A writer whose timers or connections died of a defect must not look alive."""
@@ -165,14 +184,18 @@ class WriterDriver:
                 case SendLater():
                     self._send_later(action)
                 case Reconnect():
-                    self._reconnect(action.position, breaking=action.breaking)
+                    self._reconnect(self._links[action.position], breaking=action.breaking)
                 case Rejoin():
                     link = self._links[action.position]
                     link.refusals += 1
                     link.refused_at = self._clock.monotonic()
-                    self._reconnect(action.position)
+                    self._reconnect(link)
                 case MissedChanged():
                     self._missed_stale = True
+                case ReplacementWanted():
+                    self._replacing.look()
+                case Replaced():
+                    self._relink(action.positions)
                 case Died():
                     self._events.died(action.error)
         if actions:
@@ -181,16 +204,16 @@ class WriterDriver:
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
         if link.connection is not None:
-            link.connection.add(action.batch, self._key, partial(self._answered, action.position, link.generation))
+            link.connection.add(action.batch, self._key, partial(self._answered, link, link.generation))
 
-    def _answered(self, position: int, generation: int, answer: AddAnswer) -> None:
+    def _answered(self, link: _Link, generation: int, answer: AddAnswer) -> None:
         if answer.code == OK_CODE:
-            self._links[position].refusals = 0
-            self._perform(self.machine.acked(position, answer.first_entry_id))
-        elif generation == self._links[position].generation:
+            link.refusals = 0
+            self._perform(self.machine.acked(link.position, answer.first_entry_id, link.bookie_id))
+        elif generation == link.generation and self._current(link):
             now = self._clock.monotonic()
             first, code = answer.first_entry_id, answer.code
-            self._perform(self.machine.refused(position, first, code, answer.retry_after_ms, now))
+            self._perform(self.machine.refused(link.position, first, code, answer.retry_after_ms, now))
 
     def _send_later(self, action: SendLater) -> None:
         async def resend() -> None:
@@ -202,8 +225,17 @@ class WriterDriver:
 
     # -- connections ------------------------------------------------------------------
 
-    def _reconnect(self, position: int, *, breaking: bool = False) -> None:
-        link = self._links[position]
+    def _current(self, link: _Link) -> bool:
+        """Whether its bookie still holds the position."""
+        return self._links[link.position] is link
+
+    def _relink(self, positions: Sequence[int]) -> None:
+        """Other bookies hold these positions now. What those before them still answer concerns nobody."""
+        for at in positions:
+            self._links[at] = _Link(at, self.machine.fragment.bookies[at])
+            self._reconnect(self._links[at])
+
+    def _reconnect(self, link: _Link, *, breaking: bool = False) -> None:
         given_up, link.connection = link.connection, None
         link.generation += 1
         if breaking and given_up is not None:
@@ -211,18 +243,17 @@ class WriterDriver:
             given_up.abort()
         if not link.connecting and not self._stopped.is_set():
             link.connecting = True
-            self._spawn(self._connect(position), f"connect-{position}")
+            self._spawn(self._connect(link), f"connect-{link.position}")
 
-    async def _connect(self, position: int) -> None:
-        """Try until the position is connected, gone, or the writer stops."""
-        link = self._links[position]
+    async def _connect(self, link: _Link) -> None:
+        """Try until the position is connected, gone or somebody else's, or the writer stops."""
         pause_s = self._settings.reconnect_ms / 1000
         try:
             # A bookie that lets us in and then refuses must not be asked in a tight loop.
             # The connection may be old, so its age alone is no pause.
             opened_again_at = max(link.opened_at, link.refused_at) + self._patience_s(link.refusals)
             await self._clock.sleep(max(0.0, opened_again_at - self._clock.monotonic()))
-            while not self._stopped.is_set() and self.machine.error is None:
+            while not self._stopped.is_set() and self.machine.error is None and self._current(link):
                 try:
                     connection = await self._connections.get(link.bookie_id)
                 except TallybookError as error:
@@ -231,7 +262,8 @@ class WriterDriver:
                         _log.warning("bookie refuses this client", bookie=link.bookie_id, reason=error.message)
                     await self._clock.sleep(pause_s)
                     continue
-                self._connected(position, connection)
+                if self._current(link):
+                    self._connected(link, connection)
                 return
         finally:
             link.connecting = False
@@ -241,15 +273,14 @@ class WriterDriver:
         shortest_s = self._settings.reconnect_ms / 1000
         return max(shortest_s, min(shortest_s * 2.0 ** min(refusals, 16), self._settings.add_timeout_ms / 1000))
 
-    def _connected(self, position: int, connection: BookieConnection) -> None:
-        link = self._links[position]
+    def _connected(self, link: _Link, connection: BookieConnection) -> None:
         uuid = connection.incarnation.directory_uuid
         now = self._clock.monotonic()
         if link.directory_uuid not in ("", uuid):
-            self._perform(self.machine.replaced(position))
+            self._perform(self.machine.gone(link.position))
             return
         link.directory_uuid, link.connection, link.opened_at = uuid, connection, now
-        self._perform(self.machine.connected(position, now))
+        self._perform(self.machine.connected(link.position, now))
 
     # -- timers -----------------------------------------------------------------------
 
@@ -299,4 +330,4 @@ class WriterDriver:
     def _with_missed(self, metadata: LedgerMetadata) -> LedgerMetadata:
         if metadata.state is not LedgerState.OPEN:
             raise LedgerFenced(f"ledger {metadata.ledger_id} was recovered by another client")
-        return record_missed(metadata, self.machine.missed())
+        return record_missed(metadata, of_members(metadata, self.machine.missed()))

@@ -29,15 +29,16 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
-from tallybook.metadata.model import LedgerMetadata, LedgerState, close
+from tallybook.metadata.model import LedgerMetadata, LedgerState, close, of_members
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
 from ..budget import ByteBudget
 from ..ports import Connections, UpdateLedger
+from ..spares import Spares
 from .accumulator import Accumulator
 from .driver import WriterDriver
-from .machine import WriterMachine
+from .machine import WriterMachine, WriterRules
 from .pending import AppendGroup, PendingAppend
 
 
@@ -46,6 +47,7 @@ class WriterContext:
     """What a handle shares with its client."""
 
     connections: Connections
+    spares: Spares
     clock: Clock
     tasks: Tasks
     settings: ClientSettings
@@ -83,18 +85,16 @@ class LedgerWriter:
         self._closed: LedgerMetadata | None = None
         self._flush_scheduled = False
         self._idle = asyncio.Event()
-        bookies = metadata.last_fragment.bookies
         machine = WriterMachine(
             metadata.ledger_id,
             metadata.quorum,
-            bookies,
-            add_timeout_s=settings.add_timeout_ms / 1000,
-            lag_limit_bytes=settings.max_pending_bytes // 2,
+            metadata.last_fragment.bookies,
+            _rules(settings),
             now=context.clock.monotonic(),
         )
         self._machine = machine
         self._driver = WriterDriver(
-            machine, bookies, context.connections, key, update, self, context.clock, context.tasks, settings
+            machine, context.connections, context.spares, key, update, self, context.clock, context.tasks, settings
         )
         self._driver.start()
 
@@ -111,11 +111,11 @@ class LedgerWriter:
     @property
     def length(self) -> int:
         """Payload bytes of all confirmed entries."""
-        return self._machine.confirmed_length
+        return self._machine.lac_length
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata: as closed, or as it was when the handle was made."""
+        """The ledger's metadata: as closed, or as of the last change of its ensemble."""
         return self._closed or self._metadata
 
     @property
@@ -254,6 +254,10 @@ class LedgerWriter:
         if not self._groups and not self._accumulator:
             self._idle.set()
 
+    def ensemble_changed(self, metadata: LedgerMetadata) -> None:
+        """Remember what the metadata are now."""
+        self._metadata = metadata
+
     def released(self, size: int) -> None:
         """Give bytes back to the client's budget."""
         self._budget.give(size)
@@ -306,12 +310,13 @@ class LedgerWriter:
             raise RequestTimeout(f"ledger {self.id}: appends still pending after {timeout_s:.0f} s") from None
 
     def _end(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        last, length = self._machine.lac, self._machine.confirmed_length
+        last, length = self._machine.lac, self._machine.lac_length
         if metadata.state is LedgerState.IN_RECOVERY:
             raise LedgerFenced(f"ledger {self.id} is being recovered by another client")
         if metadata.closed and (metadata.last_entry_id, metadata.length) != (last, length):
             raise LedgerFenced(f"ledger {self.id} was closed by another client at entry {metadata.last_entry_id}")
-        return close(metadata, last, length if last != NO_ENTRY else 0, missed=self._machine.missed())
+        missed = of_members(metadata, self._machine.missed())
+        return close(metadata, last, length if last != NO_ENTRY else 0, missed=missed)
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for a recovery to end."""
@@ -329,3 +334,13 @@ class LedgerWriter:
             await self.close()
         else:
             self.abandon()
+
+
+def _rules(settings: ClientSettings) -> WriterRules:
+    return WriterRules(
+        add_timeout_s=settings.add_timeout_ms / 1000,
+        away_timeout_s=settings.away_timeout_ms / 1000,
+        lag_limit_bytes=settings.max_pending_bytes // 2,
+        max_changes=settings.max_ensemble_changes if settings.ensemble_change else 0,
+        delay_changes=settings.delay_ensemble_change,
+    )

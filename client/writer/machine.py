@@ -10,22 +10,23 @@ A batch lives here from its first send until nobody needs it::
     submitted --Qa acks, head of the queue--> confirmed --all live members acked--> retired
 
 Confirmation is strictly in order: it never passes a gap. Confirmed batches are *retained* for
-members that have not acked them yet, so that a short absence leaves no hole. A member is
+members that have not acked them yet, so that a short absence leaves no hole (``members`` says
+how a member may stand).
 
-    UP     connected: new batches are sent to it
-    DOWN   connection lost a short while ago: batches are retained for it
-    LOST   away too long, or too far behind: nothing is retained for it; what it misses is recorded
-    GONE   another bookie answered at its place: it never comes back
+A member that failed is replaced where another bookie is to be had: the *ensemble change*::
 
-A member that returns from DOWN or LOST gets every batch held here that it has not acked.
+    wanted --begin_change--> being written to the metadata --changed--> acks of those replaced dropped,
+                             (nothing is confirmed meanwhile)            unconfirmed batches sent to the new ones
+
+The new fragment starts right after the LAC, so every unconfirmed batch belongs to it and none of
+the confirmed ones does. There is one change at a time; who fails meanwhile is in the next one.
+Without a replacement the writer goes on while an ack quorum of every write set is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TypeAlias
 
 from tallybook.core.errors import (
     BookieUnavailable,
@@ -44,7 +45,23 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import MissedRange
+from tallybook.metadata.model import Fragment, MissedRange
+
+from .actions import (
+    Action,
+    ChangeEnsemble,
+    Confirmed,
+    Died,
+    MissedChanged,
+    Reconnect,
+    Rejoin,
+    Released,
+    Replaced,
+    ReplacementWanted,
+    Send,
+    SendLater,
+)
+from .members import Member, Missed, Position
 
 FATAL_CODES = frozenset(error.wire_code for error in (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, Conflict))
 """Answers after which no bookie may be asked again: the ledger is not ours to write."""
@@ -52,83 +69,8 @@ FATAL_CODES = frozenset(error.wire_code for error in (LedgerFenced, LedgerClosed
 CONNECTION_CODES = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))
 """Answers that say the connection failed: the bookie may be back in a moment."""
 
-MAX_MISSED_RANGES = 64
-"""Ranges recorded for one member; beyond it the last one is stretched."""
-
-
-class Member(Enum):
-    """How a position of the ensemble stands (see the module's text)."""
-
-    UP = "up"
-    DOWN = "down"
-    LOST = "lost"
-    GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a batch to a position now."""
-
-    position: int
-    first_entry_id: int
-    batch: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SendLater:
-    """Call ``resend`` for this batch after a pause: the bookie is busy."""
-
-    position: int
-    first_entry_id: int
-    delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """Every entry up to ``last_entry_id`` is confirmed; tell the callers."""
-
-    last_entry_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """``size`` bytes of batches are no longer held."""
-
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reconnect:
-    """Use the connection to a position no more, and keep trying to get a new one.
-
-    ``breaking``: the bookie does not keep up, so the old one is to be broken, with all that is queued on it. Others
-    who share it have to open another, too.
-    """
-
-    position: int
-    breaking: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """The bookie refuses adds: send it nothing, and call ``connected`` after a pause. Its connection is in order."""
-
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class MissedChanged:
-    """``missed()`` reads differently: write it to the metadata when convenient."""
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """The handle is dead: every unconfirmed append fails with ``error``."""
-
-    error: TallybookError
-
-
-Action: TypeAlias = Send | SendLater | Confirmed | Released | Reconnect | Rejoin | MissedChanged | Died
+_URGENT_SHARE = 4
+"""A member without whom nothing can be confirmed is replaced so many times sooner."""
 
 
 @dataclass(slots=True)
@@ -148,61 +90,72 @@ class _Batch:
     confirmed: bool = False
 
 
-@dataclass(slots=True)
-class _Position:
-    """One position of the ensemble."""
+@dataclass(frozen=True, slots=True)
+class WriterRules:
+    """What a writer may decide by itself.
 
-    bookie_id: str
-    state: Member = Member.DOWN
-    away_since: float = 0.0
-    """When it was last known to serve: connecting again proves nothing until it acks."""
-    serving: bool = False
-    """Whether it has acked since it connected, or owed nothing then."""
-    busy_since: float | None = None
-    lag_bytes: int = 0
-    missed: list[tuple[int, int]] = field(default_factory=list)
-    missing: bool = False
-    """Whether the last range of ``missed`` is still growing."""
+    Attributes:
+        add_timeout_s: how long a member may owe an ack, or stay away, before it is lost.
+        away_timeout_s: how long it may stay away before another bookie is looked for; a quarter of it where no ack
+            quorum can form without it.
+        lag_limit_bytes: how many confirmed bytes are retained for one member.
+        max_changes: how often the ensemble may change before the handle fails; 0: it never changes.
+        delay_changes: leave the ensemble alone while the members that serve can form every ack quorum.
+        deferred: bookies ack before the entries are durable; the LAC moves only by ``forced``.
+    """
 
-    @property
-    def retained_for(self) -> bool:
-        """Whether confirmed batches are kept for it."""
-        return self.state in (Member.UP, Member.DOWN)
+    add_timeout_s: float
+    away_timeout_s: float
+    lag_limit_bytes: int
+    max_changes: int = 0
+    delay_changes: bool = False
+    deferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """An ensemble change that is being written to the metadata."""
+
+    wanted: Fragment
+    positions: tuple[int, ...]
 
 
 class WriterMachine:
-    """The writing of one ledger with one ensemble.
+    """The writing of one ledger.
 
     Args:
         ledger_id: for messages.
         quorum: replication of the ledger.
-        bookies: bookie id of every position.
-        add_timeout_s: how long a member may owe an ack, or stay away, before it is lost.
-        lag_limit_bytes: how many confirmed bytes are retained for one member.
+        bookies: bookie id of every position of the first fragment.
+        rules: timeouts and limits.
+
+    Attributes:
+        confirmed: highest entry id that callers were told of, -1 for none.
+        lac: the last add confirmed: the same, or what was forced where bookies ack before entries are durable.
+        confirmed_length, lac_length: payload bytes up to each of them.
+        fragment: the last fragment, as the metadata store confirmed it.
+        changes: how often the ensemble has changed.
     """
 
     def __init__(
-        self,
-        ledger_id: int,
-        quorum: Quorum,
-        bookies: Sequence[str],
-        *,
-        add_timeout_s: float,
-        lag_limit_bytes: int,
-        now: float,
+        self, ledger_id: int, quorum: Quorum, bookies: Sequence[str], rules: WriterRules, *, now: float
     ) -> None:
         check(len(bookies) == quorum.ensemble, f"ledger {ledger_id}: {len(bookies)} bookies for {quorum}")
         self.ledger_id = ledger_id
         self.quorum = quorum
-        self.lac = NO_ENTRY
-        self.confirmed_length = 0
+        self.confirmed = self.lac = NO_ENTRY
+        self.confirmed_length = self.lac_length = 0
+        self.fragment = Fragment(0, tuple(bookies))
+        self.changes = 0
         self.error: TallybookError | None = None
-        self._positions = [_Position(bookie, away_since=now) for bookie in bookies]
+        self._rules = rules
+        self._positions = [Position(bookie, away_since=now) for bookie in bookies]
+        self._departed: dict[str, Missed] = {}
+        """What bookies missed in fragments that they are, or were, replaced after."""
+        self._change: _Change | None = None
         # In order of entry id; ``_unconfirmed`` is the tail of it that is not confirmed.
         self._batches: dict[int, _Batch] = {}
         self._unconfirmed: dict[int, _Batch] = {}
-        self._add_timeout_s = add_timeout_s
-        self._lag_limit_bytes = lag_limit_bytes
 
     # -- what the driver asks ---------------------------------------------------------
 
@@ -220,14 +173,31 @@ class WriterMachine:
         """How a position stands."""
         return self._positions[position].state
 
+    def bookie_of(self, position: int) -> str:
+        """Who holds a position."""
+        return self._positions[position].bookie_id
+
     def missed(self) -> tuple[MissedRange, ...]:
-        """What each member lacks, as recorded in the metadata. An open end is ``None``."""
-        ranges = []
-        for position in self._positions:
-            for index, (first, last) in enumerate(position.missed):
-                growing = position.missing and index == len(position.missed) - 1
-                ranges.append(MissedRange(position.bookie_id, first, None if growing else last))
-        return tuple(ranges)
+        """What each bookie lacks, as recorded in the metadata. An open end is ``None``."""
+        ranges = [entry for bookie_id, missed in self._departed.items() for entry in missed.of(bookie_id)]
+        return (*ranges, *(entry for member in self._positions for entry in member.missed.of(member.bookie_id)))
+
+    @property
+    def changing(self) -> bool:
+        """Whether an ensemble change is being written to the metadata."""
+        return self._change is not None
+
+    def wanted(self, now: float) -> tuple[int, ...]:
+        """Positions whose bookies have failed, for others to take. None while a change is under way."""
+        rules = self._rules
+        if not self._may_change:
+            return ()
+        present = [at for at, member in enumerate(self._positions) if member.state is Member.UP]
+        enough = self.quorum.writable(present)
+        patience_s = rules.away_timeout_s if enough else rules.away_timeout_s / _URGENT_SHARE
+        if enough and rules.delay_changes:
+            return ()
+        return tuple(at for at, member in enumerate(self._positions) if _failed(member, now, patience_s))
 
     # -- events -----------------------------------------------------------------------
 
@@ -268,7 +238,7 @@ class WriterMachine:
             batch.sent_at.pop(position, None)
         return [Reconnect(position)]
 
-    def replaced(self, position: int) -> list[Action]:
+    def gone(self, position: int) -> list[Action]:
         """Another bookie, with other directories, answers at this position's address.
 
         Whatever the one before it held is lost, so none of its acks counts any more.
@@ -283,22 +253,23 @@ class WriterMachine:
             if batch.confirmed and self._owes(position, batch):
                 batch.skipped.add(position)
                 self._retire_if_done(batch, actions)
-        if self.lac != NO_ENTRY:
-            member.missed, member.missing = [(0, self.lac)], True
+        if self.confirmed != NO_ENTRY:
+            member.missed = Missed([(0, self.confirmed)], growing=True)
             if self.error is None:
                 actions.append(MissedChanged())
+        self._want_another(actions)
         return actions
 
-    def acked(self, position: int, first: int) -> list[Action]:
-        """The bookie of ``position`` holds the batch durably."""
+    def acked(self, position: int, first: int, bookie_id: str) -> list[Action]:
+        """A bookie holds the batch durably. That counts for ``position`` only while it holds that position."""
         member = self._positions[position]
-        if member.state is Member.GONE:
+        if member.state is Member.GONE or member.bookie_id != bookie_id:
             return []
         actions: list[Action] = []
         member.busy_since, member.serving = None, member.state is Member.UP
-        if member.missing and member.state is Member.UP:
+        if member.missed.growing and member.state is Member.UP:
             # It is back: what it missed ends here.
-            member.missing = False
+            member.missed.growing = False
             actions.append(MissedChanged())
         batch = self._batches.get(first)
         if batch is None or position in batch.acked or position not in batch.write_set:
@@ -312,6 +283,12 @@ class WriterMachine:
         elif len(batch.acked) >= self.quorum.ack_quorum:
             self._confirm_head(actions)
         return actions
+
+    def forced(self, through: int, length: int) -> list[Action]:
+        """Every bookie made durable what it had acked: the LAC is ``through``, with so many payload bytes before."""
+        if self.error is None and through > self.lac:
+            self.lac, self.lac_length = through, length
+        return []
 
     def refused(self, position: int, first: int, code: int, retry_after_ms: int, now: float) -> list[Action]:
         """The bookie of ``position`` did not take the batch, for the reason ``code``."""
@@ -351,7 +328,7 @@ class WriterMachine:
             return []
         actions: list[Action] = []
         for index, member in enumerate(self._positions):
-            if member.state is Member.DOWN and now - member.away_since >= self._add_timeout_s:
+            if member.state is Member.DOWN and now - member.away_since >= self._rules.add_timeout_s:
                 actions += self._lose(index)
             elif member.state is Member.UP and self._overdue(index, now):
                 actions += self._lose(index)
@@ -359,7 +336,75 @@ class WriterMachine:
             elif member.state is Member.UP and self._busy_for_too_long(index, member, now):
                 actions += self._lose(index)
                 actions.append(Rejoin(index))
+        if self.wanted(now):
+            actions.append(ReplacementWanted())
         return actions + self._give_up_without_quorum(now)
+
+    # -- ensemble change --------------------------------------------------------------
+
+    @property
+    def _may_change(self) -> bool:
+        allowed = self._rules.max_changes > 0 and not self._rules.deferred
+        return allowed and self._change is None and self.error is None
+
+    def _want_another(self, actions: list[Action]) -> None:
+        if self._may_change and ReplacementWanted() not in actions:
+            actions.append(ReplacementWanted())
+
+    def begin_change(self, replacements: Mapping[int, str], now: float) -> list[Action]:
+        """Bookies were found for positions; those that are still wanted are put to the metadata store.
+
+        From here on nothing is confirmed. The new fragment starts after the LAC, at a batch boundary.
+        """
+        wanted = self.wanted(now)
+        taken = {at: bookie for at, bookie in sorted(replacements.items()) if at in wanted}
+        if not taken:
+            return []
+        if self.changes >= self._rules.max_changes:
+            message = f"ledger {self.ledger_id}: its ensemble has changed {self.changes} times, as often as it may"
+            return self.die(NotEnoughBookies(message))
+        bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(self.fragment.bookies))
+        self._change = _Change(Fragment(self.lac + 1, bookies), tuple(taken))
+        return [ChangeEnsemble(self.fragment, self._change.wanted)]
+
+    def changed(self, now: float) -> list[Action]:
+        """The metadata store has confirmed the change.
+
+        Acks of the bookies that were replaced count no more, which may undo what was complete.
+        """
+        change = self._change
+        if change is None or self.error is not None:
+            return []
+        actions: list[Action] = []
+        for at in change.positions:
+            actions += self._lose(at)
+            if self._depart(self._positions[at]):
+                actions.append(MissedChanged())
+            self._positions[at] = Position(change.wanted.bookies[at], away_since=now)
+            for batch in self._unconfirmed.values():
+                batch.acked.discard(at)
+        self._change, self.fragment = None, change.wanted
+        self.changes += 1
+        actions.append(Replaced(change.positions))
+        self._confirm_head(actions)
+        return actions
+
+    def unchanged(self) -> list[Action]:
+        """The change did not, and never will, take effect: go on with the members there are."""
+        self._change = None
+        actions: list[Action] = []
+        self._confirm_head(actions)
+        return actions
+
+    def _depart(self, member: Position) -> bool:
+        """What a bookie missed before it was replaced stays on record; say whether that ends a range of it."""
+        if member.missed.ranges:
+            kept = self._departed.setdefault(member.bookie_id, Missed())
+            for first, last in member.missed.ranges:
+                kept.add(first, last)
+        return member.missed.growing
+
+    # -- the end ----------------------------------------------------------------------
 
     def die(self, error: TallybookError) -> list[Action]:
         """Give up: nothing is confirmed from here on, whatever acks still come."""
@@ -387,20 +432,24 @@ class WriterMachine:
         actions.append(Send(position, batch.first, batch.data))
 
     def _confirm_head(self, actions: list[Action]) -> None:
-        """Confirm from the head of the queue while it has its quorum; never past a gap."""
+        """Confirm from the head of the queue while it has its quorum; never past a gap, never during a change."""
+        if self._change is not None or self.error is not None:
+            return
         moved: list[_Batch] = []
         for batch in self._unconfirmed.values():
             if len(batch.acked) < self.quorum.ack_quorum:
                 break
             moved.append(batch)
-        if not moved or self.error is not None:
+        if not moved:
             return
-        self.lac = moved[-1].last
-        actions.append(Confirmed(self.lac))
+        self.confirmed = moved[-1].last
+        self.confirmed_length += sum(batch.payload_bytes for batch in moved)
+        if not self._rules.deferred:
+            self.lac, self.lac_length = self.confirmed, self.confirmed_length
+        actions.append(Confirmed(self.confirmed))
         for batch in moved:
             del self._unconfirmed[batch.first]
             batch.confirmed = True
-            self.confirmed_length += batch.payload_bytes
             for position in batch.write_set:
                 if self._positions[position].retained_for:
                     self._positions[position].lag_bytes += len(batch.data) if position not in batch.acked else 0
@@ -408,7 +457,7 @@ class WriterMachine:
                     actions.append(MissedChanged())
             self._retire_if_done(batch, actions)
         for index, member in enumerate(self._positions):
-            if member.retained_for and member.lag_bytes > self._lag_limit_bytes:
+            if member.retained_for and member.lag_bytes > self._rules.lag_limit_bytes:
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
 
@@ -424,14 +473,9 @@ class WriterMachine:
         """Record that a confirmed batch will not reach a member; say whether the record needs writing."""
         batch.skipped.add(position)
         member = self._positions[position]
-        if member.missing or len(member.missed) >= MAX_MISSED_RANGES:
-            # Naming too much is harmless: repair looks before it copies.
-            first, last = member.missed[-1]
-            member.missed[-1] = (first, max(last, batch.last))
-        else:
-            member.missed.append((batch.first, batch.last))
-        grew = not member.missing
-        member.missing = not member.retained_for
+        grew = not member.missed.growing
+        member.missed.add(batch.first, batch.last)
+        member.missed.growing = not member.retained_for
         return grew
 
     def _lose(self, position: int) -> list[Action]:
@@ -447,30 +491,32 @@ class WriterMachine:
                 if self._miss(position, batch):
                     actions.append(MissedChanged())
                 self._retire_if_done(batch, actions)
+        self._want_another(actions)
         return actions
 
     def _give_up_without_quorum(self, now: float) -> list[Action]:
         """Fail once the oldest batch has waited a whole timeout and the members left form no ack quorum."""
         oldest = next(iter(self._unconfirmed.values()), None)
-        live = [index for index, member in enumerate(self._positions) if self._lives(member, now)]
-        if oldest is None or now - oldest.submitted_at < self._add_timeout_s or self.quorum.writable(live):
+        coming = self._change.positions if self._change is not None else ()
+        live = [at for at, member in enumerate(self._positions) if at in coming or self._lives(member, now)]
+        if oldest is None or now - oldest.submitted_at < self._rules.add_timeout_s or self.quorum.writable(live):
             return []
         lost = ", ".join(member.bookie_id for member in self._positions if not self._lives(member, now))
         return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
 
-    def _lives(self, member: _Position, now: float) -> bool:
+    def _lives(self, member: Position, now: float) -> bool:
         """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
         if member.serving or member.busy_since is not None:
             return True
-        return member.retained_for and now - member.away_since < self._add_timeout_s
+        return member.retained_for and now - member.away_since < self._rules.add_timeout_s
 
     def _overdue(self, position: int, now: float) -> bool:
         sent = [batch.sent_at[position] for batch in self._batches.values() if position in batch.sent_at]
-        return now - min(sent, default=now) >= self._add_timeout_s
+        return now - min(sent, default=now) >= self._rules.add_timeout_s
 
-    def _busy_for_too_long(self, position: int, member: _Position, now: float) -> bool:
+    def _busy_for_too_long(self, position: int, member: Position, now: float) -> bool:
         """Overload of all is back-pressure; of one, while a quorum of others accepts, a failure."""
-        if member.busy_since is None or now - member.busy_since < self._add_timeout_s:
+        if member.busy_since is None or now - member.busy_since < self._rules.add_timeout_s:
             return False
         accepting = [
             index
@@ -478,3 +524,9 @@ class WriterMachine:
             if index != position and other.state is Member.UP and other.busy_since is None
         ]
         return self.quorum.writable(accepting)
+
+
+def _failed(member: Position, now: float, patience_s: float) -> bool:
+    """Whether another bookie should take its place."""
+    away = member.state is Member.DOWN and now - member.away_since >= patience_s
+    return away or member.state in (Member.LOST, Member.GONE)

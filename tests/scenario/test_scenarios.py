@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tallybook.client.recovery import machine as recovery
-from tallybook.client.writer import machine as writer
+from tallybook.client.writer import actions as writer
+from tallybook.client.writer.machine import WriterMachine, WriterRules
 from tallybook.core import errors
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
@@ -43,12 +44,19 @@ class WriterPlay:
     """Turns event lines into calls of a ``WriterMachine``."""
 
     def __init__(self, words: list[str]) -> None:
-        quorum = quorum_of(options(words))
+        given = options(words)
+        quorum = quorum_of(given)
         bookies = [f"bookie-{position}" for position in range(quorum.ensemble)]
-        self.now = 0.0
-        self.machine = writer.WriterMachine(
-            LEDGER, quorum, bookies, add_timeout_s=10, lag_limit_bytes=LAG_LIMIT_BYTES, now=0.0
+        rules = WriterRules(
+            add_timeout_s=10,
+            away_timeout_s=4,
+            lag_limit_bytes=LAG_LIMIT_BYTES,
+            max_changes=int(given.get("changes", 0)),
+            delay_changes="delay" in words,
+            deferred="deferred" in words,
         )
+        self.now = 0.0
+        self.machine = WriterMachine(LEDGER, quorum, bookies, rules, now=0.0)
 
     def event(self, words: list[str]) -> list[str]:
         name, rest = words[0], words[1:]
@@ -61,8 +69,21 @@ class WriterPlay:
     def do_disconnected(self, words: list[str]) -> list[str]:
         return self.told(*self.machine.disconnected(int(words[0]), self.now))
 
-    def do_replaced(self, words: list[str]) -> list[str]:
-        return self.told(*self.machine.replaced(int(words[0])))
+    def do_gone(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.gone(int(words[0])))
+
+    def do_found(self, words: list[str]) -> list[str]:
+        found = {int(position): bookie for position, bookie in options(words).items()}
+        return self.told(*self.machine.begin_change(found, self.now))
+
+    def do_changed(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.changed(self.now))
+
+    def do_unchanged(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.unchanged())
+
+    def do_fails(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.die(getattr(errors, words[0])("told")))
 
     def do_append(self, words: list[str]) -> list[str]:
         first, last = ids(words[0])
@@ -70,7 +91,9 @@ class WriterPlay:
         return self.told(*self.machine.submit(first, last, (last - first + 1) * 10, bytes(size), self.now))
 
     def do_ack(self, words: list[str]) -> list[str]:
-        return self.told(*self.machine.acked(int(words[0]), int(words[1])))
+        position = int(words[0])
+        bookie = options(words).get("by", self.machine.bookie_of(position))
+        return self.told(*self.machine.acked(position, int(words[1]), bookie))
 
     def do_refuse(self, words: list[str]) -> list[str]:
         code = getattr(errors, words[2]).wire_code
@@ -87,6 +110,11 @@ class WriterPlay:
         machine = self.machine
         members = " ".join(machine.member(p).value for p in range(machine.quorum.ensemble))
         lines = [f"lac {machine.lac} length {machine.confirmed_length} members {members}"]
+        if machine.changes:
+            lines.append(f"fragment from {machine.fragment.first_entry_id}: {' '.join(machine.fragment.bookies)}")
+        wanted = machine.wanted(self.now)
+        if wanted:
+            lines.append(f"wanted {' '.join(map(str, wanted))}")
         lines += [f"missed {m.bookie_id} {m.first_entry_id}..{m.last_entry_id}" for m in machine.missed()]
         return lines
 
@@ -109,6 +137,12 @@ class WriterPlay:
                 return f"rejoin {action.position} after a pause"
             case writer.MissedChanged():
                 return "missed changed"
+            case writer.ReplacementWanted():
+                return "replacement wanted"
+            case writer.ChangeEnsemble():
+                return f"write fragment from {action.wanted.first_entry_id}: {' '.join(action.wanted.bookies)}"
+            case writer.Replaced():
+                return f"connect to the new {' '.join(map(str, action.positions))}"
             case writer.Died():
                 return f"died {type(action.error).__name__}, outcome {action.error.outcome.value}: {action.error}"
 

@@ -6,18 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tallybook.client.writer.machine import (
+from tallybook.client.writer.actions import (
     Action,
+    ChangeEnsemble,
     Confirmed,
     Died,
-    Member,
     Reconnect,
     Rejoin,
     Released,
+    Replaced,
     Send,
     SendLater,
-    WriterMachine,
 )
+from tallybook.client.writer.machine import WriterMachine, WriterRules
+from tallybook.client.writer.members import Member
 from tallybook.core.errors import BookieUnavailable, Busy, DiskFailed, LedgerFenced
 from tallybook.core.quorum import Quorum
 
@@ -27,22 +29,34 @@ TIMEOUT_S = 10.0
 REFUSALS = (Busy, BookieUnavailable, DiskFailed)
 
 
+def rules(timeout_s: float = TIMEOUT_S, lag_limit_bytes: int = 1000, **more: bool | int) -> WriterRules:
+    return WriterRules(timeout_s, timeout_s / 3, lag_limit_bytes, **more)  # type: ignore[arg-type]
+
+
 class AnyOrderOfEvents(RuleBasedStateMachine):
     """Bookies here keep what they were sent, and ack it in any order, late, twice or never."""
 
-    @initialize(quorum=st.sampled_from(QUORUMS), lag_batches=st.integers(1, 5), connected=st.booleans())
-    def start(self, quorum: Quorum, lag_batches: int, connected: bool) -> None:
+    @initialize(
+        quorum=st.sampled_from(QUORUMS),
+        lag_batches=st.integers(1, 5),
+        connected=st.booleans(),
+        max_changes=st.sampled_from((0, 3, 1000)),
+        delay=st.booleans(),
+    )
+    def start(self, quorum: Quorum, lag_batches: int, connected: bool, max_changes: int, delay: bool) -> None:
         self.now = 0.0
         self.quorum = quorum
         self.lag_limit = lag_batches * BATCH_BYTES
         bookies = [f"b{position}" for position in range(quorum.ensemble)]
-        self.machine = WriterMachine(
-            1, quorum, bookies, add_timeout_s=TIMEOUT_S, lag_limit_bytes=self.lag_limit, now=0.0
-        )
+        ruled = rules(lag_limit_bytes=self.lag_limit, max_changes=max_changes, delay_changes=delay)
+        self.machine = WriterMachine(1, quorum, bookies, ruled, now=0.0)
         self.next = 0
+        self.newcomers = 0
+        self.fragments = [(0, tuple(bookies))]
+        self.change: ChangeEnsemble | None = None
         self.batches: list[tuple[int, int]] = []
-        self.sent: list[tuple[int, int]] = []
-        self.acked: dict[int, set[int]] = {}
+        self.sent: list[tuple[int, int, str]] = []
+        self.acked: dict[int, set[str]] = {}
         self.confirmed = -1
         self.held = 0
         self.dead = False
@@ -58,20 +72,32 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                 case Send():
                     assert self.machine.member(action.position) is Member.UP
                     assert action.position in self.quorum.write_set(action.first_entry_id)
-                    self.sent.append((action.position, action.first_entry_id))
+                    holder = self.machine.bookie_of(action.position)
+                    assert holder in self.ensemble_of(action.first_entry_id), "a batch goes to a bookie of its fragment"
+                    self.sent.append((action.position, action.first_entry_id, holder))
                 case Confirmed():
                     assert not self.dead, "a dead writer confirmed something"
+                    assert self.change is None, "something was confirmed during an ensemble change"
                     assert action.last_entry_id > self.confirmed, "the LAC fell or stood still"
                     for first, last in self.batches:
                         if self.confirmed < last <= action.last_entry_id:
-                            assert self.quorum.acked(self.acked[first], first)
+                            holders = self.ensemble_of(first)
+                            good = [at for at, bookie in enumerate(holders) if bookie in self.acked[first]]
+                            assert self.quorum.acked(good, first), "the bookies that the metadata name hold it"
                     self.confirmed = action.last_entry_id
                 case Released():
                     self.held -= action.size
                 case Died():
                     self.dead = True
-                case Reconnect() | Rejoin() | SendLater():
+                case ChangeEnsemble():
+                    assert self.change is None, "two changes at a time"
+                    assert action.wanted.first_entry_id == self.confirmed + 1
+                    self.change = action
+                case Reconnect() | Rejoin() | SendLater() | Replaced():
                     pass
+
+    def ensemble_of(self, entry_id: int) -> tuple[str, ...]:
+        return next(bookies for first, bookies in reversed(self.fragments) if first <= entry_id)
 
     @rule(size=st.integers(1, 4))
     @precondition(lambda self: not self.dead)
@@ -95,40 +121,73 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: bool(self.sent))
     def ack(self, data: st.DataObject) -> None:
-        position, first = data.draw(st.sampled_from(self.sent))
+        position, first, bookie = data.draw(st.sampled_from(self.sent))
         self.hope_at = self.now
-        if self.machine.member(position) is not Member.GONE:
-            self.acked[first].add(position)
-        self.take(self.machine.acked(position, first))
+        if self.machine.member(position) is not Member.GONE or self.machine.bookie_of(position) != bookie:
+            self.acked[first].add(bookie)
+        self.take(self.machine.acked(position, first, bookie))
 
     @rule(data=st.data(), kind=st.sampled_from(REFUSALS))
     @precondition(lambda self: bool(self.sent))
     def refuse(self, data: st.DataObject, kind: type[Busy | BookieUnavailable | DiskFailed]) -> None:
-        position, first = data.draw(st.sampled_from(self.sent))
+        position, first, _ = data.draw(st.sampled_from(self.sent))
         self.ever_busy = self.ever_busy or kind is Busy
         self.take(self.machine.refused(position, first, kind.wire_code, 1, self.now))
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.sent))
     def resend(self, data: st.DataObject) -> None:
-        position, first = data.draw(st.sampled_from(self.sent))
+        position, first, _ = data.draw(st.sampled_from(self.sent))
         self.take(self.machine.resend(position, first, self.now))
 
     @rule(seconds=st.sampled_from((0.1, 3.0, 11.0)))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.take(self.machine.tick(self.now))
-        if self.dead or self.ever_busy:
+        if self.dead or self.ever_busy or self.change is not None:
             return  # overload of all may hold appends for as long as it lasts
         oldest = min((at for first, at in self.submitted_at.items() if first > self.confirmed), default=self.now)
         assert self.now - max(oldest, self.hope_at) < 3 * TIMEOUT_S, "an append waits although nobody acks"
 
     @rule(data=st.data())
-    def replace(self, data: st.DataObject) -> None:
+    def another_answers_at_the_address(self, data: st.DataObject) -> None:
         position = self.position(data)
-        self.take(self.machine.replaced(position))
         for acks in self.acked.values():
-            acks.discard(position)
+            acks.discard(self.machine.bookie_of(position))
+        self.take(self.machine.gone(position))
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.machine.wanted(self.now)))
+    def find_others(self, data: st.DataObject) -> None:
+        wanted = self.machine.wanted(self.now)
+        found = {}
+        for position in data.draw(st.lists(st.sampled_from(wanted), unique=True)):
+            former = sorted({b for _, bookies in self.fragments for b in bookies} - set(self.holders()))
+            self.newcomers += 1
+            fresh = f"new{self.newcomers}"
+            bookie = data.draw(st.sampled_from([fresh, *(b for b in former if b not in found.values())]))
+            found[position] = bookie
+        self.take(self.machine.begin_change(found, self.now))
+
+    @rule(landed=st.booleans())
+    @precondition(lambda self: self.change is not None)
+    def settle_change(self, landed: bool) -> None:
+        change, self.change = self.change, None
+        if change is None or not landed:
+            self.take(self.machine.unchanged())
+            return
+        first = change.wanted.first_entry_id
+        if self.fragments[-1][0] == first:
+            del self.fragments[-1]
+        self.fragments.append((first, change.wanted.bookies))
+        for batch, acks in self.acked.items():
+            if batch >= first:
+                acks &= set(change.wanted.bookies) & set(change.known.bookies)
+        self.hope_at = self.now
+        self.take(self.machine.changed(self.now))
+
+    def holders(self) -> tuple[str, ...]:
+        return tuple(self.machine.bookie_of(position) for position in range(self.quorum.ensemble))
 
     @rule()
     @precondition(lambda self: len(self.batches) > 8)
@@ -154,11 +213,12 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             if last > self.confirmed:
                 continue
             for position in self.quorum.write_set(first):
+                holder = self.ensemble_of(first)[position]
                 on_record = any(
-                    bookie == f"b{position}" and start <= first and (end is None or last <= end)
+                    bookie == holder and start <= first and (end is None or last <= end)
                     for bookie, start, end in missed
                 )
-                assert position in self.acked[first] or on_record
+                assert holder in self.acked[first] or on_record
 
     @invariant()
     def memory_held_for_confirmed_batches_is_bounded(self) -> None:
@@ -178,11 +238,11 @@ TestAnyOrderOfEvents.settings = settings(max_examples=200, stateful_step_count=5
 
 @given(st.lists(st.tuples(st.sampled_from((1, 2)), st.booleans(), st.integers(1, 4)), min_size=40, max_size=60))
 def test_no_coming_and_going_without_acks_holds_an_append_for_ever(events: list[tuple[int, bool, int]]) -> None:
-    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], add_timeout_s=TIMEOUT_S, lag_limit_bytes=1000, now=0.0)
+    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], rules(), now=0.0)
     for position in range(3):
         machine.connected(position, 0.0)
     machine.submit(0, 0, 1, b"x", 0.0)
-    machine.acked(0, 0)
+    machine.acked(0, 0, "a")
     now = 0.0
     for position, leaves_first, seconds in events:
         if leaves_first:
@@ -194,11 +254,11 @@ def test_no_coming_and_going_without_acks_holds_an_append_for_ever(events: list[
 
 
 def test_nothing_is_sent_or_confirmed_after_death() -> None:
-    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], add_timeout_s=1, lag_limit_bytes=1000, now=0.0)
+    machine = WriterMachine(1, Quorum(3, 3, 2), ["a", "b", "c"], rules(1.0), now=0.0)
     for position in range(3):
         machine.connected(position, 0.0)
     machine.submit(0, 0, 1, b"x", 0.0)
     machine.die(LedgerFenced("gone"))
-    assert machine.acked(0, 0) == machine.acked(1, 0) == []
+    assert machine.acked(0, 0, "a") == machine.acked(1, 0, "b") == []
     assert machine.connected(0, 1.0) == machine.tick(100.0) == machine.disconnected(1, 2.0) == []
     assert machine.lac == -1

@@ -1,0 +1,86 @@
+"""Bookies to take the place of failed ones: alive, writable, not in the ensemble, and answering.
+
+The membership may list a bookie that died a moment ago. So whoever is chosen is connected to
+first: a ledger's metadata must not name, and its writer not wait for, one that is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tallybook.core.config import PlacementPolicy
+from tallybook.core.errors import TallybookError
+from tallybook.metadata.store import Membership, MembershipWatch
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .placement import choose_replacements
+from .ports import Connections
+from .quarantine import Quarantine
+
+
+class Spares:
+    """Finds replacements for one client's ledgers."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        connections: Connections,
+        clock: Clock,
+        rng: Rng,
+        quarantine: Quarantine,
+        policy: PlacementPolicy,
+    ) -> None:
+        self._membership = membership
+        self._connections = connections
+        self._clock = clock
+        self._rng = rng
+        self._quarantine = quarantine
+        self._policy: PlacementPolicy = policy
+
+    async def find(self, ensemble: Sequence[str], positions: Sequence[int], write_quorum: int) -> dict[int, str]:
+        """Bookies for as many of the ``positions`` of ``ensemble`` as there are any for, by position.
+
+        Raises:
+            MetadataUnavailable: who is alive cannot be told.
+        """
+        found: dict[int, str] = {}
+        tried: list[str] = []
+        while open_positions := [position for position in positions if position not in found]:
+            filled = [found.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
+            chosen = choose_replacements(
+                await self._membership.bookies(),
+                filled,
+                open_positions,
+                self._rng,
+                excluded=(*ensemble, *tried),
+                quarantined=self._quarantine.now(self._clock.monotonic()),
+                write_quorum=write_quorum,
+                policy=self._policy,
+            )
+            if not chosen:
+                break
+            answers = await asyncio.gather(*(self._answers(bookie_id) for bookie_id in chosen.values()))
+            tried += chosen.values()
+            for (position, bookie_id), answers_now in zip(chosen.items(), answers, strict=True):
+                if answers_now:
+                    found[position] = bookie_id
+        return found
+
+    def watch(self) -> MembershipWatch:
+        """Tells when it may be worth while to look again."""
+        return self._membership.watch()
+
+    def avoid(self, bookie_id: str) -> None:
+        """It failed here: every ledger of this client chooses others for a while, where there are any."""
+        self._quarantine.failed(bookie_id, self._clock.monotonic())
+
+    async def _answers(self, bookie_id: str) -> bool:
+        try:
+            await self._connections.get(bookie_id)
+        except TallybookError:
+            # Whatever its reason: it is no replacement now.
+            self.avoid(bookie_id)
+            return False
+        return True

@@ -1,0 +1,76 @@
+"""How the members of a writer's ensemble stand, and what each of them lacks.
+
+A member is
+
+    UP     connected: new batches are sent to it
+    DOWN   connection lost a short while ago: batches are retained for it
+    LOST   away too long, or too far behind: nothing is retained for it; what it misses is recorded
+    GONE   another bookie answered at its place: it never comes back
+
+One that returns from DOWN or LOST gets every batch still held that it has not acked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from tallybook.metadata.model import MissedRange
+
+MAX_MISSED_RANGES: Final = 64
+"""Ranges recorded for one member; beyond it the last one is stretched."""
+
+
+class Member(Enum):
+    """How a position of the ensemble stands (see the module's text)."""
+
+    UP = "up"
+    DOWN = "down"
+    LOST = "lost"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class Missed:
+    """The confirmed entries that one bookie was not there for, in order."""
+
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    growing: bool = False
+    """Whether the bookie is still away, so that the last range has no end yet."""
+
+    def add(self, first: int, last: int) -> None:
+        """It was not there for these."""
+        if self.growing or len(self.ranges) >= MAX_MISSED_RANGES:
+            # Naming too much is harmless: repair looks before it copies.
+            start, end = self.ranges[-1]
+            self.ranges[-1] = (start, max(end, last))
+        else:
+            self.ranges.append((first, last))
+
+    def of(self, bookie_id: str) -> list[MissedRange]:
+        """As the metadata say it. An open end is ``None``."""
+        ended = [MissedRange(bookie_id, first, last) for first, last in self.ranges]
+        if self.growing:
+            ended[-1] = MissedRange(bookie_id, self.ranges[-1][0], None)
+        return ended
+
+
+@dataclass(slots=True)
+class Position:
+    """One position of the ensemble, and the bookie that holds it."""
+
+    bookie_id: str
+    state: Member = Member.DOWN
+    away_since: float = 0.0
+    """When it was last known to serve: connecting again proves nothing until it acks."""
+    serving: bool = False
+    """Whether it has acked since it connected, or owed nothing then."""
+    busy_since: float | None = None
+    lag_bytes: int = 0
+    missed: Missed = field(default_factory=Missed)
+
+    @property
+    def retained_for(self) -> bool:
+        """Whether confirmed batches are kept for it."""
+        return self.state in (Member.UP, Member.DOWN)

@@ -1,0 +1,133 @@
+"""Gives the positions of failed bookies to others: finds them, and has the metadata say so.
+
+One task per writer, while a replacement is wanted. The machine decides what is wanted, and
+when; this asks for bookies, writes the change by compare-and-set, and tells the machine what
+became of it. Without a bookie to be had it looks again whenever the membership changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from tallybook.core.errors import LedgerClosed, MetadataConflict, MetadataUnavailable, PeerError, TallybookError
+from tallybook.metadata.model import LedgerMetadata, change_ensemble, of_members, record_missed
+from tallybook.metadata.store import MembershipWatch
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+
+from ..ports import UpdateLedger
+from ..spares import Spares
+from .actions import Action, ChangeEnsemble
+from .machine import WriterMachine
+
+_log = logger("client.writer")
+
+LOOK_AGAIN_S: Final = 2.0
+"""Longest pause before bookies are looked for again, whatever the membership tells."""
+
+
+class Replacing:
+    """Replaces the failed bookies of one writer.
+
+    Args:
+        perform: does what the machine says.
+        learned: told of the metadata after each change.
+        spawn: runs a task of the writer.
+    """
+
+    def __init__(
+        self,
+        machine: WriterMachine,
+        spares: Spares,
+        update: UpdateLedger,
+        clock: Clock,
+        *,
+        perform: Callable[[list[Action]], None],
+        learned: Callable[[LedgerMetadata], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    ) -> None:
+        self._machine = machine
+        self._spares = spares
+        self._update = update
+        self._clock = clock
+        self._perform = perform
+        self._learned = learned
+        self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def look(self) -> None:
+        """A replacement may be wanted: see to it, unless that is being done."""
+        if not self._stopped and (self._task is None or self._task.done()):
+            self._task = self._spawn(self._run(), "replacing")
+
+    def stop(self) -> None:
+        """Replace nobody any more."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        watch = self._spares.watch()
+        try:
+            while positions := self._machine.wanted(self._clock.monotonic()):
+                found = await self._found(positions)
+                actions = self._machine.begin_change(found, self._clock.monotonic())
+                if not actions:
+                    await self._until_worth_while(watch)
+                for action in actions:
+                    if isinstance(action, ChangeEnsemble):
+                        await self._write(action)
+                    else:
+                        self._perform([action])
+        finally:
+            await watch.close()
+
+    async def _found(self, positions: tuple[int, ...]) -> dict[int, str]:
+        machine = self._machine
+        try:
+            return await self._spares.find(machine.fragment.bookies, positions, machine.quorum.write_quorum)
+        except PeerError as error:
+            _log.info("no replacement yet", ledger_id=machine.ledger_id, reason=error.message)
+            return {}
+
+    async def _until_worth_while(self, watch: MembershipWatch) -> None:
+        try:
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await watch.changed()
+        except TimeoutError:
+            return
+        except MetadataUnavailable:
+            # The watch is of no more use; a pause, then, in its place.
+            await self._clock.sleep(LOOK_AGAIN_S)
+
+    async def _write(self, change: ChangeEnsemble) -> None:
+        """Put the change into the metadata. Until its outcome is certain nothing may be confirmed."""
+        machine = self._machine
+
+        def changed(metadata: LedgerMetadata) -> LedgerMetadata:
+            if machine.error is not None:
+                raise LedgerClosed(f"ledger {machine.ledger_id}: its writer has ended")
+            fresh = change_ensemble(metadata, change.known, change.wanted.first_entry_id, change.wanted.bookies)
+            return record_missed(fresh, of_members(fresh, machine.missed()))
+
+        try:
+            metadata = (await self._update(changed)).value
+        except (MetadataConflict, MetadataUnavailable) as error:
+            # Certainly not made: on with the members there are.
+            _log.info("ensemble not changed", ledger_id=machine.ledger_id, reason=error.message)
+            self._perform(machine.unchanged())
+            await self._clock.sleep(LOOK_AGAIN_S)
+        except TallybookError as error:
+            # It is not ours to write any more, or the change may yet land: going on without knowing is forbidden.
+            self._perform(machine.die(error))
+        else:
+            _log.info("ensemble changed", ledger_id=machine.ledger_id, first=change.wanted.first_entry_id,
+                      before=change.known.bookies, now=change.wanted.bookies)  # fmt: skip
+            for before, now in zip(change.known.bookies, change.wanted.bookies, strict=True):
+                if before != now:
+                    self._spares.avoid(before)
+            self._learned(metadata)
+            self._perform(machine.changed(self._clock.monotonic()))
