@@ -4,16 +4,19 @@ A registration can be lost: the process was paused, the metadata store was away.
 goes on serving and registers again, as often as it takes. Only when somebody else is
 registered under its id by then - another directory, or a later life of this one - must it
 stop, because clients are being sent there.
+
+What is registered follows the bookie: its mode at once, its free disk roughly and rarely, since
+every change is a write to the metadata store and wakes all who watch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from tallybook.core.errors import MetadataConflict, PeerError
+from tallybook.core.errors import MetadataConflict, PeerError, StorageError
 from tallybook.metadata.store import BookieInfo, BookieMode, Membership, Registration
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -26,6 +29,12 @@ RETRY_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 1.0
 """How often the mode is compared with the registered one."""
 
+SPACE_SECONDS: Final = 60.0
+"""How often free disk is measured."""
+
+SPACE_CHANGE: Final = 0.1
+"""Part by which free disk must have changed to be registered again."""
+
 LEAVE_SECONDS: Final = 3.0
 """How long leaving may take; the entry expires by itself afterwards."""
 
@@ -34,15 +43,26 @@ class Enrolment:
     """One bookie's place in the membership.
 
     Args:
-        info: what is registered; the mode follows ``mode``.
+        info: what is registered; mode and free bytes follow what the next two say.
         mode: what the bookie takes at present.
+        measure_free_bytes: looks at its disk; may raise a ``StorageError``.
     """
 
-    def __init__(self, membership: Membership, info: BookieInfo, mode: Callable[[], BookieMode], clock: Clock) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        info: BookieInfo,
+        mode: Callable[[], BookieMode],
+        measure_free_bytes: Callable[[], Awaitable[int]],
+        clock: Clock,
+    ) -> None:
         self._membership = membership
         self._info = info
         self._mode = mode
+        self._measure_free_bytes = measure_free_bytes
         self._clock = clock
+        self._free_bytes = 0
+        self._measure_at = clock.monotonic()
         self._registration: Registration | None = None
 
     @property
@@ -88,22 +108,36 @@ class Enrolment:
             async with asyncio.timeout(LOOK_SECONDS):
                 await registration.lost()
         except TimeoutError:
-            if self._mode() is not self._info.mode:
-                await self._tell_mode(registration)
+            present = await self._present()
+            if present != self._info:
+                await self._tell(registration, present)
             return
         _log.warning("registration lost", bookie_id=self._info.bookie_id)
         self._registration = None
 
-    async def _tell_mode(self, registration: Registration) -> None:
-        info = replace(self._info, mode=self._mode())
+    async def _present(self) -> BookieInfo:
+        """What is to be registered now."""
+        if self._clock.monotonic() >= self._measure_at:
+            self._measure_at = self._clock.monotonic() + SPACE_SECONDS
+            try:
+                self._free_bytes = await self._measure_free_bytes()
+            except StorageError as error:
+                # Where a new ledger goes is no reason to stop; whoever needs the disk will find out.
+                _log.warning("free disk not measured", reason=error.message)
+        told = self._info.free_bytes
+        changed = abs(self._free_bytes - told) > SPACE_CHANGE * told
+        return replace(self._info, mode=self._mode(), free_bytes=self._free_bytes if changed else told)
+
+    async def _tell(self, registration: Registration, info: BookieInfo) -> None:
         try:
             await registration.update(info)
         except PeerError as error:
             # The next look tries again, or finds the registration lost.
-            _log.warning("mode not registered", mode=info.mode.value, reason=error.message)
+            _log.warning("change not registered", mode=info.mode.value, reason=error.message)
             return
+        if info.mode is not self._info.mode:
+            _log.info("mode registered", mode=info.mode.value)
         self._info = info
-        _log.info("mode registered", mode=info.mode.value)
 
     async def _enter_again(self) -> None:
         try:
@@ -119,7 +153,7 @@ class Enrolment:
         await self._clock.sleep(RETRY_SECONDS)
 
     async def _register(self) -> Registration:
-        self._info = replace(self._info, mode=self._mode())
+        self._info = await self._present()
         return await self._membership.register(self._info)
 
     async def _is_ourselves(self) -> bool:

@@ -173,6 +173,7 @@ class _Server:
             metadata.membership,
             self._info(bookie, listener.address, http.address),
             partial(_mode, bookie),
+            self._free_bytes,
             self._clock,
         )
         await enrolment.enter()
@@ -201,6 +202,9 @@ class _Server:
             http_address=http_address,
             rack=settings.rack,
         )
+
+    async def _free_bytes(self) -> int:
+        return (await self._disk.space(self._settings.data_directory)).free_bytes
 
     async def _boot(self, metadata: MetadataClient) -> Bookie:
         settings, store = self._settings, metadata.store

@@ -27,12 +27,13 @@ from .exits import RefusedToStart, disk_failed, reading_only
 from .options import Json, Metadata, check_directory, directory
 from .output import Record, print_json, print_record, print_rows
 from .parent import die_with_parent
+from .progress import human_bytes
 from .running import on_signals, run
 
 app = typer.Typer(help="Run bookies, and look at those of a cluster.")
 
 _RESOLVE_SECONDS = 10.0
-_COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "boot")
+_COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "free_bytes", "boot")
 
 
 class LogLevel(Enum):
@@ -203,7 +204,7 @@ def init(
 def list_(metadata: Metadata, as_json: Json = False) -> None:
     """List the live bookies of a cluster."""
 
-    rows = [_describe(info) for info in _living(metadata).values()]
+    rows = [_describe(info, as_json) for info in _living(metadata).values()]
     print_rows(rows, _COLUMNS, as_json=as_json)
 
 
@@ -218,7 +219,7 @@ def info(
     living = _living(metadata)
     if bookie_id not in living:
         raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
-    print_record(_describe(living[bookie_id]), as_json=as_json)
+    print_record(_describe(living[bookie_id], as_json), as_json=as_json)
 
 
 def _living(metadata: str) -> Mapping[str, BookieInfo]:
@@ -234,13 +235,15 @@ def _living(metadata: str) -> Mapping[str, BookieInfo]:
         return run(work())
 
 
-def _describe(bookie: BookieInfo) -> Record:
+def _describe(bookie: BookieInfo, as_json: bool) -> Record:
+    free_bytes = bookie.free_bytes or None  # not known
     return {
         "bookie_id": bookie.bookie_id,
         "mode": bookie.mode.value,
         "address": bookie.address,
         "http_address": bookie.http_address,
         "rack": bookie.rack,
+        "free_bytes": free_bytes if as_json or free_bytes is None else human_bytes(free_bytes),
         "boot": bookie.incarnation.boot,
         "directory_uuid": bookie.incarnation.directory_uuid,
     }

@@ -168,6 +168,7 @@ def encode_bookie(registered: Registered) -> bytes:
             mode=_MODES[info.mode],
             http_address=info.http_address,
             rack=info.rack,
+            free_bytes=info.free_bytes,
             session=registered.session,
         )
         return _seal(BOOKIE_MAGIC, message, what)
@@ -190,6 +191,7 @@ def decode_bookie(data: bytes, place: str) -> Registered:
         mode=_known(_MODE_OF, message.mode, "bookie mode", place),
         http_address=message.http_address,
         rack=message.rack,
+        free_bytes=message.free_bytes,
     )
     return Registered(info, message.session)
 

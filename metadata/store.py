@@ -149,6 +149,8 @@ class BookieInfo:
     mode: BookieMode = BookieMode.WRITABLE
     http_address: str = ""
     rack: str = ""
+    free_bytes: int = 0
+    """Of the file system that holds its data, a while ago; 0 where it is not known."""
 
 
 class Registration(Protocol):

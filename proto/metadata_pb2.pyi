@@ -106,7 +106,7 @@ class Ledger(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., creator_token: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., state: _Optional[_Union[LedgerState, str]] = ..., last_entry_id: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[_Union[DigestType, str]] = ..., key_salt: _Optional[bytes] = ..., key_verifier: _Optional[bytes] = ..., writer_token: _Optional[str] = ..., missed: _Optional[_Iterable[_Union[MissedRange, _Mapping]]] = ..., custom: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class Bookie(_message.Message):
-    __slots__ = ("bookie_id", "address", "directory_uuid", "boot", "mode", "http_address", "rack", "session")
+    __slots__ = ("bookie_id", "address", "directory_uuid", "boot", "mode", "http_address", "rack", "session", "free_bytes")
     BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class Bookie(_message.Message):
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     bookie_id: str
     address: str
     directory_uuid: str
@@ -123,4 +124,5 @@ class Bookie(_message.Message):
     http_address: str
     rack: str
     session: str
-    def __init__(self, bookie_id: _Optional[str] = ..., address: _Optional[str] = ..., directory_uuid: _Optional[str] = ..., boot: _Optional[int] = ..., mode: _Optional[_Union[BookieMode, str]] = ..., http_address: _Optional[str] = ..., rack: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+    free_bytes: int
+    def __init__(self, bookie_id: _Optional[str] = ..., address: _Optional[str] = ..., directory_uuid: _Optional[str] = ..., boot: _Optional[int] = ..., mode: _Optional[_Union[BookieMode, str]] = ..., http_address: _Optional[str] = ..., rack: _Optional[str] = ..., session: _Optional[str] = ..., free_bytes: _Optional[int] = ...) -> None: ...

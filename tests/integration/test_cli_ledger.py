@@ -167,6 +167,10 @@ def test_the_bookies_of_the_cluster_are_listed_with_what_their_run_files_say(clu
         told = cluster.run_file(number)
         assert row["address"] == f"127.0.0.1:{told['ports']['grpc']}"
         assert (told["bookie_id"], row["mode"]) == (row["bookie_id"], "writable")
+        assert row["free_bytes"] > 0
+    shown = cluster("bookie", "ls").out.decode().splitlines()
+    assert "free bytes" in shown[0]
+    assert "B" in shown[1]
     assert cluster("bookie", "info", "bookie-2", "--json").json == rows[1]
     mistyped = cluster("bookie", "info", "bokie-2", "--json")
     assert (mistyped.code, mistyped.error["type"]) == (4, "NoSuchBookie")

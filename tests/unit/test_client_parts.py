@@ -1,4 +1,4 @@
-"""The small parts of the client: gathering, waiting, budget, placement, replica order."""
+"""The small parts of the client: gathering, waiting, budget, replica order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.client.budget import ByteBudget
-from tallybook.client.placement import choose_ensemble
 from tallybook.client.reader.machine import FailedLately, ReadAttempt, replica_order
 from tallybook.client.writer.accumulator import Accumulator
 from tallybook.client.writer.pending import AppendGroup
-from tallybook.core.answers import Incarnation
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import (
     BookieUnavailable,
@@ -23,11 +21,8 @@ from tallybook.core.errors import (
     EntryCorrupt,
     EntryUnknown,
     LedgerFenced,
-    NotEnoughBookies,
 )
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.store import BookieInfo, BookieMode
-from tallybook.runtime.rng import SeededRng
 
 PLAIN = Quorum(3, 3, 2)
 STRIPED = Quorum(4, 2, 2, 10)
@@ -139,33 +134,6 @@ async def test_one_piece_above_the_whole_budget_passes_alone() -> None:
     assert not budget.try_take(1)
     budget.give(500)
     assert budget.try_take(1)
-
-
-def infos(*, read_only: tuple[str, ...] = ()) -> dict[str, BookieInfo]:
-    return {
-        name: BookieInfo(
-            name,
-            f"host:{name}",
-            Incarnation(name, 1),
-            BookieMode.READ_ONLY if name in read_only else BookieMode.WRITABLE,
-        )
-        for name in ("a", "b", "c", "d")
-    }
-
-
-def test_placement_takes_different_writable_bookies() -> None:
-    for seed in range(50):
-        chosen = choose_ensemble(infos(read_only=("b",)), 3, SeededRng(seed))
-        assert sorted(chosen) == ["a", "c", "d"]
-    orders = {choose_ensemble(infos(), 3, SeededRng(seed)) for seed in range(50)}
-    assert len(orders) > 10, "load must spread over positions"
-
-
-def test_placement_names_who_is_alive_when_they_are_too_few() -> None:
-    with pytest.raises(NotEnoughBookies, match="alive: a, c, d"):
-        choose_ensemble(infos(read_only=("b",)), 4, SeededRng(1))
-    with pytest.raises(NotEnoughBookies):
-        choose_ensemble(infos(), 4, SeededRng(1), excluded=("d",))
 
 
 def test_the_replica_that_served_last_is_asked_first() -> None:

@@ -7,13 +7,13 @@ import pytest
 
 from tallybook.bookie.enrolment import Enrolment
 from tallybook.core.answers import Incarnation
-from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.core.errors import DiskFailed, MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.rng import SeededRng
 
-INFO = BookieInfo("b1", "host:1", Incarnation("directory", 3))
+INFO = BookieInfo("b1", "host:1", Incarnation("directory", 3), free_bytes=1000)
 SECONDS = 3.0
 
 
@@ -27,7 +27,13 @@ class Bookie:
         self.mode = BookieMode.WRITABLE
         self.failures: list[Exception] = []
         self.applies = False
-        self.enrolment = Enrolment(self, INFO, lambda: self.mode, self.clock)
+        self.free_bytes: int | None = 1000
+        self.enrolment = Enrolment(self, INFO, lambda: self.mode, self.measure, self.clock)
+
+    async def measure(self) -> int:
+        if self.free_bytes is None:
+            raise DiskFailed("cannot tell")
+        return self.free_bytes
 
     async def register(self, info: BookieInfo):
         if self.failures:
@@ -126,6 +132,32 @@ def test_the_registered_mode_follows_the_bookie_also_over_a_lost_registration():
         bookie.mode = BookieMode.WRITABLE
         await bookie.clock.sleep(SECONDS)
         assert bookie.listed.mode is BookieMode.WRITABLE
+
+    play(scenario)
+
+
+def test_free_disk_is_registered_again_when_it_has_changed_by_a_tenth_and_at_most_once_a_minute():
+    async def scenario(bookie: Bookie, keeping) -> None:
+        for free_bytes, told in ((999, 1000), (905, 1000), (895, 895), (0, 0), (5, 5)):
+            before = bookie.listed.free_bytes
+            bookie.free_bytes = free_bytes
+            await bookie.clock.sleep(50)
+            assert bookie.listed.free_bytes == before
+            await bookie.clock.sleep(12)
+            assert bookie.listed.free_bytes == told
+
+    play(scenario)
+
+
+def test_a_disk_that_cannot_be_measured_keeps_the_bookie_listed_with_what_was_known():
+    async def scenario(bookie: Bookie, keeping) -> None:
+        bookie.free_bytes = None
+        await bookie.clock.sleep(200)
+        assert bookie.listed == INFO
+        bookie.metadata.expire("b1")
+        await bookie.clock.sleep(SECONDS)
+        assert bookie.listed == INFO
+        assert bookie.enrolment.listed
 
     play(scenario)
 

@@ -61,6 +61,7 @@ registrations = st.builds(
         st.sampled_from(BookieMode),
         texts,
         texts,
+        st.integers(0, MAX_ID),
     ),
     texts,
 )

@@ -44,7 +44,7 @@ async def sees(store, client, expected: dict[str, BookieInfo]) -> None:
 async def test_a_registered_bookie_is_seen_as_it_described_itself(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
-        info = bookie(mode=BookieMode.READ_ONLY, http_address="b1:8080", rack="/r1/ü")
+        info = bookie(mode=BookieMode.READ_ONLY, http_address="b1:8080", rack="/r1/ü", free_bytes=2**40)
         await one.membership.register(info)
         await sees(store, one, {"b1": info})
         await sees(store, other, {"b1": info})
@@ -134,8 +134,8 @@ async def test_a_bookie_changes_what_it_says_of_itself(world):
     async with world() as store:
         one, other = await store.client(), await store.client()
         registration = await one.membership.register(bookie())
-        for mode in (BookieMode.READ_ONLY, BookieMode.WRITABLE, BookieMode.READ_ONLY):
-            changed = bookie(mode=mode, rack=mode.value)
+        for free_bytes, mode in enumerate((BookieMode.READ_ONLY, BookieMode.WRITABLE, BookieMode.READ_ONLY)):
+            changed = bookie(mode=mode, rack=mode.value, free_bytes=free_bytes)
             await registration.update(changed)
             await sees(store, other, {"b1": changed})
         with pytest.raises(InvalidArgument):

@@ -1,0 +1,64 @@
+"""Bookies that failed lately, which new ensembles avoid for a while.
+
+A bookie in trouble often stays registered: it is slow, its disk fails, the way to it is cut.
+Whoever chose it again at once would fail again. So it is avoided for a time that doubles each
+time it fails again after it, up to a limit, and starts anew once it does well or has kept out
+of trouble for as long again. Failures reported while it is avoided are of the same trouble,
+since one client may have many ledgers on it, and count once.
+
+Pure: whoever asks says what time it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LONGEST_SECONDS: Final = 30 * 60.0
+"""The limit, unless the first time is longer: by then somebody has looked at it, or it is not listed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One time of being avoided."""
+
+    until: float
+    seconds: float
+
+
+class Quarantine:
+    """Whom to avoid.
+
+    Args:
+        first_seconds: how long a bookie that failed once is avoided; 0 avoids nobody.
+    """
+
+    def __init__(self, first_seconds: float) -> None:
+        self._first_seconds = first_seconds
+        self._terms: dict[str, _Term] = {}
+
+    def failed(self, bookie_id: str, now: float) -> None:
+        """It failed at the monotonic second ``now``."""
+        self._forget(now)
+        before = self._terms.get(bookie_id)
+        if before is None:
+            seconds = self._first_seconds
+        elif now < before.until:
+            return
+        else:
+            seconds = min(2 * before.seconds, max(LONGEST_SECONDS, self._first_seconds))
+        if seconds > 0:
+            self._terms[bookie_id] = _Term(now + seconds, seconds)
+
+    def forgive(self, bookie_id: str) -> None:
+        """It does well: nothing is held against it any more."""
+        self._terms.pop(bookie_id, None)
+
+    def now(self, now: float) -> frozenset[str]:
+        """Whom to avoid at the monotonic second ``now``."""
+        self._forget(now)
+        return frozenset(bookie_id for bookie_id, term in self._terms.items() if now < term.until)
+
+    def _forget(self, now: float) -> None:
+        """Drop those that kept out of trouble for as long as they were avoided."""
+        self._terms = {name: term for name, term in self._terms.items() if now < term.until + term.seconds}
