@@ -257,7 +257,12 @@ class Client:
             return LedgerReader(metadata, self._reader_context(), lac=last, digest_key=signing)
 
         context = RecoveryContext(
-            world.connections, world.clock, self._settings, partial(self._update, ledger_id), reader_of
+            world.connections,
+            self._spares,
+            world.clock,
+            self._settings,
+            partial(self._update, ledger_id),
+            reader_of,
         )
         return await recover_ledger(context, key=key, digest_key=signing)
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Busy, RecoveryFailed, TallybookError
-from tallybook.metadata.model import LedgerMetadata, begin_recovery, close
+from tallybook.core.errors import Busy, PeerError, RecoveryFailed, TallybookError
+from tallybook.metadata.model import LedgerMetadata, begin_recovery, close, of_members
 from tallybook.runtime.clock import Clock
 
 from ..bookie_port import BookieConnection
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
-from .machine import Action, Close, Failed, Fence, ReadEnd, RecoveryAdd, RecoveryMachine, RecoveryRead
+from ..spares import Spares
+from .machine import Action, Close, Failed, Fence, FindSpares, ReadEnd, RecoveryAdd, RecoveryMachine, RecoveryRead
 
 T = TypeVar("T")
+
+MAX_RUNS: Final = 3
+"""How often a recovery starts over because the last fragment changed under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class RecoveryContext:
     """What a recovery needs of its client."""
 
     connections: Connections
+    spares: Spares
     clock: Clock
     settings: ClientSettings
     update: UpdateLedger
@@ -47,19 +53,31 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
         MetadataUnavailable, MetadataOutcomeUnknown: the store did not settle a step; try again.
     """
     metadata = (await context.update(begin_recovery)).value
-    if metadata.closed:
-        return metadata
-    end = await _Run(context, metadata, key, digest_key).run()
+    for _ in range(MAX_RUNS):
+        if metadata.closed:
+            return metadata
+        end = await _Run(context, metadata, key, digest_key).run()
+        try:
+            return (await context.update(partial(_settled, metadata, end))).value
+        except _ChangedUnderUs:
+            metadata = (await context.update(begin_recovery)).value
+    raise RecoveryFailed(f"ledger {metadata.ledger_id}: its last fragment changed during each of {MAX_RUNS} recoveries")
 
-    def settle(fresh: LedgerMetadata) -> LedgerMetadata:
-        if fresh.closed:
-            # Another recovery was first; its end is the end.
-            return fresh
-        if fresh.last_fragment != metadata.last_fragment:
-            raise RecoveryFailed(f"ledger {fresh.ledger_id}: its last fragment changed during the recovery")
-        return close(fresh, end.last_entry_id, end.length, missed=end.missed)
 
-    return (await context.update(settle)).value
+class _ChangedUnderUs(Exception):
+    """The last fragment is another one than the recovery worked on: what it found out no longer counts."""
+
+
+def _settled(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
+    """The ledger, closed at the end that was found; what others did to older fragments stays."""
+    if fresh.closed:
+        # Another recovery was first; its end is the end.
+        return fresh
+    if fresh.last_fragment != known.last_fragment:
+        raise _ChangedUnderUs
+    fragments = (*fresh.fragments[:-1], *end.fragments)
+    closed = close(fresh, end.last_entry_id, end.length, fragments=fragments, missed=(*fresh.missed, *end.missed))
+    return replace(closed, missed=of_members(closed, closed.missed))
 
 
 class _Run:
@@ -77,7 +95,7 @@ class _Run:
         self._machine = RecoveryMachine(metadata, digest_key)
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
-        self._written_off: dict[int, TallybookError] = {}
+        self._written_off: dict[str, TallybookError] = {}
 
     async def run(self) -> Close:
         """Run the machine to its end.
@@ -109,7 +127,7 @@ class _Run:
             running = [(action, task) for action, task in running if not task.done()]
             actions = (await self._events.get())()
 
-    async def _perform(self, action: Fence | RecoveryRead | RecoveryAdd | ReadEnd) -> None:
+    async def _perform(self, action: Fence | RecoveryRead | RecoveryAdd | FindSpares | ReadEnd) -> None:
         match action:
             case Fence():
                 await self._fence(action)
@@ -117,6 +135,8 @@ class _Run:
                 await self._read(action)
             case RecoveryAdd():
                 await self._add(action)
+            case FindSpares():
+                await self._find_spares(action)
             case ReadEnd():
                 await self._read_end(action)
 
@@ -124,7 +144,9 @@ class _Run:
         at = action.position
         try:
             answer = await self._while_busy(
-                at, lambda bookie: bookie.fence(self._ledger_id, self._key), self._settings.request_timeout_ms
+                self._bookies[at],
+                lambda bookie: bookie.fence(self._ledger_id, self._key),
+                self._settings.request_timeout_ms,
             )
         except TallybookError as error:
             await self._report(self._machine.fence_failed, at, error)
@@ -135,7 +157,7 @@ class _Run:
         at, entry_id = action.position, action.entry_id
         try:
             answer = await self._while_busy(
-                at,
+                self._bookies[at],
                 lambda bookie: bookie.recovery_read(self._ledger_id, entry_id, self._key),
                 self._settings.request_timeout_ms,
             )
@@ -145,26 +167,35 @@ class _Run:
             await self._report(self._machine.read, at, entry_id, answer.batches[0] if answer.batches else b"")
 
     async def _add(self, action: RecoveryAdd) -> None:
-        at, entry_id = action.position, action.entry_id
+        at, to, entry_id = action.position, action.bookie_id, action.entry_id
         try:
-            if at in self._written_off:
+            if to in self._written_off:
                 # It failed a write-back before; asking again would cost a timeout for every batch.
-                raise self._written_off[at]
+                raise self._written_off[to]
             await self._while_busy(
-                at, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
+                to, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
             )
         except TallybookError as error:
-            self._written_off[at] = error
+            self._written_off[to] = error
             await self._report(self._machine.add_failed, at, entry_id, error)
         else:
             await self._report(self._machine.added, at, entry_id)
 
-    async def _while_busy(self, at: int, ask: Callable[[BookieConnection], Awaitable[T]], patience_ms: int) -> T:
-        """Ask the bookie at a position; while it is BUSY, again after the pause it names."""
+    async def _find_spares(self, action: FindSpares) -> None:
+        quorum = self._metadata.quorum
+        try:
+            found = await self._context.spares.find(action.ensemble, action.positions, quorum.write_quorum)
+        except PeerError:
+            # Who is alive cannot be told: then it has to do without.
+            found = {}
+        await self._report(self._machine.spares_found, found)
+
+    async def _while_busy(self, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]], patience_ms: int) -> T:
+        """Ask a bookie; while it is BUSY, again after the pause it names."""
         deadline = self._context.clock.monotonic() + patience_ms / 1000
         while True:
             try:
-                return await ask(await self._context.connections.get(self._bookies[at]))
+                return await ask(await self._context.connections.get(bookie_id))
             except Busy as busy:
                 pause_s = max(busy.retry_after_ms, 1) / 1000
                 if self._context.clock.monotonic() + pause_s >= deadline:

@@ -4,8 +4,8 @@ Recovery finds the end of a ledger whose writer is gone, makes every entry up to
 replicated as it can, and settles the end in the metadata (docs/protocol.md, section 3). Any
 number of clients may do this at once; the close decides.
 
-    FENCING ----covered----> READING <----added---- WRITING
-                                |  `---one copy------^
+    FENCING ----covered----> READING <----added---- WRITING <--found, or nobody--- REPLACING
+                                |  `---one copy------^  `----a member failed--------^
                                 `--absent---> ENDING --length known--> CLOSING
 
 - FENCING: every bookie of the last fragment is asked to fence. Enough have when every write
@@ -15,13 +15,18 @@ number of clients may do this at once; the close decides.
   ledger; anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or
   silence.
 - WRITING: the copy is added again, verbatim, to its write set, until Qa members have it.
+- REPLACING: members failed. From this batch on others take their places, if there are any, in
+  this recovery's own copy of the fragments, which only the close writes to the metadata. For
+  whom there is none, what it lacks goes on record.
 - ENDING: if nothing was read, the batch that ends at the start tells the ledger's length.
 
-The read plan stays on the metadata it was started with, whatever happens meanwhile.
+The read plan stays on the metadata it was started with, whatever happens meanwhile: a bookie
+that has just joined holds nothing, and what it says of an entry proves nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -39,7 +44,7 @@ from tallybook.core.errors import (
     check,
 )
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.model import LedgerMetadata, MissedRange
+from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 
 
 class Phase(Enum):
@@ -48,6 +53,7 @@ class Phase(Enum):
     FENCING = "fencing"
     READING = "reading"
     WRITING = "writing"
+    REPLACING = "replacing"
     ENDING = "ending"
     CLOSING = "closing"
     FAILED = "failed"
@@ -70,11 +76,20 @@ class RecoveryRead:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryAdd:
-    """Add a batch again at a position of the last fragment."""
+    """Add a batch again at the bookie that is to hold it."""
 
     position: int
+    bookie_id: str
     entry_id: int
     batch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FindSpares:
+    """Look for bookies to take these positions of the ensemble, then call ``spares_found``."""
+
+    ensemble: tuple[str, ...]
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +101,14 @@ class ReadEnd:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Settle the end in the metadata."""
+    """Settle the end in the metadata.
+
+    ``fragments`` take the place of the last one; ``missed`` is what this recovery found to be missing.
+    """
 
     last_entry_id: int
     length: int
+    fragments: tuple[Fragment, ...]
     missed: tuple[MissedRange, ...]
 
 
@@ -100,7 +119,7 @@ class Failed:
     error: TallybookError
 
 
-Action: TypeAlias = Fence | RecoveryRead | RecoveryAdd | ReadEnd | Close | Failed
+Action: TypeAlias = Fence | RecoveryRead | RecoveryAdd | FindSpares | ReadEnd | Close | Failed
 
 
 class RecoveryMachine:
@@ -124,7 +143,10 @@ class RecoveryMachine:
         self._adds: dict[int, TallybookError | None] = {}
         self._batch = b""
         self._header: BatchHeader | None = None
-        self._missed: dict[int, list[tuple[int, int]]] = {}
+        self._fragments = [metadata.last_fragment]
+        """What is to take the place of the last fragment; its last one is where batches are added again."""
+        self._irreplaceable: set[int] = set()
+        self._missed: dict[str, list[tuple[int, int]]] = {}
 
     def start(self) -> list[Action]:
         """Fence the whole ensemble of the last fragment."""
@@ -199,7 +221,10 @@ class RecoveryMachine:
     def _write(self, batch: bytes, header: BatchHeader) -> list[Action]:
         self.phase = Phase.WRITING
         self._batch, self._header, self._adds = batch, header, {}
-        return [RecoveryAdd(at, self._entry_id, batch) for at in self._quorum.write_set(self._entry_id)]
+        return [self._add(at) for at in self._quorum.write_set(self._entry_id)]
+
+    def _add(self, position: int) -> RecoveryAdd:
+        return RecoveryAdd(position, self._fragments[-1].bookies[position], self._entry_id, self._batch)
 
     def added(self, position: int, entry_id: int) -> list[Action]:
         """A bookie holds the batch durably."""
@@ -212,20 +237,55 @@ class RecoveryMachine:
     def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
         if self.phase is not Phase.WRITING or entry_id != self._entry_id:
             return []
+        if isinstance(error, Unauthorized | NoSuchLedger):
+            return self._fail(error)
         self._adds[position] = error
         if len(self._adds) < self._quorum.write_quorum:
             # Wait for all of them: what recovery leaves behind should be as whole as it can be,
             # and the driver bounds how long one of them can take.
             return []
+        failed = [at for at, failure in sorted(self._adds.items()) if failure and at not in self._irreplaceable]
+        if failed:
+            self.phase = Phase.REPLACING
+            return [FindSpares(self._fragments[-1].bookies, tuple(failed))]
+        return self._after_write()
+
+    def spares_found(self, found: Mapping[int, str]) -> list[Action]:
+        """Bookies for some of the positions asked for; for the others there are none."""
+        if self.phase is not Phase.REPLACING:
+            return []
+        failed = [at for at, failure in self._adds.items() if failure]
+        taken = {at: bookie for at, bookie in sorted(found.items()) if at in failed}
+        self._irreplaceable.update(at for at in failed if at not in taken)
+        if not taken:
+            return self._after_write()
+        self._replace(taken)
+        self.phase = Phase.WRITING
+        for at in taken:
+            del self._adds[at]
+        return [self._add(at) for at in taken]
+
+    def _replace(self, taken: Mapping[int, str]) -> None:
+        """From the batch at hand on others hold these positions, in this recovery's own copy of the fragments."""
+        last = self._fragments[-1]
+        bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(last.bookies))
+        if last.first_entry_id == self._entry_id:
+            self._fragments.pop()
+        self._fragments.append(Fragment(self._entry_id, bookies))
+
+    def _after_write(self) -> list[Action]:
         good = [at for at, failure in self._adds.items() if failure is None]
-        if not self._quorum.acked(good, entry_id):
-            kinds = {self._bookies[at]: type(failure).__name__ for at, failure in self._adds.items() if failure}
-            return self._fail(RecoveryFailed(f"{self._name}: entry {entry_id} could not be written back: {kinds}"))
+        bookies = self._fragments[-1].bookies
+        if not self._quorum.acked(good, self._entry_id):
+            kinds = {bookies[at]: type(failure).__name__ for at, failure in self._adds.items() if failure}
+            return self._fail(
+                RecoveryFailed(f"{self._name}: entry {self._entry_id} could not be written back: {kinds}")
+            )
         check(self._header is not None, f"{self._name}: a write-back without a batch")
         last = self._header.last_entry_id if self._header else NO_ENTRY
         for at, failure in self._adds.items():
             if failure is not None:
-                self._missed.setdefault(at, []).append((entry_id, last))
+                self._missed.setdefault(bookies[at], []).append((self._entry_id, last))
         self._entry_id = last + 1
         return self._read()
 
@@ -256,10 +316,10 @@ class RecoveryMachine:
 
     def _close(self, last_entry_id: int, length: int) -> list[Action]:
         self.phase = Phase.CLOSING
-        missed = list(self._metadata.missed)
-        for at, ranges in sorted(self._missed.items()):
-            missed.append(MissedRange(self._bookies[at], ranges[0][0], ranges[-1][1]))
-        return [Close(last_entry_id, length, tuple(missed))]
+        missed = tuple(
+            MissedRange(bookie_id, ranges[0][0], ranges[-1][1]) for bookie_id, ranges in sorted(self._missed.items())
+        )
+        return [Close(last_entry_id, length, tuple(self._fragments), missed)]
 
     def _fail(self, error: TallybookError) -> list[Action]:
         if self.phase is Phase.FAILED:

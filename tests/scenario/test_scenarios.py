@@ -160,6 +160,7 @@ class RecoveryPlay:
             for index, first in enumerate(firsts)
         )
         metadata = LedgerMetadata(LEDGER, quorum, fragments, "creator", 0, LedgerState.IN_RECOVERY)
+        self.last_fragment = metadata.last_fragment
         self.machine = recovery.RecoveryMachine(metadata)
 
     def event(self, words: list[str]) -> list[str]:
@@ -195,6 +196,9 @@ class RecoveryPlay:
     def do_notadded(self, words: list[str]) -> list[recovery.Action]:
         return self.machine.add_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))
 
+    def do_spares(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.spares_found({int(position): bookie for position, bookie in options(words).items()})
+
     def do_end(self, words: list[str]) -> list[recovery.Action]:
         return self.machine.end_read(decode_header(self.batch(*ids(words[0]))))
 
@@ -208,12 +212,17 @@ class RecoveryPlay:
             case recovery.RecoveryRead():
                 return f"read {action.entry_id} from {action.position}, fencing"
             case recovery.RecoveryAdd():
-                return f"add {action.entry_id} again to {action.position}"
+                return f"add {action.entry_id} again to {action.position}, {action.bookie_id}"
+            case recovery.FindSpares():
+                return f"find others for {' '.join(map(str, action.positions))} of {' '.join(action.ensemble)}"
             case recovery.ReadEnd():
                 return f"read the batch of {action.entry_id} for its length"
             case recovery.Close():
                 missed = [f"{m.bookie_id} {m.first_entry_id}..{m.last_entry_id}" for m in action.missed]
-                return f"close at {action.last_entry_id}, length {action.length}, missed {missed}"
+                line = f"close at {action.last_entry_id}, length {action.length}, missed {missed}"
+                if action.fragments != (self.last_fragment,):
+                    line += "".join(f", from {f.first_entry_id}: {' '.join(f.bookies)}" for f in action.fragments)
+                return line
             case recovery.Failed():
                 return f"failed {type(action.error).__name__}: {action.error}"
 

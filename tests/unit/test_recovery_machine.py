@@ -10,6 +10,7 @@ from tallybook.client.recovery.machine import (
     Close,
     Failed,
     Fence,
+    FindSpares,
     ReadEnd,
     RecoveryAdd,
     RecoveryMachine,
@@ -19,7 +20,7 @@ from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.errors import BookieUnavailable, EntryAbsent, EntryCorrupt, EntryUnknown, TallybookError
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, close
 
 QUORUMS = (Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(3, 3, 3), Quorum(4, 3, 2, 3), Quorum(5, 3, 3, 6))
 PER_BATCH = 3
@@ -51,6 +52,10 @@ class Cluster:
             position: draw(st.sampled_from(("well", "well", "well", "silent", "corrupt", "unknown")))
             for position in range(quorum.ensemble)
         }
+        self.by_bookie = {f"b{position}": set(held) for position, held in self.held.items()}
+        self.spares = {
+            f"spare{index}": draw(st.booleans(), label="spare is well") for index in range(draw(st.integers(0, 3)))
+        }
         # A bookie's LAC lags behind what is confirmed, and lies on a batch boundary.
         self.lacs = {
             position: draw(st.sampled_from([-1, *range(PER_BATCH - 1, self.confirmed + 1, PER_BATCH)]))
@@ -65,11 +70,19 @@ class Cluster:
                 return machine.fenced(position, FenceAnswer(self.lacs[position], -1))
             case RecoveryRead(position, entry_id):
                 return self.read(machine, position, entry_id)
-            case RecoveryAdd(position, entry_id, _):
-                if self.moods[position] == "silent":
+            case RecoveryAdd(position, bookie_id, entry_id, _):
+                if bookie_id in self.spares:
+                    well = self.spares[bookie_id]
+                elif well := self.moods[position] != "silent":
+                    assert bookie_id == f"b{position}"
+                    self.held[position].add(entry_id)
+                if not well:
                     return machine.add_failed(position, entry_id, BookieUnavailable("silent"))
-                self.held[position].add(entry_id)
+                self.by_bookie.setdefault(bookie_id, set()).add(entry_id)
                 return machine.added(position, entry_id)
+            case FindSpares(ensemble, positions):
+                free = [spare for spare in self.spares if spare not in ensemble]
+                return machine.spares_found(dict(zip(positions, free, strict=False)))
             case ReadEnd(entry_id):
                 first = entry_id - PER_BATCH + 1
                 good = [p for p in self.held if first in self.held[p] and self.moods[p] == "well"]
@@ -111,8 +124,12 @@ def test_recovery_keeps_what_was_confirmed_or_fails(data: st.DataObject) -> None
         raise AssertionError("the recovery neither closed nor failed")
     assert action.last_entry_id >= cluster.confirmed
     assert action.length == (action.last_entry_id + 1) * 10
+    closed = close(metadata, action.last_entry_id, action.length, fragments=action.fragments, missed=action.missed)
     for first in range(0, action.last_entry_id + 1, PER_BATCH):
-        holders = {position for position in cluster.held if first in cluster.held[position]}
+        # As whoever reads the metadata sees it: the bookies that the fragments name have the entry.
+        named = closed.fragment_of(first).bookies
+        holders = {position for position, bookie in enumerate(named) if first in cluster.by_bookie.get(bookie, ())}
         assert quorum.acked(holders, first)
     if all(mood == "well" for mood in cluster.moods.values()):
         assert action.missed == ()
+        assert closed.fragments == metadata.fragments
