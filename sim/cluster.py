@@ -47,16 +47,31 @@ class MemoryCluster:
         self._admin = self.metadata.client()
         self._delays = world.rng.fork("delays")
         self._clients = 0
-        self.bookies = {
-            name: MemoryBookie(name, verifier_of=self._verifier_of, clock=world.clock, tasks=self._tasks)
-            for name in (f"bookie-{index}" for index in range(bookies))
-        }
+        self.bookies: dict[str, MemoryBookie] = {}
+        for index in range(bookies):
+            self.add(f"bookie-{index}")
 
     async def start(self) -> None:
         """Register every bookie."""
-        for name, bookie in self.bookies.items():
-            incarnation: Incarnation = bookie.incarnation
-            await self._admin.membership.register(BookieInfo(name, f"sim:{name}", incarnation))
+        for name in self.bookies:
+            await self.register(name)
+
+    def add(self, name: str) -> MemoryBookie:
+        """One more bookie, which nobody knows of until ``register``."""
+        bookie = MemoryBookie(name, verifier_of=self._verifier_of, clock=self.world.clock, tasks=self._tasks)
+        self.bookies[name] = bookie
+        return bookie
+
+    async def register(self, name: str) -> None:
+        """Let everybody know of a bookie, in the life it is in."""
+        incarnation: Incarnation = self.bookies[name].incarnation
+        await self._admin.membership.register(BookieInfo(name, f"sim:{name}", incarnation))
+
+    def die(self, name: str) -> MemoryBookie:
+        """Kill a bookie, and let everybody know at once."""
+        self.bookies[name].kill()
+        self.metadata.expire(name)
+        return self.bookies[name]
 
     def client(self, settings: ClientSettings | None = None, *, seen_through: SeenThrough | None = None) -> Client:
         """One more client, with connections of its own.
@@ -67,7 +82,13 @@ class MemoryCluster:
         self._clients += 1
         shared = self.metadata.client()
         store = seen_through(shared.store) if seen_through else shared.store
-        connections = DirectConnections(self.bookies, clock=self.world.clock, tasks=self._tasks, delay=self._delay)
+        connections = DirectConnections(
+            self.bookies,
+            clock=self.world.clock,
+            tasks=self._tasks,
+            delay=self._delay,
+            alive=lambda name: self.bookies[name].alive,
+        )
         rng = self.world.rng.fork(f"client-{self._clients}")
         return Client(ClientWorld(store, shared.membership, connections, self.world.clock, rng), settings)
 

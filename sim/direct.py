@@ -32,6 +32,11 @@ def no_delay() -> float:
     return 0.0
 
 
+def _always(_bookie_id: str) -> bool:
+    """Every bookie runs."""
+    return True
+
+
 class _Way:
     """One direction: what was sent arrives later, in order, unless the connection breaks first."""
 
@@ -226,7 +231,11 @@ class DirectConnection:
 
 
 class DirectConnections:
-    """Connections to the bookies of one process, made when asked for and kept until they break."""
+    """Connections to the bookies of one process, made when asked for and kept until they break.
+
+    Args:
+        alive: whether the bookie of this id runs: nobody can connect to one that does not.
+    """
 
     def __init__(
         self,
@@ -236,8 +245,10 @@ class DirectConnections:
         tasks: Tasks,
         delay: Delay = no_delay,
         request_timeout_seconds: float = 5.0,
+        alive: Callable[[str], bool] = _always,
     ) -> None:
         self._stores = stores
+        self._alive = alive
         self._clock = clock
         self._tasks = tasks
         self._delay = delay
@@ -248,13 +259,15 @@ class DirectConnections:
         """The connection to a bookie.
 
         Raises:
-            BookieUnavailable: there is no bookie of this id.
+            BookieUnavailable: there is no bookie of this id, or it is down.
         """
         held = self._open.get(bookie_id)
         if held is not None and not held.broken:
             return held
         if bookie_id not in self._stores:
             raise BookieUnavailable(f"bookie {bookie_id} is not known")
+        if not self._alive(bookie_id):
+            raise BookieUnavailable(f"bookie {bookie_id} is down")
         if held is not None:
             held.cut()
         made = DirectConnection(

@@ -527,6 +527,6 @@ class WriterMachine:
 
 
 def _failed(member: Position, now: float, patience_s: float) -> bool:
-    """Whether another bookie should take its place."""
-    away = member.state is Member.DOWN and now - member.away_since >= patience_s
+    """Whether another bookie should take its place. One that only connects, and never acks, is away as well."""
+    away = not member.serving and member.busy_since is None and now - member.away_since >= patience_s
     return away or member.state in (Member.LOST, Member.GONE)
