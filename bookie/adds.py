@@ -53,6 +53,9 @@ from .verifiers import Verifiers, verifier_to_record
 MAX_WAITING_ADDS: Final = 4_096
 """Adds on the slow way at once; more are BUSY."""
 
+JOURNAL_LOOK_SECONDS: Final = 0.005
+"""How often an add that waits for room in the journal looks again."""
+
 _WAITING: Final = Refusal(Busy.wire_code, 20, "adds that wait")
 
 StoredOverlap = Callable[[int, int, int], Awaitable[list[Buffer | None]]]
@@ -67,7 +70,7 @@ class AddPath:
         request_flush: asks for a checkpoint; cheap.
         look_at_journal: asks for one if the journal is getting full.
         on_defect: ends the node; called with the reason when the path itself fails.
-        max_cache_wait_seconds: how long an add waits for room in the write cache.
+        max_cache_wait_seconds: how long an add waits for room in the write cache, or in the journal.
     """
 
     def __init__(
@@ -207,11 +210,13 @@ class AddPath:
                 elif self._decide(ledger, header, batch, key, add.recovery, stored):
                     await self._commits.durable(ledger)
                     return True
-                elif self._fits(batch, add.recovery) and self._admission.journal_takes(add.size, recovery=add.recovery):
+                elif not self._fits(batch, add.recovery):
+                    await self._room(deadline)
+                elif not self._admission.journal_takes(add.size, recovery=add.recovery):
+                    await self._journal_room(deadline)
+                else:
                     self._hand_over(ledger, header, batch, add)
                     return False
-                else:
-                    await self._room(deadline)
 
     def _prepared(self, task: asyncio.Task[bool]) -> None:
         """The slow way ended: answer, unless the batch is in the journal's hands."""
@@ -242,6 +247,14 @@ class AddPath:
         except TimeoutError as error:
             self._admission.count(CACHE_FULL)
             raise Busy("the write cache is full", retry_after_ms=CACHE_FULL.retry_after_ms) from error
+
+    async def _journal_room(self, deadline: float) -> None:
+        """Give the journal a moment: it has no segment ready. With nothing to flush, a checkpoint would not help."""
+        self._look_at_journal()
+        if self._clock.monotonic() >= deadline:
+            self._admission.count(JOURNAL_ROOM)
+            raise Busy("the journal is full", retry_after_ms=JOURNAL_ROOM.retry_after_ms)
+        await self._clock.sleep(JOURNAL_LOOK_SECONDS)
 
     # Steps 4 and 5, in one turn of the event loop: nothing below this line waits.
 
