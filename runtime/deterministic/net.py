@@ -105,6 +105,11 @@ class SimNet:
         for connection in self._between(one, other):
             connection.broken("connection reset")
 
+    def reset_all(self, name: str) -> None:
+        """Break every stream of one node."""
+        for connection in [connection for connection in self._connections if name in connection.names]:
+            connection.broken("connection reset")
+
     def kill(self, name: str, *, silent: bool = False) -> None:
         """End a node: its streams break, its listeners and their handlers are gone.
 
