@@ -14,6 +14,9 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SEED ?= 1
+SEEDS ?= 300
+BASE ?= 1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -104,6 +107,14 @@ integration: setup java ## Run the tests that start real processes
 .PHONY: nightly
 nightly: setup java ## Run every test, with a longer search by hypothesis
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=3600
+
+.PHONY: sim
+sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED)
+	$(BIN)/python -m tallybook.sim run $(SEED)
+
+.PHONY: sim-many
+sim-many: $(STAMP) ## Simulate many clusters (SEEDS, BASE)
+	$(BIN)/python -m tallybook.sim many --seeds $(SEEDS) --base $(BASE) --jobs $(WORKERS)
 
 # --- use --------------------------------------------------------------------------------------------------------------
 

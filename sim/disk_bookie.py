@@ -76,10 +76,11 @@ class KnownMetadata:
     id_counter: int = 1_000
     cookies: dict[str, bytes] = field(default_factory=dict)
     lookups: int = 0
+    cluster: str = "cluster-a"
 
     async def cluster_id(self) -> str:
         """The same for everybody."""
-        return "cluster-a"
+        return self.cluster
 
     async def read_cookie(self, bookie_id: str) -> bytes | None:
         """The recorded identity."""

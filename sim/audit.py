@@ -1,0 +1,64 @@
+"""The last phase of a run: everything is read and compared with what was promised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tallybook.core.errors import TallybookError
+
+from .god import KnownLedger
+from .history import check
+from .twice import restarts_alike
+
+if TYPE_CHECKING:
+    from .run import Universe
+
+
+async def audit(universe: Universe) -> None:
+    """Read every ledger as a client would, and every copy as nobody else can."""
+    await _read_as_client(universe)
+    await _read_copies(universe)
+    for violation in check(universe.history):
+        universe.god.violated(violation.invariant, f"ledger {violation.ledger_id}: {violation.detail}")
+    await restarts_alike(universe)
+
+
+async def _read_as_client(universe: Universe) -> None:
+    workload = universe.workload
+    async with workload.guest("auditor") as client:
+        for made in workload.ledgers:
+            try:
+                await workload.read(client, made)
+            except TallybookError as error:
+                universe.god.violated("I1", f"ledger {made.ledger_id} cannot be read: {error!r}")
+
+
+async def _read_copies(universe: Universe) -> None:
+    """Every entry of a closed ledger has an ack quorum of good copies (I10)."""
+    god = universe.god
+    for ledger_id, known in god.ledgers.items():
+        metadata, entry_id = known.metadata, 0
+        await _look_at_fences(universe, ledger_id, known)
+        while entry_id <= metadata.last_entry_id:
+            batch = known.batches.get(entry_id)
+            if batch is None:
+                god.violated("I10", f"no bookie ever acked entry {entry_id} of ledger {ledger_id}")
+                break
+            good = damaged = 0
+            for member in metadata.bookies_of(entry_id):
+                bookie = universe.nodes[member].bookie
+                if member in god.damaged:
+                    damaged += 1
+                elif member in batch.ackers and bookie is not None:
+                    good += await god.recheck(member, bookie, ledger_id, entry_id)
+            enough = good + damaged >= metadata.quorum.ack_quorum
+            god.expect(enough, "I10", f"entry {entry_id} of ledger {ledger_id} has {good} good copies")
+            entry_id += batch.count
+
+
+async def _look_at_fences(universe: Universe, ledger_id: int, known: KnownLedger) -> None:
+    """Every bookie still knows what it fenced (I13)."""
+    for bookie_id, uuid in known.fenced_by.items():
+        bookie = universe.nodes[bookie_id].bookie
+        if bookie is not None and bookie.incarnation.directory_uuid == uuid:
+            await universe.god.recheck_fence(bookie_id, bookie, ledger_id)

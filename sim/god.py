@@ -1,0 +1,282 @@
+"""The god's view of a simulated cluster: everything that was promised, and by whom.
+
+It watches at the seams: what bookies answer, what the metadata becomes, what clients are told.
+What cannot be is written down as a violation, with the number of the invariant it breaks
+(docs/simulation.md lists them), and ends the run. Nothing here changes what happens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from crc32c import crc32c
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.core.answers import Incarnation
+from tallybook.core.batch import Buffer, decode_header
+from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, StorageError
+from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.model import LedgerMetadata, LedgerState
+
+T = TypeVar("T")
+
+RECHECKED: Final = 16
+"""How many of the batches that a bookie acked, and of its fences, are looked at again each time it starts."""
+
+
+class InvariantBroken(Exception):
+    """A run has shown something that must not be."""
+
+
+@dataclass(slots=True)
+class AckedBatch:
+    """One batch as bookies hold it."""
+
+    count: int
+    crc: int
+    ackers: dict[str, str] = field(default_factory=dict)
+    """Bookie id to the uuid of the directory that acked it durably."""
+
+
+@dataclass(slots=True)
+class KnownLedger:
+    """What is known of one ledger."""
+
+    metadata: LedgerMetadata
+    firsts: list[int] = field(default_factory=list)
+    batches: dict[int, AckedBatch] = field(default_factory=dict)
+    confirmable: int = NO_ENTRY
+    """Every entry up to here was once held by an ack quorum, so that its writer may have been told."""
+    told: int = NO_ENTRY
+    """The highest entry whose writer was told."""
+    fenced_by: dict[str, str] = field(default_factory=dict)
+    """Bookie id to the uuid of the directory that answered a fence."""
+
+    def batch_of(self, entry_id: int) -> tuple[int, AckedBatch] | None:
+        """The batch with this entry, if a bookie ever acked one."""
+        at = bisect_right(self.firsts, entry_id) - 1
+        if at < 0:
+            return None
+        first = self.firsts[at]
+        batch = self.batches[first]
+        return (first, batch) if entry_id < first + batch.count else None
+
+
+class God:
+    """Knows it all.
+
+    Args:
+        mark: told of rare branches that were taken.
+        missing: how many bookies do not serve now.
+    """
+
+    def __init__(self, mark: Callable[[str], None], note: Callable[..., None], missing: Callable[[], int]) -> None:
+        self.mark = mark
+        self.situations: set[str] = set()
+        """In what kinds of situation the metadata of ledgers were changed."""
+        self._missing = missing
+        self.violations: list[tuple[str, str]] = []
+        self.ledgers: dict[int, KnownLedger] = {}
+        self.damaged: set[str] = set()
+        """Bookies whose durable bytes were damaged or wiped on purpose."""
+        self._acks: dict[tuple[str, str], deque[tuple[int, int]]] = {}
+        """Ledger and first entry of what each directory acked last; directories by bookie id and uuid."""
+        self._fences: dict[tuple[str, str], deque[int]] = {}
+        """Ledgers that each directory fenced last."""
+        self._note = note
+
+    # -- verdicts -------------------------------------------------------------------------
+
+    def violated(self, invariant: str, detail: str) -> None:
+        """Something that must not be has happened."""
+        self.violations.append((invariant, detail))
+        self._note("VIOLATION", invariant, detail)
+
+    def expect(self, condition: bool, invariant: str, detail: str) -> None:
+        """Write a violation down unless ``condition`` holds."""
+        if not condition:
+            self.violated(invariant, detail)
+
+    def raise_violations(self) -> None:
+        """End the run with the first violation, if there is one.
+
+        Raises:
+            InvariantBroken: there is one.
+        """
+        if self.violations:
+            invariant, detail = self.violations[0]
+            raise InvariantBroken(f"{invariant}: {detail}")
+
+    # -- metadata -------------------------------------------------------------------------
+
+    def changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
+        """The metadata of a ledger has changed."""
+        if after is None:
+            self.ledgers.pop(ledger_id, None)
+            return
+        self._note("metadata", ledger_id, after.state.value, after.last_entry_id, len(after.fragments))
+        known = self.ledgers.get(ledger_id)
+        if before is None or known is None:
+            self.ledgers[ledger_id] = KnownLedger(after)
+            return
+        states = f"{before.state.value} {after.state.value}"
+        pieces = f"{min(len(after.fragments), 4)} {min(len(after.missed), 4)}"
+        self.situations.add(f"{states} {pieces} {self._missing()} {known.told >= 0} {known.confirmable > known.told}")
+        self._check_fragments(before, after)
+        if before.closed:
+            self._check_still_closed(before, after)
+        elif after.closed:
+            self._check_close(known, before, after)
+        known.metadata = after
+        self._advance(known)
+
+    def _check_fragments(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        firsts = [fragment.first_entry_id for fragment in after.fragments]
+        self.expect(firsts == sorted(set(firsts)) and firsts[0] == 0, "I18", f"ledger {after.ledger_id}: {firsts}")
+        order = list(LedgerState)
+        forward = order.index(after.state) >= order.index(before.state)
+        self.expect(forward, "I3", f"ledger {after.ledger_id} went from {before.state} back to {after.state}")
+
+    def _check_still_closed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        same = (before.last_entry_id, before.length) == (after.last_entry_id, after.length)
+        same = same and len(before.fragments) == len(after.fragments)
+        self.expect(same, "I3", f"closed ledger {after.ledger_id} was changed from {before} to {after}")
+
+    def _check_close(self, known: KnownLedger, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        """Nothing that was confirmed, or may have been, lies above the end."""
+        ledger_id, last = after.ledger_id, after.last_entry_id
+        self.expect(last >= known.told, "I2", f"ledger {ledger_id} was closed at {last}, {known.told} was confirmed")
+        if before.state is not LedgerState.IN_RECOVERY:
+            return  # the writer closes at what it knows to be confirmed, although more may be held by now
+        self.mark("recovery: closed a ledger")
+        held = self._held_by_quorum(known, before)
+        self.expect(last >= held, "I2", f"ledger {ledger_id} was closed at {last}, an ack quorum holds up to {held}")
+
+    def _held_by_quorum(self, known: KnownLedger, metadata: LedgerMetadata) -> int:
+        """Up to which entry every entry is held by an ack quorum of the ensembles of ``metadata``."""
+        end = NO_ENTRY
+        while (batch := known.batches.get(end + 1)) is not None:
+            members = metadata.bookies_of(end + 1)
+            holders = sum(member in batch.ackers and member not in self.damaged for member in members)
+            if holders < metadata.quorum.ack_quorum:
+                break
+            end += batch.count
+        return end
+
+    def _advance(self, known: KnownLedger) -> None:
+        metadata = known.metadata
+        while (batch := known.batches.get(known.confirmable + 1)) is not None:
+            members = metadata.bookies_of(known.confirmable + 1)
+            if sum(member in batch.ackers for member in members) < metadata.quorum.ack_quorum:
+                return
+            known.confirmable += batch.count
+
+    # -- bookies --------------------------------------------------------------------------
+
+    def sent(self, bookie_id: str, batch: Buffer) -> None:
+        """A batch has arrived at a bookie, whose own checks it has not passed yet."""
+        header = decode_header(batch)
+        known = self.ledgers.get(header.ledger_id)
+        if known is not None and header.lac > known.confirmable:
+            self.violated(
+                "I6",
+                f"a batch of ledger {header.ledger_id} at {bookie_id} says that {header.lac} is confirmed, "
+                f"an ack quorum holds up to {known.confirmable}",
+            )
+
+    def acked(self, bookie_id: str, incarnation: Incarnation, batch: Buffer) -> None:
+        """A bookie says that it holds a batch durably."""
+        header = decode_header(batch)
+        known = self.ledgers.get(header.ledger_id)
+        if known is None:
+            return
+        first, crc = header.first_entry_id, crc32c(bytes(batch))
+        found = known.batches.get(first)
+        if found is None:
+            overlap = known.batch_of(first) or known.batch_of(header.last_entry_id)
+            self.expect(overlap is None, "I8", f"ledger {header.ledger_id}: batches overlap at entry {first}")
+            found = known.batches[first] = AckedBatch(header.entry_count, crc)
+            known.firsts.insert(bisect_right(known.firsts, first), first)
+        same = (found.count, found.crc) == (header.entry_count, crc)
+        self.expect(same, "I8", f"ledger {header.ledger_id} has two batches from entry {first}, one at {bookie_id}")
+        found.ackers[bookie_id] = incarnation.directory_uuid
+        self._remember(self._acks, bookie_id, incarnation, (header.ledger_id, first))
+        if first == known.confirmable + 1:
+            self._advance(known)
+
+    def fenced(self, bookie_id: str, incarnation: Incarnation, ledger_id: int) -> None:
+        """A bookie says that a ledger is fenced, durably."""
+        known = self.ledgers.get(ledger_id)
+        if known is not None:
+            known.fenced_by[bookie_id] = incarnation.directory_uuid
+            self._remember(self._fences, bookie_id, incarnation, ledger_id)
+
+    def _remember(
+        self, where: dict[tuple[str, str], deque[T]], bookie_id: str, incarnation: Incarnation, what: T
+    ) -> None:
+        key = (bookie_id, incarnation.directory_uuid)
+        where.setdefault(key, deque(maxlen=RECHECKED)).append(what)
+
+    def may_hold(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether the bookie of this id has ever acked the entry."""
+        known = self.ledgers.get(ledger_id)
+        batch = None if known is None else known.batch_of(entry_id)
+        return batch is not None and bookie_id in batch[1].ackers
+
+    async def restarted(self, bookie_id: str, bookie: Bookie, excused: Callable[[], bool]) -> None:
+        """A bookie serves again: does it still hold what it acked and fenced last?"""
+        uuid = bookie.incarnation.directory_uuid
+        for ledger_id in list(self._fences.get((bookie_id, uuid), ())):
+            await self.recheck_fence(bookie_id, bookie, ledger_id)
+        for ledger_id, first in list(self._acks.get((bookie_id, uuid), ())):
+            if ledger_id in self.ledgers:
+                await self.recheck(bookie_id, bookie, ledger_id, first, excused)
+
+    async def recheck_fence(self, bookie_id: str, bookie: Bookie, ledger_id: int) -> None:
+        """Whether a bookie still knows that it fenced a ledger."""
+        try:
+            fenced = (await bookie.read_lac(ledger_id)).fenced
+        except EntryAbsent:
+            fenced = False
+        self.expect(fenced, "I13", f"{bookie_id} has forgotten that it fenced ledger {ledger_id}")
+
+    async def recheck(
+        self, bookie_id: str, bookie: Bookie, ledger_id: int, first: int, excused: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Whether a bookie still has a good copy of a batch that it acked; one that it lost is a violation.
+
+        Args:
+            excused: its disk fails now, so that it may be unable to tell.
+        """
+        expected = self.ledgers[ledger_id].batches[first]
+        try:
+            batch = (await bookie.read_batches(ledger_id, first, first, 1)).batches[0]
+        except EntryAbsent:
+            self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
+            return False
+        except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:
+            self.expect(
+                bookie_id in self.damaged or excused(),
+                "I12",
+                f"{bookie_id} acked entry {first} of ledger {ledger_id}, now: {error!r}",
+            )
+            return False
+        good = crc32c(bytes(batch)) == expected.crc
+        self.expect(good, "I15", f"{bookie_id} acked other bytes as entry {first} of ledger {ledger_id}")
+        return good
+
+    # -- clients --------------------------------------------------------------------------
+
+    def confirmed(self, ledger_id: int, entry_id: int) -> None:
+        """A writer was told that its entry is confirmed."""
+        known = self.ledgers[ledger_id]
+        if entry_id > known.confirmable:
+            self.violated("I1", f"entry {entry_id} of ledger {ledger_id} was confirmed, no ack quorum holds it")
+        if known.metadata.closed and entry_id > known.metadata.last_entry_id:
+            end = known.metadata.last_entry_id
+            self.violated("I5", f"entry {entry_id} of ledger {ledger_id} was confirmed after it was closed at {end}")
+        known.told = max(known.told, entry_id)

@@ -1,0 +1,282 @@
+"""What goes wrong during a run, and when.
+
+The nemesis draws one fault after the other and lets it end after a while. It stays within the
+fault model: it never damages what is durable on more bookies than every acked entry can lose
+(``Swarm.most_damaged``), and what it does to a disk it notes at the bookie, which may give up
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tallybook.core.errors import DiskFailed, DiskFull
+from tallybook.core.limits import SECTOR_BYTES
+from tallybook.metadata.model import LedgerState
+from tallybook.runtime.deterministic import Effect, SimClock, SimDisk
+from tallybook.runtime.rng import Rng
+
+from .node import BookieNode
+from .process import SimProcess, Surroundings
+from .swarm import Swarm, pick
+from .workload import Workload
+
+MAX_DOWN_SECONDS: Final = 10.0
+SHORTEST_FREEZE_SECONDS: Final = 0.001
+LONGEST_FREEZE_SECONDS: Final = 600.0
+ROTTING_PARTS: Final = ("ledgers", "journal", "index")
+
+
+class Nemesis:
+    """Strikes, until ``stop``; ``heal`` undoes all that has not ended by itself."""
+
+    def __init__(self, swarm: Swarm, around: Surroundings, nodes: dict[str, BookieNode], workload: Workload) -> None:
+        self.struck: dict[str, int] = {}
+        """How often each fault struck."""
+        self._swarm = swarm
+        self._around = around
+        self._nodes = nodes
+        self._workload = workload
+        self._clock = SimClock()
+        self._rng = around.rng.fork("nemesis")
+        self._stopped = False
+        self._strikes: dict[str, Callable[[], None]] = {
+            "kill": lambda: self._node().kill(self._down_seconds()),
+            "power": lambda: self._node().lose_power(self._down_seconds()),
+            "freeze": lambda: self._freeze(self._node().process),
+            "slow_disk": self._slow_disk,
+            "sync_error": self._sync_error,
+            "write_error": self._write_error,
+            "read_error": self._read_error,
+            "disk_full": self._disk_full,
+            "rot": self._rot,
+            "wipe": self._wipe,
+            "cut": lambda: self._cut_between(*self._two(), one_way=False),
+            "one_way_cut": lambda: self._cut_between(*self._two(), one_way=True),
+            "partition": self._partition,
+            "swizzle": self._swizzle,
+            "reset": lambda: around.net.reset(*self._two()),
+            "metadata_cut": self._metadata_cut,
+            "metadata_away": self._metadata_away,
+            "expire": self._expire,
+            "clock_jump": self._clock_jump,
+            "kill_client": self._kill_client,
+            "freeze_client": lambda: self._freeze(self._client()),
+        }
+
+    async def run(self) -> None:
+        """Strike again and again."""
+        kinds = [name for name, _ in self._swarm.faults]
+        weights = [weight for _, weight in self._swarm.faults]
+        while kinds and not self._stopped:
+            await self._clock.sleep(2 * self._swarm.fault_seconds * self._rng.random())
+            if not self._stopped:
+                kind = _weighted(self._rng, kinds, weights)
+                self._around.note("nemesis", kind)
+                self.struck[kind] = self.struck.get(kind, 0) + 1
+                self._strikes[kind]()
+
+    def heal(self) -> None:
+        """Strike no more; everything works again, and every bookie starts from its disk."""
+        self._stopped = True
+        self._around.note("nemesis", "heals")
+        self._around.net.heal_all()
+        self._around.metadata.heal()
+        for client in self._workload.processes.values():
+            client.process.thaw()
+        for node in self._nodes.values():
+            node.free_disk()
+            if self._rng.random() < 0.5 and not node.empty:
+                node.lose_power()
+            else:
+                node.kill()
+
+    # -- choices --------------------------------------------------------------------------
+
+    def _node(self) -> BookieNode:
+        return self._nodes[pick(self._rng, list(self._nodes))]
+
+    def _client(self) -> SimProcess | None:
+        """A client, a writer twice as often as another one."""
+        slots = list(self._workload.processes)
+        slots += [slot for slot in slots if slot.startswith("writer")]
+        return self._workload.processes[pick(self._rng, slots)].process if slots else None
+
+    def _everybody(self) -> list[str]:
+        return [*self._nodes, *(client.name for client in self._workload.processes.values())]
+
+    def _two(self) -> tuple[str, str]:
+        """A client and a bookie: nobody else speaks to each other."""
+        client = self._client()
+        return (client.name if client else pick(self._rng, list(self._nodes))), pick(self._rng, list(self._nodes))
+
+    def _down_seconds(self) -> float:
+        return float(MAX_DOWN_SECONDS * self._rng.random() ** 3)
+
+    def _later(self, seconds: float, action: Callable[[], object]) -> None:
+        """Undo something, unless all was undone by then."""
+        self._around.metadata.later(seconds, lambda: None if self._stopped else action())
+
+    def _seconds(self, longest: float) -> float:
+        return float(0.05 + longest * self._rng.random() ** 2)
+
+    # -- processes ------------------------------------------------------------------------
+
+    def _freeze(self, process: SimProcess | None) -> None:
+        if process is not None:
+            span = LONGEST_FREEZE_SECONDS / SHORTEST_FREEZE_SECONDS
+            seconds = SHORTEST_FREEZE_SECONDS * span ** self._rng.random()
+            process.freeze()
+            self._later(seconds, process.thaw)
+
+    def _kill_client(self) -> None:
+        process = self._client()
+        if process is not None:
+            process.kill(silent=self._rng.random() < 0.3)
+
+    def _clock_jump(self) -> None:
+        day_us = 24 * 3600 * 1_000_000
+        self._node().clock.jump_wall(self._rng.randint(-day_us, day_us))
+        client = self._client()
+        if client is not None:
+            client.clock.jump_wall(self._rng.randint(-day_us, day_us))
+
+    # -- disks ----------------------------------------------------------------------------
+
+    def _excused(self) -> BookieNode:
+        """A bookie whose disk is about to fail."""
+        node = self._node()
+        node.excused = True
+        return node
+
+    def _sync_error(self) -> None:
+        effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY))
+        self._excused().disk.fail(
+            pick(self._rng, ("sync", "sync-directory", "write-durable")), nth=self._rng.randint(1, 6), effect=effect
+        )
+
+    def _write_error(self) -> None:
+        effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.PART))
+        error: type[DiskFailed | DiskFull] = DiskFull if self._rng.random() < 0.3 else DiskFailed
+        self._excused().disk.fail("write", nth=self._rng.randint(1, 10), effect=effect, error=error)
+
+    def _read_error(self) -> None:
+        self._excused().disk.fail("read", nth=self._rng.randint(1, 5), times=self._rng.randint(1, 5))
+
+    def _slow_disk(self) -> None:
+        disk = self._node().disk
+        delay_seconds = 0.02 + 2.0 * self._rng.random() ** 4
+        fault = disk.fail("*", times=1_000_000, error=None, delay_seconds=delay_seconds)
+        self._later(self._seconds(10.0), lambda: disk.faults.remove(fault) if fault in disk.faults else None)
+
+    def _disk_full(self) -> None:
+        node = self._node()
+        node.disk.capacity_bytes = node.disk.state.used_bytes() + self._rng.randint(0, 40_000)
+
+        def room() -> None:
+            node.disk.capacity_bytes = node.capacity_bytes
+
+        self._later(self._seconds(8.0), room)
+
+    def _damageable(self) -> BookieNode | None:
+        """A bookie whose durable data may be damaged, so that every entry keeps a clean copy."""
+        damaged = self._around.god.damaged
+        names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else sorted(damaged)
+        names = [name for name in names if self._nodes[name].ready]
+        return self._nodes[pick(self._rng, names)] if names else None
+
+    def _wipe(self) -> None:
+        node = self._damageable()
+        if node is not None:
+            node.wipe(self._down_seconds())
+
+    def _rot(self) -> None:
+        node = self._damageable()
+        if node is None:
+            return
+        disk, part = node.disk, pick(self._rng, ROTTING_PARTS)
+        directory = f"{node.settings.data_directory}/{part}"
+        paths = [
+            f"{directory}/{name}" for name in disk.state.names(directory) if disk.state.inode(f"{directory}/{name}")
+        ]
+        path = pick(self._rng, paths)
+        size = len(disk.peek(path))
+        if size >= SECTOR_BYTES:
+            self._around.god.damaged.add(node.name)
+            node.excused = True
+            self._around.god.mark(f"nemesis: rot in {part}")
+            self._damage(disk, path, size)
+
+    def _damage(self, disk: SimDisk, path: str, size: int) -> None:
+        if self._rng.random() < 0.5:
+            disk.rot.flip_bit(path, self._rng.randint(0, size - 1), self._rng.randint(0, 7))
+        else:
+            disk.rot.zero_sector(path, self._rng.randint(0, size // SECTOR_BYTES - 1))
+
+    # -- network --------------------------------------------------------------------------
+
+    def _cut_between(self, one: str, other: str, *, one_way: bool) -> None:
+        net = self._around.net
+        if self._rng.random() < 0.5:
+            one, other = other, one
+        ways = [(one, other)] if one_way else [(one, other), (other, one)]
+        seconds = self._seconds(8.0)
+        for source, target in ways:
+            net.cut(source, target)
+            self._later(seconds, partial(net.heal, source, target))
+
+    def _partition(self) -> None:
+        """Two groups, or one node against all others."""
+        names = self._rng.shuffled(self._everybody())
+        size = 1 if self._rng.random() < 0.4 else self._rng.randint(1, len(names) - 1)
+        seconds = self._seconds(6.0)
+        for one in names[:size]:
+            for other in names[size:]:
+                for source, target in ((one, other), (other, one)):
+                    self._around.net.cut(source, target)
+                    self._later(seconds, partial(self._around.net.heal, source, target))
+
+    def _swizzle(self) -> None:
+        """Cut some nodes off one by one, and let them in again in another order."""
+        net, names = self._around.net, self._everybody()
+        chosen = self._rng.shuffled(names)[: self._rng.randint(1, len(names))]
+        for moment, name in enumerate(chosen):
+            for other in names:
+                self._later(0.3 * moment, partial(net.partition, [name], [other]))
+        begin = 0.3 * len(chosen) + self._seconds(3.0)
+        for moment, name in enumerate(self._rng.shuffled(chosen)):
+            for other in names:
+                self._later(begin + 0.3 * moment, partial(net.heal, name, other))
+                self._later(begin + 0.3 * moment, partial(net.heal, other, name))
+
+    # -- metadata -------------------------------------------------------------------------
+
+    def _metadata_cut(self) -> None:
+        sessions = self._around.metadata.sessions
+        session = sessions[pick(self._rng, self._everybody())]
+        session.cut()
+        self._later(self._seconds(8.0), session.heal)
+
+    def _metadata_away(self) -> None:
+        metadata = self._around.metadata
+        metadata.go_away()
+        self._later(self._seconds(4.0), metadata.heal)
+
+    def _expire(self) -> None:
+        self._around.metadata.sessions[pick(self._rng, self._everybody())].expire()
+        open_ledgers = [
+            known for known in self._around.god.ledgers.values() if known.metadata.state is LedgerState.OPEN
+        ]
+        if open_ledgers:
+            self._around.god.mark("nemesis: session expired while ledgers are open")
+
+
+def _weighted(rng: Rng, names: list[str], weights: list[float]) -> str:
+    at = rng.random() * sum(weights)
+    for name, weight in zip(names, weights, strict=True):
+        at -= weight
+        if at < 0:
+            return name
+    return names[-1]

@@ -1,0 +1,262 @@
+"""One bookie of a simulated cluster: the real one, on a simulated disk, through all its lives.
+
+    node.start()                 boot, listen, register; what ``bookie/server`` does in production
+    node.kill(), lose_power()    the process, or the machine, is gone; it starts again after a while
+    node.wipe()                  the directory comes back empty: it must refuse to start until it is replaced
+
+Every life begins from the disk alone. A life that ends by itself (a fail-safe, a refused
+start) is followed by another one, as a supervisor would do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.boot import BookieWorld, boot
+from tallybook.bookie.directories import replace_identity
+from tallybook.bookie.enrolment import Enrolment
+from tallybook.bookie.service import BookieService
+from tallybook.bookie.storage.index import Index
+from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import (
+    DamagedFile,
+    DiskFailed,
+    DiskFull,
+    ForeignDirectory,
+    NoSuchLedger,
+    TallybookError,
+    is_defect,
+)
+from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
+from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import InlineWorkers, Tasks
+
+from .observed import ObservedBookie
+from .process import SimProcess, Surroundings
+
+PORT: Final = 3181
+
+
+class BookieNode:
+    """One bookie id, life after life.
+
+    Args:
+        latency: of its disk.
+        restart_seconds: how long a supervisor waits before it starts what ended by itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: BookieSettings,
+        around: Surroundings,
+        *,
+        latency: Latency,
+        capacity_bytes: int,
+        restart_seconds: float,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.clock = SimClock()
+        self.latency = latency
+        self.capacity_bytes = capacity_bytes
+        self.process: SimProcess | None = None
+        self.bookie: Bookie | None = None
+        self.excused = False
+        """Its disk was made to fail in this life: it may give up."""
+        self._around = around
+        self._rng = around.rng.fork(name)
+        self._restart_seconds = restart_seconds
+        self._lives = 0
+        self._registered = False
+        self._to_replace = False
+        self.tasks: Tasks | None = None
+        self.service: BookieService | None = None
+        self.disk = self._new_disk()
+
+    @property
+    def damaged(self) -> bool:
+        """Whether what was durable was damaged or lost on purpose: it may refuse to start."""
+        return self.name in self._around.god.damaged
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves."""
+        return self.bookie is not None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it waits to be replaced."""
+        return self._to_replace
+
+    def start(self) -> None:
+        """Begin a life, unless one is under way."""
+        if self.process is not None:
+            return
+        self._lives += 1
+        around = self._around
+        rng = self._rng.fork(f"life {self._lives}")
+        self.process = SimProcess(self.name, around, self.clock, rng)
+        self.excused = bool(self.disk.faults)
+        self.process.spawn(self._live(self.process))
+
+    def start_in(self, seconds: float) -> None:
+        """Begin the next life after a while, unless one has begun by then."""
+        self._around.metadata.later(seconds, self.start)
+
+    def kill(self, down_seconds: float = 0.0) -> None:
+        """End the process, as ``kill -9`` does: what was written stays, what was in memory is gone."""
+        if self._end():
+            self.disk = self.disk.fork()
+        self.start_in(down_seconds)
+
+    def lose_power(self, down_seconds: float = 0.0) -> None:
+        """End the process and the machine: what was not durable meets a random fate."""
+        self._end(silent=True)
+        self.disk = self.disk.lose_power(self._rng.fork(f"power {self._lives}"))
+        self.start_in(down_seconds)
+
+    def wipe(self, down_seconds: float = 0.0) -> None:
+        """The machine comes back with an empty disk."""
+        self._end(silent=True)
+        self._around.god.damaged.add(self.name)
+        self.disk = self._new_disk()
+        self.start_in(down_seconds)
+
+    def free_disk(self) -> None:
+        """No planned faults, normal latency, all of its capacity."""
+        self.disk.faults.clear()
+        self.disk.capacity_bytes = self.capacity_bytes
+
+    def _new_disk(self) -> SimDisk:
+        return SimDisk(
+            self._rng.fork(f"disk {self._lives}"),
+            latency=self.latency,
+            capacity_bytes=self.capacity_bytes,
+            name=f"disk {self.name}",
+        )
+
+    def _end(self, *, silent: bool = False) -> bool:
+        process, self.process, self.bookie, self.service = self.process, None, None, None
+        if process is None:
+            return False
+        process.kill(silent=silent)
+        return True
+
+    def _exit(self, reason: str) -> None:
+        """The process ends itself."""
+        self._around.note(self.name, "exits", reason)
+        self.kill(self._restart_seconds)
+
+    async def _live(self, process: SimProcess) -> None:
+        """One life, from the directory to the end."""
+        try:
+            await self._serve(process)
+        except TallybookError as error:
+            if process is self.process:
+                self._refused(error)
+        except Exception as error:  # noqa: BLE001 - whatever a bookie raises but its declared errors is a defect
+            self._around.god.violated("defect", f"{self.name} met {error!r}")
+
+    def _refused(self, error: TallybookError) -> None:
+        """The process ends in good order: it may not start, or may not go on."""
+        god = self._around.god
+        if is_defect(error):
+            god.violated("defect", f"{self.name} cannot go on: {error!r}")
+        elif isinstance(error, ForeignDirectory):
+            god.expect(self.damaged, "boot", f"{self.name} refuses its own directory: {error.message}")
+            self._to_replace = True
+        elif isinstance(error, DamagedFile):
+            god.expect(self.damaged, "boot", f"{self.name} finds damage that nobody did: {error.message}")
+            self.disk = self._new_disk()
+            self._to_replace = True
+        elif isinstance(error, DiskFull):
+            small = self.disk.capacity_bytes < self.capacity_bytes
+            god.expect(small or self.excused, "boot", f"{self.name}: {error.message}")
+        elif isinstance(error, DiskFailed):
+            god.expect(self.excused, "boot", f"{self.name}: {error.message}")
+        self._exit(repr(error))
+
+    def _fail_safe(self, process: SimProcess, reason: str) -> None:
+        if process is not self.process:
+            return
+        god = self._around.god
+        god.mark("bookie: fail-safe")
+        god.expect(self.excused, "fail-safe", f"{self.name} gives up without a reason: {reason}")
+        self._exit(reason)
+
+    async def _serve(self, process: SimProcess) -> None:
+        """What ``bookie/server`` does."""
+        store, membership, god = process.session.store, process.session.membership, self._around.god
+        if self._to_replace:
+            await self._replace(store, process.rng)
+        fail_safe = partial(self._fail_safe, process)
+        tasks = self.tasks = Tasks(self.name, lambda name, error: fail_safe(f"task {name} died: {error!r}"))
+        world = BookieWorld(
+            disk=self.disk,
+            clock=self.clock,
+            rng=process.rng,
+            tasks=tasks,
+            workers=InlineWorkers(),
+            open_index=self._open_index,
+            verifier_of=partial(_verifier_of, store),
+            id_counter=store.id_counter,
+            registry=store,
+            fail_safe=fail_safe,
+        )
+        bookie = await boot(self.settings, world)
+        god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
+        observed = ObservedBookie(bookie, god)
+        service = BookieService(observed, self.settings, self.clock, tasks, await store.cluster_id(), fail_safe)
+        listener = await process.transport.listen(f"{self.name}:{PORT}", service.accept)
+        info = BookieInfo(self.name, listener.address, bookie.incarnation)
+        enrolment = Enrolment(membership, info, partial(_mode, bookie), self._free_bytes, self.clock)
+        await enrolment.enter()
+        await bookie.enrolled()
+        self.bookie, self.service = bookie, service
+        if not self._registered:
+            self._registered = True
+        else:
+            await god.restarted(self.name, bookie, lambda: self.excused)
+        self._around.note(self.name, "serves", bookie.incarnation.directory_uuid, bookie.incarnation.boot)
+        await enrolment.keep()
+
+    async def _replace(self, store: MetadataStore, rng: Rng) -> None:
+        """``bookie init --replace``; one that was cut off is finished by the boot."""
+        god = self._around.god
+        god.expect(self.damaged, "boot", f"{self.name} is replaced although it lost nothing")
+        try:
+            await replace_identity(self.settings, self.disk, store, rng, store.id_counter)
+        except ForeignDirectory:
+            god.mark("bookie: replacement found finished")
+        self._to_replace = False
+        god.mark("bookie: replaced")
+
+    async def _open_index(self, directory: str, create: bool) -> Index:
+        return await MemoryIndex.open(self.disk, directory, create=create)
+
+    async def _free_bytes(self) -> int:
+        return (await self.disk.space(self.settings.data_directory)).free_bytes
+
+
+async def _verifier_of(store: MetadataStore, ledger_id: int) -> bytes | None:
+    """As the server does: "no such ledger" is said only after a linearizable read."""
+    for linearizable in (False, True):
+        try:
+            return (await store.read_ledger(ledger_id, linearizable=linearizable)).value.key_verifier
+        except NoSuchLedger:
+            continue
+    return None
+
+
+def _mode(bookie: Bookie) -> BookieMode:
+    return BookieMode.READ_ONLY if bookie.read_only else BookieMode.WRITABLE
+
+
+def with_name(settings: BookieSettings, name: str) -> BookieSettings:
+    """The same settings for the bookie called ``name``."""
+    return settings.model_copy(update={"bookie_id": name})

@@ -1,0 +1,103 @@
+"""A bookie that is watched: every answer passes the god on its way out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.port import AddCallback
+from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.errors import OK_CODE, EntryAbsent, error_class
+
+from .god import God
+
+T = TypeVar("T")
+
+
+class ObservedBookie:
+    """A ``LedgerStore`` over one life of a bookie."""
+
+    def __init__(self, bookie: Bookie, god: God) -> None:
+        self._bookie = bookie
+        self._god = god
+
+    @property
+    def bookie_id(self) -> str:
+        """See the port."""
+        return self._bookie.bookie_id
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """See the port."""
+        return self._bookie.incarnation
+
+    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+        """See the port."""
+        god, bookie = self._god, self._bookie
+        god.sent(bookie.bookie_id, batch)
+
+        def answered(answer: AddAnswer) -> None:
+            if answer.code == OK_CODE:
+                god.acked(bookie.bookie_id, bookie.incarnation, batch)
+                if recovery:
+                    god.mark("bookie: recovery add")
+            else:
+                god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
+            on_answer(answer)
+
+        bookie.add(batch, key, answered, recovery=recovery)
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+        """See the port."""
+        answer = await self._bookie.fence(ledger_id, key)
+        self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
+        return answer
+
+    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+        """See the port."""
+        return await self._read(ledger_id, first, lambda: self._bookie.read_batches(ledger_id, first, last, max_bytes))
+
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+        """See the port."""
+        try:
+            return await self._read(ledger_id, entry_id, lambda: self._bookie.recovery_read(ledger_id, entry_id, key))
+        except EntryAbsent:
+            self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
+            raise
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+        """See the port."""
+        return await self._read(ledger_id, entry_id, lambda: self._bookie.read_entry(ledger_id, entry_id))
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        """See the port."""
+        return self._lac(ledger_id, await self._bookie.read_lac(ledger_id))
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+        """See the port."""
+        return self._lac(ledger_id, await self._bookie.wait_lac(ledger_id, above, timeout_ms))
+
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+        """See the port."""
+        await self._bookie.write_lac(ledger_id, lac, key)
+        self._god.mark("bookie: explicit LAC")
+
+    def _lac(self, ledger_id: int, answer: LacAnswer) -> LacAnswer:
+        known = self._god.ledgers.get(ledger_id)
+        if known is not None and answer.lac > known.confirmable:
+            detail = f"{self.bookie_id} says that {answer.lac} of ledger {ledger_id} is confirmed"
+            self._god.violated("I6", f"{detail}, an ack quorum holds up to {known.confirmable}")
+        return answer
+
+    async def _read(self, ledger_id: int, entry_id: int, read: Callable[[], Awaitable[T]]) -> T:
+        held = self._god.may_hold(self.bookie_id, ledger_id, entry_id)
+        try:
+            return await read()
+        except EntryAbsent:
+            self._god.mark("bookie: read answered ABSENT")
+            if held:
+                detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and says that it is absent"
+                self._god.violated("I11", detail)
+            raise

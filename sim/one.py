@@ -1,0 +1,62 @@
+"""One seed, from its number to a report: what ``python -m tallybook.sim`` and tests run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallybook.runtime.deterministic import Leak, SimLoop, Stuck, Unhandled, World, run_untraced
+from tallybook.runtime.rng import SeededRng
+
+from .run import InvariantBroken, Outcome, live_through
+from .swarm import swarm_of
+
+DEADLINE_SECONDS: Final = 1800.0
+
+
+@dataclass
+class Report:
+    """How the run of one seed went. ``failure`` is empty for a good one."""
+
+    seed: int
+    config: str
+    failure: str = ""
+    digest: str = ""
+    """SHA-256 of the trace: the same for the same seed and the same code."""
+    seconds: float = 0.0
+    """Simulated."""
+    trace: list[str] = field(default_factory=list)
+    """The last lines of the trace, of a run that failed."""
+    outcome: Outcome | None = None
+
+
+def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> Report:
+    """Run one seed.
+
+    Args:
+        on_trace_line: told every line of the trace.
+    """
+    report = Report(seed, str(swarm_of(SeededRng(seed).fork("world").fork("swarm"))))
+    loops: list[SimLoop] = []
+
+    async def scenario(world: World) -> Outcome:
+        loops.append(world.loop)
+        world.loop.on_trace_line = on_trace_line
+        return await live_through(world)
+
+    collecting = gc.isenabled()
+    gc.disable()  # what the collector ends, it would end at other moments in another process
+    try:
+        _, report.outcome = run_untraced(seed, scenario, deadline_seconds=DEADLINE_SECONDS)
+    except (InvariantBroken, Stuck, Leak, Unhandled) as error:
+        cause = f" <- {error.__cause__!r}" if error.__cause__ is not None else ""
+        report.failure = f"{type(error).__name__}: {error}{cause}"
+        report.trace = loops[0].trace_tail()
+    finally:
+        if collecting:
+            gc.enable()
+        gc.collect()
+    report.digest, report.seconds = loops[0].trace_digest(), loops[0].time()
+    return report

@@ -1,0 +1,202 @@
+"""One run of a whole cluster, from one seed.
+
+    boot       every bookie comes up; nothing goes wrong
+    safety     clients work, the nemesis strikes
+    heal       nothing goes wrong any more; every bookie is started again from its disk
+    liveness   writers get on, every open ledger can be closed, readers reach the end
+    audit      everything is read, and compared with what was promised
+
+The god looks on all the time; a violation ends the run at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallybook.core import marks
+from tallybook.core.limits import MIB
+from tallybook.runtime.deterministic import SimNet, World
+from tallybook.runtime.tasks import Tasks
+
+from .audit import audit
+from .budgets import look_at_budgets
+from .god import God, InvariantBroken
+from .history import History
+from .marks import Marks
+from .metadata import MetadataFaults, SimMetadata
+from .nemesis import Nemesis
+from .node import BookieNode, with_name
+from .process import Surroundings
+from .swarm import Swarm, swarm_of
+from .workload import Workload
+
+BOOT_SECONDS: Final = 30.0
+LIVENESS_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 0.25
+CAPACITY_BYTES: Final = 16 * MIB
+
+
+@dataclass
+class Outcome:
+    """What a run was like."""
+
+    swarm: Swarm
+    met: dict[str, int] = field(default_factory=dict)
+    """Marks, and how often each was met."""
+    struck: dict[str, int] = field(default_factory=dict)
+    """Faults, and how often each struck."""
+    ledgers: int = 0
+    confirmed: int = 0
+    """Entries whose writer was told."""
+    situations: set[str] = field(default_factory=set)
+    """In what kinds of situation the metadata of ledgers were changed."""
+
+
+class Universe:
+    """A cluster, its clients, and its nemesis."""
+
+    def __init__(self, world: World, swarm: Swarm) -> None:
+        rng = world.rng
+        self.world = world
+        self.swarm = swarm
+        self.marks = Marks()
+        self.god = God(self.marks, world.note, self._missing)
+        self.history = History()
+        net = SimNet(
+            rng.fork("net"),
+            delay_seconds=(swarm.net_delay_ms / 10_000, swarm.net_delay_ms / 1000),
+            window_bytes=swarm.window_bytes,
+            keepalive_seconds=swarm.keepalive_seconds,
+        )
+        self.metadata = SimMetadata(
+            rng.fork("metadata"), MetadataFaults(), session_seconds=swarm.session_seconds, timeout_seconds=1.0
+        )
+        self.metadata.on_change = self.god.changed
+        around = self.around = Surroundings(net, self.metadata, self.god, rng, swarm.keepalive_seconds, world.note)
+        settings = swarm.bookie_settings()
+        self.nodes = {
+            name: BookieNode(
+                name,
+                with_name(settings, name),
+                around,
+                latency=swarm.latency(),
+                capacity_bytes=CAPACITY_BYTES,
+                restart_seconds=0.5,
+            )
+            for name in (f"b{number}" for number in range(swarm.bookies))
+        }
+        self.workload = Workload(swarm, around, self.history, swarm.client_settings())
+        self.nemesis = Nemesis(swarm, around, self.nodes, self.workload)
+        self._tasks = Tasks("universe", lambda name, error: self.god.violated("simulation", f"{name}: {error!r}"))
+
+    async def run(self) -> None:
+        """All phases.
+
+        Raises:
+            InvariantBroken: something was seen that must not be.
+        """
+        watching = self._tasks.spawn(self._watch(), name="watch", essential=True)
+        living = self._tasks.spawn(self._phases(), name="phases")
+        try:
+            await asyncio.wait((watching, living), return_when=asyncio.FIRST_COMPLETED)
+            self.god.raise_violations()
+            await (watching if watching.done() else living)
+            self.god.raise_violations()
+        finally:
+            await self.workload.close()
+            for node in self.nodes.values():
+                if node.process is not None:
+                    node.process.kill()
+            self.around.bury()
+
+    async def _phases(self) -> None:
+        self._enter("boot")
+        for node in self.nodes.values():
+            node.start()
+        await self._until(self._all_serve, BOOT_SECONDS, "boot", "not every bookie came up")
+        self._enter("safety")
+        self._set_metadata_faults(self.swarm.metadata_faults)
+        self.workload.start()
+        striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
+        await self.world.clock.sleep(self.swarm.safety_seconds)
+        self._enter("heal")
+        striking.cancel()
+        self._set_metadata_faults(0.0)
+        self.nemesis.heal()
+        await self._until(self._all_serve, LIVENESS_SECONDS, "L0", "not every bookie came back")
+        self._enter("liveness")
+        await self._bring_to_an_end()
+        self._enter("audit")
+        await audit(self)
+
+    async def _bring_to_an_end(self) -> None:
+        """Writers finish, what they left open is recovered, readers see all of it."""
+        self.workload.over = True
+        await self._until(lambda: not self.workload.running("writer"), LIVENESS_SECONDS, "L2", "writers do not get on")
+        await self._until(
+            lambda: not self.workload.running("recoverer"), LIVENESS_SECONDS, "L1", "recoverers do not come to an end"
+        )
+        async with self.workload.guest("closer") as client:
+            for made in self.workload.ledgers:
+                deadline = self.world.clock.monotonic() + LIVENESS_SECONDS
+                while not await self.workload.recover(client, made):
+                    if self.world.clock.monotonic() > deadline:
+                        self.god.violated("L1", f"ledger {made.ledger_id} cannot be closed")
+                        return
+                    await self.world.clock.sleep(0.2)
+        await self._until(
+            lambda: not self.workload.running("reader"), LIVENESS_SECONDS, "L5", "readers do not reach the end"
+        )
+
+    async def _watch(self) -> None:
+        """Look at everything now and then; returns when something is wrong."""
+        while not self.god.violations:
+            await self.world.clock.sleep(LOOK_SECONDS)
+            look_at_budgets(self)
+
+    async def _until(self, condition: Callable[[], bool], seconds: float, invariant: str, detail: str) -> None:
+        deadline = self.world.clock.monotonic() + seconds
+        while not condition():
+            if self.world.clock.monotonic() > deadline:
+                self.god.violated(invariant, detail)
+                self.god.raise_violations()
+            await self.world.clock.sleep(0.05)
+
+    def _missing(self) -> int:
+        """Bookies that do not serve now."""
+        return sum(not node.ready for node in self.nodes.values())
+
+    def _all_serve(self) -> bool:
+        return not self._missing()
+
+    def _enter(self, phase: str) -> None:
+        self.world.note("phase", phase)
+
+    def _set_metadata_faults(self, rate: float) -> None:
+        faults = self.metadata.faults
+        faults.unavailable = faults.applied = faults.lost = faults.late = rate / 4
+        faults.stale = self.swarm.stale_reads if rate else 0.0
+        faults.partial = faults.slow_watch = rate
+
+
+async def live_through(world: World) -> Outcome:
+    """The scenario of one seed.
+
+    Raises:
+        InvariantBroken: something was seen that must not be.
+    """
+    swarm = swarm_of(world.rng.fork("swarm"))
+    universe = Universe(world, swarm)
+    marks.listen(universe.marks)
+    try:
+        await universe.run()
+    finally:
+        marks.listen(None)
+    confirmed = sum(map(len, universe.history.confirmed.values()))
+    return Outcome(swarm, dict(universe.marks.met), universe.nemesis.struck, len(universe.workload.ledgers), confirmed)
+
+
+__all__ = ["InvariantBroken", "Outcome", "Universe", "live_through"]

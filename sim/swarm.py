@@ -1,0 +1,215 @@
+"""From a seed to the shape of a run: sizes, limits, and how often each fault strikes.
+
+Most runs have only some of the faults, and each at a rate of its own: a cluster in which
+everything fails all the time meets fewer strange situations than one in which a single thing
+does. All limits are tiny, so that their edges are near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, TypeVar
+
+from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
+from tallybook.core.limits import KIB, MIB
+from tallybook.core.quorum import Quorum
+from tallybook.runtime.deterministic import Latency
+from tallybook.runtime.rng import Rng
+
+T = TypeVar("T")
+
+ROOT: Final = "/data/bookie"
+
+FAULTS: Final = {
+    "kill": 6.0,
+    "power": 5.0,
+    "freeze": 5.0,
+    "slow_disk": 2.0,
+    "sync_error": 2.0,
+    "write_error": 2.0,
+    "read_error": 2.0,
+    "disk_full": 2.0,
+    "rot": 1.5,
+    "wipe": 1.5,
+    "cut": 4.0,
+    "one_way_cut": 3.0,
+    "partition": 3.0,
+    "swizzle": 2.0,
+    "reset": 4.0,
+    "metadata_cut": 3.0,
+    "metadata_away": 2.0,
+    "expire": 3.0,
+    "clock_jump": 1.0,
+    "kill_client": 3.0,
+    "freeze_client": 4.0,
+}
+"""Every kind of fault, with the weight it has where it takes part in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """One run, decided before it begins. ``str`` gives it on one line."""
+
+    bookies: int
+    quorums: tuple[tuple[int, int, int, int], ...]
+    """E, Qw, Qa and stripe entries, one of which is drawn for each ledger."""
+    writers: int
+    recoverers: int
+    readers: int
+    faults: tuple[tuple[str, float], ...]
+    """Kinds of faults that strike, with their weights."""
+    fault_seconds: float
+    """Mean time between two faults."""
+    safety_seconds: float
+    burst: int
+    """Most entries appended at once."""
+    entry_bytes: int
+    think_seconds: float
+    """Mean pause of a writer between bursts."""
+    ledger_bursts: int
+    """Most bursts into one ledger."""
+    write_cache_bytes: int
+    segment_bytes: int
+    commit_bytes: int
+    flush_ms: int
+    batch_bytes: int
+    in_flight: int
+    pending_bytes: int
+    add_timeout_ms: int
+    request_timeout_ms: int
+    net_delay_ms: float
+    window_bytes: int
+    keepalive_seconds: float
+    disk_ms: float
+    session_seconds: float
+    metadata_faults: float
+    stale_reads: float
+    passwords: bool
+    hmac: bool
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
+
+    @property
+    def most_damaged(self) -> int:
+        """How many bookies may lose durable data: every acked entry keeps a clean copy."""
+        return min(ack for _, _, ack, _ in self.quorums) - 1
+
+    def quorum(self, rng: Rng) -> Quorum:
+        """The replication of the next ledger."""
+        return Quorum(*pick(rng, self.quorums))
+
+    def latency(self) -> Latency:
+        """How slow disks are."""
+        return Latency(self.disk_ms / 1000)
+
+    def bookie_settings(self) -> BookieSettings:
+        """What every bookie runs with."""
+        return BookieSettings(
+            bookie_id="b0",
+            data_directory=ROOT,
+            metadata="memory:",
+            journal=JournalSettings(
+                segment_bytes=self.segment_bytes, segment_count=4, max_commit_bytes=self.commit_bytes
+            ),
+            storage=StorageSettings(
+                write_cache_bytes=self.write_cache_bytes,
+                read_cache_bytes=8 * KIB,
+                entry_log_bytes=64 * KIB,
+                min_free_bytes=0,
+                flush_interval_ms=self.flush_ms,
+            ),
+            admission=AdmissionSettings(
+                max_inflight_bytes=32 * KIB, max_cache_wait_ms=500, stream_credit_bytes=64 * KIB
+            ),
+        )
+
+    def client_settings(self) -> ClientSettings:
+        """What every client runs with."""
+        return ClientSettings(
+            max_batch_bytes=self.batch_bytes,
+            max_in_flight_batches=self.in_flight,
+            max_pending_bytes=self.pending_bytes,
+            add_timeout_ms=self.add_timeout_ms,
+            request_timeout_ms=self.request_timeout_ms,
+            connect_timeout_ms=500,
+            reconnect_ms=100,
+            metadata_timeout_ms=1000,
+            explicit_lac_ms=50,
+            read_bytes=8 * KIB,
+            tail_wait_ms=1000,
+        )
+
+
+def _short(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(_short, value)) + "]"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def pick(rng: Rng, choices: Sequence[T]) -> T:
+    """One of ``choices``."""
+    return choices[rng.randint(0, len(choices) - 1)]
+
+
+def _quorum(rng: Rng, bookies: int) -> tuple[int, int, int, int]:
+    ensemble = rng.randint(1, bookies) if rng.random() < 0.3 else min(bookies, 3)
+    write = rng.randint(max(1, ensemble - 2), ensemble)
+    ack = rng.randint(max(1, write // 2), write) if rng.random() < 0.5 else write // 2 + 1
+    return ensemble, write, ack, pick(rng, (1, 2, 4, 16))
+
+
+def _log_uniform(rng: Rng, low: float, high: float) -> float:
+    return float(low * (high / low) ** rng.random())
+
+
+def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
+    """Some of the faults, or all of them, or none."""
+    draw = rng.random()
+    if draw < 0.05:
+        return ()
+    if draw < 0.2:
+        return tuple(FAULTS.items())
+    share = rng.random()
+    return tuple((name, weight) for name, weight in FAULTS.items() if rng.random() < share)
+
+
+def swarm_of(rng: Rng) -> Swarm:
+    """The shape of one run."""
+    bookies = rng.randint(3, 7)
+    batch_bytes = pick(rng, (256, 512, 1 * KIB, 2 * KIB))
+    commit_bytes = pick(rng, (8 * KIB, 12 * KIB))
+    calm = rng.random() < 0.4
+    return Swarm(
+        bookies=bookies,
+        quorums=tuple(_quorum(rng, bookies) for _ in range(rng.randint(1, 2))),
+        writers=rng.randint(1, 3),
+        recoverers=rng.randint(0, 3),
+        readers=rng.randint(0, 2),
+        faults=_faults(rng),
+        fault_seconds=_log_uniform(rng, 0.2, 2.0),
+        safety_seconds=5.0 + 9.0 * rng.random(),
+        burst=pick(rng, (1, 4, 12)),
+        entry_bytes=pick(rng, (20, 100, 600)),
+        think_seconds=_log_uniform(rng, 0.05, 0.6),
+        ledger_bursts=pick(rng, (2, 8, 30)),
+        write_cache_bytes=pick(rng, (8 * KIB, 16 * KIB, 32 * KIB)),
+        segment_bytes=pick(rng, (24 * KIB, 32 * KIB, 64 * KIB)),
+        commit_bytes=commit_bytes,
+        flush_ms=pick(rng, (500, 2000, 5000)),
+        batch_bytes=batch_bytes,
+        in_flight=pick(rng, (1, 2, 4, 8)),
+        pending_bytes=pick(rng, (4 * KIB, 16 * KIB, 1 * MIB)),
+        add_timeout_ms=pick(rng, (500, 1000, 2000)),
+        request_timeout_ms=pick(rng, (500, 1000)),
+        net_delay_ms=_log_uniform(rng, 0.2, 20.0),
+        window_bytes=pick(rng, (16 * KIB, 1 * MIB)),
+        keepalive_seconds=pick(rng, (1.0, 3.0, 10.0)),
+        disk_ms=_log_uniform(rng, 0.1, 5.0),
+        session_seconds=pick(rng, (1.0, 3.0, 6.0)),
+        metadata_faults=0.0 if calm else 0.15 * rng.random(),
+        stale_reads=0.0 if calm else 0.5 * rng.random(),
+        passwords=rng.random() < 0.3,
+        hmac=rng.random() < 0.2,
+    )

@@ -1,0 +1,58 @@
+"""Whether a bookie that starts twice is the same as one that starts once (I19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.core.batch import decode_header
+from tallybook.core.errors import TallybookError
+from tallybook.runtime.deterministic import SimClock
+
+from .disk_bookie import DiskBookie, KnownMetadata
+
+if TYPE_CHECKING:
+    from .run import Universe
+
+Picture: TypeAlias = list[tuple[object, ...]]
+
+
+async def restarts_alike(universe: Universe) -> None:
+    """Start one bookie once and, from the same disk, twice; compare what both of them hold."""
+    god, rng = universe.god, universe.world.rng.fork("twice")
+    nodes = [node for name, node in universe.nodes.items() if name not in god.damaged]
+    if not nodes:
+        return
+    node = nodes[rng.randint(0, len(nodes) - 1)]
+    disk = node.disk.lose_power(rng)
+    node.kill(1_000.0)
+    shared = universe.metadata.shared
+    metadata = KnownMetadata(cookies=dict(shared.cookies), id_counter=shared.id_counter)
+    once, twice = [DiskBookie(copy, SimClock(), metadata, node.settings) for copy in (disk.fork(), disk.fork())]
+    for each in (once, twice):
+        each.metadata.cluster = shared.cluster_id
+    await twice.boot()
+    await twice.kill()
+    pictures = [await picture(await each.boot(), god.ledgers) for each in (once, twice)]
+    god.expect(pictures[0] == pictures[1], "I19", f"{node.name} is another one after two starts")
+    for each in (once, twice):
+        await each.kill()
+
+
+async def picture(bookie: Bookie, ledger_ids: Iterable[int]) -> Picture:
+    """What a bookie says of these ledgers."""
+    lines: Picture = []
+    for ledger_id in ledger_ids:
+        entry_id = 0
+        try:
+            told = await bookie.read_lac(ledger_id)
+            lines.append((ledger_id, told.lac, told.fenced))
+            while True:
+                batch = (await bookie.read_batches(ledger_id, entry_id, entry_id, 1)).batches[0]
+                header = decode_header(batch)
+                lines.append((ledger_id, entry_id, header.crc))
+                entry_id = header.last_entry_id + 1
+        except TallybookError as error:
+            lines.append((ledger_id, entry_id, type(error).__name__))
+    return lines
