@@ -2,6 +2,7 @@
 
     python -m tallybook.sim run 7 --trace /tmp/trace     one seed, with all of its trace
     python -m tallybook.sim many --seeds 300 --jobs 2    many of them; the last line sums up
+    python -m tallybook.sim bugs                         is every bug found that is planted on purpose?
 
 Ends with 1 where a seed failed, and says how to run that seed again.
 """
@@ -17,8 +18,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from .bugs import BUGS
 from .marks import known_marks
-from .one import Report, run
+from .one import Report, run, run_quietly, search
 from .results import Results, code_hash, commit, sources
 
 SEEDS_PER_PROCESS: Final = 40
@@ -31,12 +33,6 @@ def say(text: str) -> None:
     """One line, or several, on standard output."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def _run_quietly(seed: int) -> Report:
-    # What the parts log is in the trace of the run where it matters; thousands of runs would drown in it.
-    logging.disable(logging.CRITICAL)
-    return run(seed)
 
 
 def show_failure(report: Report) -> None:
@@ -79,7 +75,7 @@ def run_many(seeds: int, base: int, jobs: int) -> int:
     situations: set[str] = set()
     simulated = 0.0
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        for report in pool.imap_unordered(_run_quietly, range(base, base + seeds)):
+        for report in pool.imap_unordered(run_quietly, range(base, base + seeds)):
             results.add(report.seed, report.failure)
             simulated += report.seconds
             if report.failure or report.outcome is None:
@@ -101,6 +97,20 @@ def run_many(seeds: int, base: int, jobs: int) -> int:
     return 1 if failed else 0
 
 
+def find_bugs(names: list[str], seeds: int, jobs: int) -> int:
+    """Search for each planted bug in up to ``seeds`` seeds; a table of what gave them away."""
+    missed = []
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
+        searches = [pool.apply_async(search, (name, seeds)) for name in names]
+        for found in (each.get() for each in searches):
+            if not found.failure:
+                missed.append(found.bug)
+            what = found.failure.splitlines()[0][:150] if found.failure else "NOT FOUND"
+            say(f"{found.bug:36} {found.seeds:5} seeds  {what}")
+    say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
+    return 1 if missed else 0
+
+
 def main() -> int:
     """Do what the command line says; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tallybook.sim", description="Simulate a whole cluster.")
@@ -112,7 +122,13 @@ def main() -> int:
     many.add_argument("--seeds", type=int, default=300)
     many.add_argument("--base", type=int, default=1, help="the first seed")
     many.add_argument("--jobs", type=int, default=2, help="processes")
+    bugs = commands.add_parser("bugs", help="search for bugs that are planted on purpose")
+    bugs.add_argument("bug", nargs="*", choices=[*BUGS, []], default=[], help="all, unless named")
+    bugs.add_argument("--seeds", type=int, default=2000, help="how many seeds to try at most")
+    bugs.add_argument("--jobs", type=int, default=2, help="processes")
     chosen = parser.parse_args()
+    if chosen.command == "bugs":
+        return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs)
     if chosen.command == "run":
         return run_one(chosen.seed, chosen.trace)
     return run_many(chosen.seeds, chosen.base, chosen.jobs)

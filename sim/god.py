@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from crc32c import crc32c
 
 from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.journal.format import Mark
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import Buffer, decode_header
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, StorageError
@@ -87,6 +88,7 @@ class God:
         """Ledger and first entry of what each directory acked last; directories by bookie id and uuid."""
         self._fences: dict[tuple[str, str], deque[int]] = {}
         """Ledgers that each directory fenced last."""
+        self._marks: dict[tuple[str, str], Mark] = {}
         self._note = note
 
     # -- verdicts -------------------------------------------------------------------------
@@ -268,6 +270,13 @@ class God:
         good = crc32c(bytes(batch)) == expected.crc
         self.expect(good, "I15", f"{bookie_id} acked other bytes as entry {first} of ledger {ledger_id}")
         return good
+
+    def marked(self, bookie_id: str, directory_uuid: str, mark: Mark) -> None:
+        """The journal of a bookie needs nothing below ``mark`` any more."""
+        key = (bookie_id, directory_uuid)
+        before = self._marks.get(key, mark)
+        self.expect(mark >= before, "I14", f"the mark of {bookie_id} went back from {before} to {mark}")
+        self._marks[key] = mark
 
     # -- clients --------------------------------------------------------------------------
 

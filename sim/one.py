@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from tallybook.runtime.deterministic import Leak, SimLoop, Stuck, Unhandled, World, run_untraced
 from tallybook.runtime.rng import SeededRng
 
+from .bugs import planted
 from .run import InvariantBroken, Outcome, live_through
 from .swarm import swarm_of
 
@@ -30,6 +32,33 @@ class Report:
     trace: list[str] = field(default_factory=list)
     """The last lines of the trace, of a run that failed."""
     outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the search for a planted bug went."""
+
+    bug: str
+    seeds: int
+    """How many were run."""
+    failure: str
+    """What gave it away, empty for nothing."""
+
+
+def run_quietly(seed: int) -> Report:
+    """Like ``run``, without what the parts log: what matters of it is in the trace."""
+    logging.disable(logging.CRITICAL)
+    return run(seed)
+
+
+def search(bug: str, seeds: int) -> Search:
+    """Run up to ``seeds`` seeds with a planted bug, until one of them fails."""
+    with planted(bug):
+        for seed in range(seeds):
+            report = run_quietly(seed)
+            if report.failure:
+                return Search(bug, seed + 1, report.failure)
+    return Search(bug, seeds, "")
 
 
 def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> Report:

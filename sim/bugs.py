@@ -1,0 +1,299 @@
+"""Bugs planted on purpose: what a simulation that is any good finds.
+
+Each is a way in which the product could be wrong, as a change of one function at run time.
+``planted(name)`` puts one in for a while; ``python -m tallybook.sim bugs`` searches seeds until
+each of them is found. A bug that no seed shows means that the simulation, not the product, has
+to become better.
+"""
+
+# A wrong function has the arguments of the right one, and does not look at all of them.
+# ruff: noqa: ARG001
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tallybook.bookie.commits import Commits
+from tallybook.bookie.fences import Fences
+from tallybook.bookie.ledger_state import Ledger
+from tallybook.bookie.reads import Reads
+from tallybook.bookie.storage.checkpoint import Checkpointer
+from tallybook.bookie.storage.stored import StoredBatches
+from tallybook.client.recovery.machine import RecoveryMachine
+from tallybook.client.writer import handle
+from tallybook.client.writer.actions import ChangeEnsemble
+from tallybook.client.writer.machine import WriterMachine
+from tallybook.client.writer.replacing import Replacing
+from tallybook.core.errors import (
+    OK_CODE,
+    DiskFailed,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    TallybookError,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import WriteResult
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.deterministic import SimDisk
+from tallybook.runtime.deterministic.file import SimFile
+
+from .metadata import SimStore
+
+Change = tuple[Any, str, Callable[[Any], Any]]
+"""A class or module, the name of a function in it, and what makes the wrong one of the right one."""
+
+
+def _ack_before_fsync(right: Any) -> Any:
+    def append(self: Any, record: Any, ledger: Any, add: Any = None) -> None:
+        right(self, record, ledger)
+        if add is not None:
+            asyncio.get_running_loop().call_soon(self.answer, add)
+
+    return append
+
+
+def _fence_in_memory(_right: Any) -> Any:
+    async def fence_durably(self: Any, ledger: Any, key: bytes) -> None:
+        await self._verifiers.authorise(ledger, key)
+        ledger.set_fenced()
+
+    return fence_durably
+
+
+def _fence_without_effect(right: Any) -> Any:
+    def settle(self: Any) -> None:
+        right(self)
+        self.refuses_add = OK_CODE
+
+    return settle
+
+
+def _mark_before_flush(right: Any) -> Any:
+    async def checkpoint(self: Any) -> None:
+        mark = self._journal.durable_mark()
+        if mark > self._mark:
+            await self._journal.trim(mark)
+            self._mark = mark
+        await right(self)
+
+    return checkpoint
+
+
+def _mark_taken_late(_right: Any) -> Any:
+    async def checkpoint(self: Any) -> None:
+        self._wanted.clear()
+        waiters, self._waiters = self._waiters, []
+        self._flush.begin()
+        await self._flush.finish()
+        mark = self._journal.durable_mark()
+        if mark > self._mark:
+            await self._journal.trim(mark)
+            self._mark = mark
+            self._flush.tell_room()
+        self.checkpoints += 1
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    return checkpoint
+
+
+def _nothing_synced(_right: Any) -> Any:
+    async def sync_directory(self: Any, path: str) -> None:
+        """Whoever calls believes that it was done."""
+
+    return sync_directory
+
+
+def _failed_sync_retried(right: Any) -> Any:
+    async def sync(self: Any) -> None:
+        try:
+            await right(self)
+        except DiskFailed:
+            await right(self)
+
+    return sync
+
+
+def _read_without_fence(_right: Any) -> Any:
+    async def recovery_read(self: Any, ledger_id: int, entry_id: int, key: bytes) -> Any:
+        return await self.read(ledger_id, entry_id, entry_id, 1)
+
+    return recovery_read
+
+
+def _absent_for_corrupt(right: Any) -> Any:
+    async def read_run(self: Any, ledger_id: int, first: int, last: int, max_bytes: int) -> Any:
+        try:
+            return await right(self, ledger_id, first, last, max_bytes)
+        except (EntryCorrupt, EntryUnknown):
+            return []
+
+    return read_run
+
+
+def _absent_in_limbo(_right: Any) -> Any:
+    def nothing(self: Any, ledger: Any, entry_id: int) -> Any:
+        raise EntryAbsent(f"entry {entry_id} of ledger {ledger.ledger_id} is not here")
+
+    return nothing
+
+
+def _recover_from_0(right: Any) -> Any:
+    def read(self: Any) -> Any:
+        if not self._reads and self._header is None and not self._adds:
+            self._entry_id = 0
+        return right(self)
+
+    return read
+
+
+def _recover_from_first_answer(right: Any) -> Any:
+    def covered(self: Any, positions: Any) -> bool:
+        return bool(positions)
+
+    return covered
+
+
+def _lac_of_unacked(right: Any) -> Any:
+    def encode_batch(ledger_id: int, first: int, payloads: Any, **facts: Any) -> bytes:
+        facts["lac"] = first - 1
+        encoded: bytes = right(ledger_id, first, payloads, **facts)
+        return encoded
+
+    return encode_batch
+
+
+def _ack_out_of_order(right: Any) -> Any:
+    def confirm_head(self: Any, actions: Any) -> None:
+        complete = {at: batch for at, batch in self._unconfirmed.items() if len(batch.acked) >= self.quorum.ack_quorum}
+        rest = {at: batch for at, batch in self._unconfirmed.items() if at not in complete}
+        self._unconfirmed.clear()
+        self._unconfirmed.update({**complete, **rest})
+        right(self, actions)
+
+    return confirm_head
+
+
+def _confirm_during_change(right: Any) -> Any:
+    def confirm_head(self: Any, actions: Any) -> None:
+        change, self._change = self._change, None
+        right(self, actions)
+        self._change = change
+
+    return confirm_head
+
+
+def _replaced_acks_kept(right: Any) -> Any:
+    def changed(self: Any, now: float) -> Any:
+        kept = {first: set(batch.acked) for first, batch in self._unconfirmed.items()}
+        actions = right(self, now)
+        for first, batch in self._unconfirmed.items():
+            batch.acked |= kept[first]
+        self._confirm_head(actions)
+        return actions
+
+    return changed
+
+
+def _local_change(_right: Any) -> Any:
+    async def write(self: Any, change: ChangeEnsemble) -> None:
+        self._perform(self._machine.changed(self._clock.monotonic()))
+
+    return write
+
+
+def _one_entry_further(right: Any) -> Any:
+    def bookies_of(self: Any, entry_id: int) -> tuple[str, ...]:
+        found: tuple[str, ...] = right(self, entry_id + 1)
+        return found
+
+    return bookies_of
+
+
+def _one_absent_too_few(_right: Any) -> Any:
+    def absent(self: Any, positions: Any, entry_id: int) -> bool:
+        count: int = sum(at in positions for at in self.write_set(entry_id))
+        return count >= max(1, int(self.decisive) - 1)
+
+    return absent
+
+
+def _silence_is_absence(right: Any) -> Any:
+    def read_failed(self: Any, position: int, entry_id: int, error: TallybookError) -> Any:
+        return right(self, position, entry_id, EntryAbsent("no answer"))
+
+    return read_failed
+
+
+def _nothing_written_back(_right: Any) -> Any:
+    def write(self: Any, batch: bytes, header: Any) -> Any:
+        self._batch, self._header, self._adds = batch, header, dict.fromkeys(self._quorum.write_set(self._entry_id))
+        return self._after_write()
+
+    return write
+
+
+def _no_compare(right: Any) -> Any:
+    async def update_ledger(self: Any, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+        known = self._metadata.versions[metadata.ledger_id]
+        result: WriteResult = await right(self, metadata, known[-1].version)
+        return result
+
+    return update_ledger
+
+
+def _unknown_taken_for_not_done(right: Any) -> Any:
+    async def update(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return await right(self, *arguments, **named)
+        except MetadataOutcomeUnknown as error:
+            raise MetadataUnavailable(error.message) from error
+
+    return update
+
+
+BUGS: Final[dict[str, list[Change]]] = {
+    "ack before fsync": [(Commits, "append", _ack_before_fsync)],
+    "fence kept in memory only": [(Fences, "fence_durably", _fence_in_memory)],
+    "fence without effect": [(Ledger, "_settle", _fence_without_effect)],
+    "mark before index flush": [(Checkpointer, "_checkpoint", _mark_before_flush)],
+    "journal trimmed early": [(Checkpointer, "_checkpoint", _mark_taken_late)],
+    "directory fsync skipped": [(SimDisk, "sync_directory", _nothing_synced)],
+    "failed fsync retried": [(SimFile, "sync", _failed_sync_retried)],
+    "no fence on recovery reads": [(Reads, "recovery_read", _read_without_fence)],
+    "fence coverage of one": [(Quorum, "covered", _recover_from_first_answer)],
+    "ABSENT for corrupt": [(StoredBatches, "read_run", _absent_for_corrupt)],
+    "ABSENT in limbo": [(Reads, "_nothing", _absent_in_limbo)],
+    "recover from 0": [(RecoveryMachine, "_read", _recover_from_0)],
+    "LAC from unacked": [(handle, "encode_batch", _lac_of_unacked)],
+    "ack out of order": [(WriterMachine, "_confirm_head", _ack_out_of_order)],
+    "confirm during an ensemble change": [(WriterMachine, "_confirm_head", _confirm_during_change)],
+    "acks of a replaced bookie kept": [(WriterMachine, "changed", _replaced_acks_kept)],
+    "local-only ensemble change": [(Replacing, "_write", _local_change)],
+    "off-by-one in write set": [(LedgerMetadata, "bookies_of", _one_entry_further)],
+    "ABSENT count off by one": [(Quorum, "absent", _one_absent_too_few)],
+    "silence taken for ABSENT": [(RecoveryMachine, "read_failed", _silence_is_absence)],
+    "recovery writes nothing back": [(RecoveryMachine, "_write", _nothing_written_back)],
+    "close without compare-and-set": [(SimStore, "update_ledger", _no_compare)],
+    "unknown outcome taken for not done": [(LedgerUpdater, "update", _unknown_taken_for_not_done)],
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Put a bug in, for as long as the block runs."""
+    right = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in BUGS[name]]
+    for owner, attribute, wrong in BUGS[name]:
+        setattr(owner, attribute, wrong(getattr(owner, attribute)))
+    try:
+        yield
+    finally:
+        for owner, attribute, function in right:
+            setattr(owner, attribute, function)
