@@ -184,6 +184,11 @@ class ClientSettings(Settings):
     explicit_lac_ms: Wait = Field(100, description="Silence after which the LAC is sent on its own.")
     read_bytes: Room = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
     tail_wait_ms: Wait = Field(5_000, description="Longest long poll for new entries.")
+    speculative_read_ms: Milliseconds = Field(
+        20,
+        description="Shortest wait for an answer to a read before another replica is asked as well; how long it really "
+        "is follows from the answers before. 0 asks one replica at a time.",
+    )
     placement: PlacementPolicy = Field(
         "rack_aware", description="How bookies are chosen: spread over racks (`rack_aware`) or regardless (`random`)."
     )

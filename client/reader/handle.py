@@ -15,16 +15,12 @@ from typing import Any, Final, TypeVar
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
-    Busy,
-    EntryCorrupt,
-    EntryUnknown,
+    EntryAbsent,
     InvalidArgument,
     InvalidBatch,
     MetadataUnavailable,
     PeerError,
     ReadBeyondLac,
-    StorageError,
-    TallybookError,
     check,
 )
 from tallybook.core.ids import check_entry_id
@@ -35,13 +31,12 @@ from tallybook.runtime.tasks import Tasks
 
 from ..bookie_port import BookieConnection
 from ..ports import Connections
-from .lac import highest_lac, wait_for_lac
-from .machine import FailedLately, ReadAttempt, replica_order
+from .lac import highest_lac, told_lac, wait_for_lac
+from .machine import ReadAttempt
+from .pace import Pace
+from .replicas import Replicas, Report
 
 T = TypeVar("T")
-
-FAILURE_HELD_S: Final = 30.0
-"""How long a bookie that did not answer a read is asked last."""
 
 METADATA_AGE_S: Final = 30.0
 """Age at which a tail reads the metadata again although nothing told of a change."""
@@ -58,8 +53,7 @@ class ReaderContext:
     read_metadata: Callable[[int], Awaitable[LedgerMetadata]]
     """Reads a ledger's metadata linearizably."""
     watch: Callable[[int], LedgerWatch]
-    report: Callable[[str, int, int, TallybookError], None]
-    """Told of a bad copy: bookie id, ledger id, entry id, error."""
+    report: Report
 
 
 @dataclass(slots=True)
@@ -84,8 +78,8 @@ class LedgerReader:
         self._context = context
         self._digest_key = digest_key
         self._lac = metadata.last_entry_id if metadata.closed else lac
-        self._preferred: str | None = None
-        self._failed = FailedLately(FAILURE_HELD_S)
+        pace = Pace(context.settings.speculative_read_ms / 1000)
+        self._replicas = Replicas(context.connections, context.clock, pace, context.report)
 
     @property
     def id(self) -> int:
@@ -116,6 +110,7 @@ class LedgerReader:
             InvalidArgument: negative ids, or last < first.
             ReadBeyondLac: ``last`` lies past the last add confirmed.
             EntryCorrupt, EntryUnknown, DataMissing, BookieUnavailable: no replica has a good copy.
+            MetadataUnavailable: no replica has one, and who has others by now cannot be read.
             Busy: all replicas stayed BUSY for as long as a request may take; read again later.
         """
         async for group in self.read_batches(first, last):
@@ -125,6 +120,26 @@ class LedgerReader:
     async def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
         """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk."""
         self._check_range(first, last)
+        async for group in self._groups(first, last):
+            yield group
+
+    async def read_unconfirmed(self, first: int, last: int) -> AsyncIterator[Entry]:
+        """Like ``read``, but also past the last add confirmed: what the bookies have, up to the first gap.
+
+        Good for a look at what a writer has under way, or has left behind, when a recovery is not wanted. Nothing
+        above the last add confirmed is promised: an entry that was seen may yet vanish when the ledger is recovered.
+        Past the end of a closed ledger there is nothing, whatever bookies still hold.
+
+        Raises:
+            EntryAbsent: no bookie has this entry; those before it were handed out.
+            As ``read`` otherwise.
+        """
+        _check_ids(first, last)
+        async for group in self._groups(first, last):
+            for entry in group:
+                yield entry
+
+    async def _groups(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
         ahead = self._spawn(self._fetch(first, last))
         try:
             while True:
@@ -174,19 +189,17 @@ class LedgerReader:
         return (await self._fetch(entry_id, entry_id))[0]
 
     def _check_range(self, first: int, last: int) -> None:
-        check_entry_id(first)
-        check_entry_id(last)
-        if last < first:
-            raise InvalidArgument(f"the range {first} .. {last} is empty")
+        _check_ids(first, last)
         if last > self._lac:
             raise ReadBeyondLac(f"ledger {self.id}: entry {last} lies past the last add confirmed, {self._lac}")
 
     async def _fetch(self, first: int, last: int) -> list[tuple[BatchHeader, Buffer]]:
         """Verified batches from the one that holds ``first``, as many as one request brings."""
-        fragment_end = self._metadata.fragment_end(self._metadata.fragment_of(first))
-        end = min(last, fragment_end, self._metadata.quorum.stripe_end(first))
 
         async def ask(connection: BookieConnection) -> list[tuple[BatchHeader, Buffer]]:
+            # The metadata may be others than before, if they were read again meanwhile.
+            fragment_end = self._metadata.fragment_end(self._metadata.fragment_of(first))
+            end = min(last, fragment_end, self._metadata.quorum.stripe_end(first))
             answer = await connection.read_batches(self.id, first, end, self._context.settings.read_bytes)
             return self._verified(first, answer.batches)
 
@@ -220,37 +233,24 @@ class LedgerReader:
         return found
 
     async def _from_any_replica(self, entry_id: int, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
-        attempt = self._attempt(entry_id)
-        refreshed = False
+        attempt, looked_again = self._attempt(entry_id), False
         deadline = self._context.clock.monotonic() + self._context.settings.request_timeout_ms / 1000
-        while True:
-            bookie_id = attempt.next()
-            if bookie_id is None:
-                if await self._paused_for_busy(attempt, deadline):
-                    attempt = self._attempt(entry_id)
-                    continue
+        while (found := await self._replicas.search(attempt, ask)) is None:
+            if not await self._paused_for_busy(attempt, deadline):
                 # The metadata may be older than a repair: look once more before giving up.
-                if refreshed or not await self._refreshed():
+                if looked_again or not await self._learnt_more(attempt):
                     raise attempt.verdict()
-                attempt, refreshed = self._attempt(entry_id), True
-                continue
-            try:
-                result = await self._ask(bookie_id, ask)
-            except (PeerError, StorageError) as error:
-                attempt.failed(bookie_id, error)
-                if isinstance(error, EntryCorrupt | EntryUnknown):
-                    self._context.report(bookie_id, self.id, entry_id, error)
-                elif isinstance(error, PeerError) and not isinstance(error, Busy):
-                    self._failed.note(bookie_id, self._context.clock.monotonic())
-                continue
-            self._preferred = bookie_id
-            self._failed.forgive(bookie_id)
-            return result
+                looked_again = True
+            attempt = self._attempt(entry_id)
+        return found.value
 
     def _attempt(self, entry_id: int) -> ReadAttempt:
-        failed = self._failed.now(self._context.clock.monotonic())
-        order = replica_order(self._metadata.bookies_of(entry_id), self._preferred, failed)
-        return ReadAttempt(self.id, entry_id, order)
+        metadata = self._metadata
+        if metadata.closed and entry_id > metadata.last_entry_id:
+            # A bookie may still hold what the close has cut off.
+            raise EntryAbsent(f"ledger {self.id} ends at entry {metadata.last_entry_id}, before {entry_id}")
+        order = self._replicas.in_order(metadata.bookies_of(entry_id))
+        return ReadAttempt(self.id, entry_id, order, confirmed=entry_id <= self._lac)
 
     async def _paused_for_busy(self, attempt: ReadAttempt, deadline: float) -> bool:
         """If all replicas are BUSY, wait as long as they ask for; ``False`` if they are not, or time runs out."""
@@ -263,19 +263,20 @@ class LedgerReader:
         await clock.sleep(pause_s)
         return True
 
-    async def _refreshed(self) -> bool:
+    async def _learnt_more(self, attempt: ReadAttempt) -> bool:
+        """Read the metadata again after every replica has failed; say whether anything changed.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            PeerError: the store does not answer, and the replicas, which all say ABSENT, may have been replaced.
+        """
         try:
             return await self.refresh()
         except PeerError:
+            if attempt.all_absent:
+                raise
             # What the replicas said is the better message.
             return False
-
-    async def _ask(self, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
-        connection = await self._context.connections.get(bookie_id)
-        try:
-            return await ask(connection)
-        except InvalidBatch as error:
-            raise EntryCorrupt(f"bookie {bookie_id}: {error.message}") from error
 
     # -- last add confirmed and tail --------------------------------------------------
 
@@ -288,8 +289,11 @@ class LedgerReader:
         """
         before = self._metadata
         self._metadata = await self._context.read_metadata(self.id)
-        if self._metadata.closed:
-            self._lac = max(self._lac, self._metadata.last_entry_id)
+        # A fragment begins after what was confirmed before it.
+        settled = (
+            self._metadata.last_entry_id if self._metadata.closed else self._metadata.last_fragment.first_entry_id - 1
+        )
+        self._lac = max(self._lac, settled)
         return self._metadata != before
 
     async def read_last_add_confirmed(self) -> int:
@@ -304,12 +308,26 @@ class LedgerReader:
             self._seen(await highest_lac(self._metadata, self._context.connections))
         return self._lac
 
+    async def try_read_last_add_confirmed(self) -> int:
+        """Like ``read_last_add_confirmed``, but content with whatever bookies answer, and without the metadata.
+
+        What comes back was confirmed; there may be more.
+
+        Raises:
+            BookieUnavailable: none answered.
+        """
+        if not self._metadata.closed:
+            self._seen(await told_lac(self._metadata, self._context.connections))
+        return self._lac
+
     def _seen(self, lac: int) -> None:
         if not self._metadata.closed:
             self._lac = max(self._lac, lac)
 
     async def tail(self, first: int = 0) -> AsyncIterator[Entry]:
         """Entries from ``first`` on, as they are confirmed; ends when the ledger is closed and read.
+
+        While the metadata store is away, a read that fails is tried again: other bookies may have the ledger by now.
 
         Raises:
             As ``read``; NoSuchLedger when the ledger is deleted meanwhile.
@@ -319,16 +337,30 @@ class LedgerReader:
         try:
             while True:
                 if position <= self._lac:
-                    async for group in self.read_batches(position, self._lac):
-                        for entry in group:
-                            yield entry
-                        position = group[-1].entry_id + 1
+                    try:
+                        async for group in self.read_batches(position, self._lac):
+                            for entry in group:
+                                yield entry
+                            position = group[-1].entry_id + 1
+                    except PeerError as error:
+                        if not await self._worth_another_try(error):
+                            raise
                 elif self._metadata.closed:
                     return
                 else:
                     await self._wait_for_more(tail)
         finally:
             await tail.watch.close()
+
+    async def _worth_another_try(self, error: PeerError) -> bool:
+        """Whether the metadata have changed since a read failed; or after a pause, where they cannot be read."""
+        try:
+            if not isinstance(error, MetadataUnavailable):
+                return await self.refresh()
+        except MetadataUnavailable:
+            pass
+        await self._context.clock.sleep(self._context.settings.reconnect_ms / 1000)
+        return True
 
     async def _wait_for_more(self, tail: _Tail) -> None:
         """Return when the LAC moved, the metadata may have changed, or the poll ended."""
@@ -373,3 +405,10 @@ class LedgerReader:
         except TimeoutError:
             return
         tail.changed = True
+
+
+def _check_ids(first: int, last: int) -> None:
+    check_entry_id(first)
+    check_entry_id(last)
+    if last < first:
+        raise InvalidArgument(f"the range {first} .. {last} is empty")

@@ -34,15 +34,32 @@ async def highest_lac(metadata: LedgerMetadata, connections: Connections) -> int
     Raises:
         BookieUnavailable: the answers do not cover every write set.
     """
-    fragment = metadata.last_fragment
-    answers = await asyncio.gather(
-        *(_read_lac(metadata.ledger_id, bookie_id, connections) for bookie_id in fragment.bookies)
-    )
-    told = {position: lac for position, lac in enumerate(answers) if lac is not None}
+    told = await _told(metadata, connections)
     if not metadata.quorum.covered(told):
-        silent = [bookie_id for position, bookie_id in enumerate(fragment.bookies) if position not in told]
+        bookies = metadata.last_fragment.bookies
+        silent = [bookie_id for position, bookie_id in enumerate(bookies) if position not in told]
         raise BookieUnavailable(f"ledger {metadata.ledger_id}: too few bookies tell its LAC; no answer from {silent}")
-    return max(*told.values(), fragment.first_entry_id - 1, NO_ENTRY)
+    return max(*told.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
+
+
+async def told_lac(metadata: LedgerMetadata, connections: Connections) -> int:
+    """The highest LAC that any bookie of the last fragment answers; a higher one may have been confirmed.
+
+    Raises:
+        BookieUnavailable: none answers.
+    """
+    told = await _told(metadata, connections)
+    if not told:
+        raise BookieUnavailable(f"ledger {metadata.ledger_id}: no bookie tells its LAC")
+    return max(*told.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
+
+
+async def _told(metadata: LedgerMetadata, connections: Connections) -> dict[int, int]:
+    """The LAC that each bookie of the last fragment answers, by position."""
+    answers = await asyncio.gather(
+        *(_read_lac(metadata.ledger_id, bookie_id, connections) for bookie_id in metadata.last_fragment.bookies)
+    )
+    return {position: lac for position, lac in enumerate(answers) if lac is not None}
 
 
 async def _read_lac(ledger_id: int, bookie_id: str, connections: Connections) -> int | None:

@@ -1,10 +1,11 @@
 """Reading from one of several replicas, as a pure state machine: which to ask next, and what to say in the end.
 
-Any valid copy will do. Replicas are asked one after the other; a copy that fails its checks
-is reported and the next replica is asked. If none has a good copy, the most serious answer
-wins. For a confirmed entry ABSENT is never final at first: the reader's metadata may be
-older than a repair, so they are read again once before the entry is called missing. While
-every replica is BUSY nothing was learnt: they are asked again after the longest pause named.
+Any valid copy will do. Replicas are asked one after the other, the next one also while the one
+before is slow (``pace``); a copy that fails its checks is reported and the next replica is
+asked. If none has a good copy, the most serious answer wins. ABSENT is never final at first:
+the reader's metadata may be older than a repair, so they are read again once before the entry
+is called missing; if they cannot be read, it is not. While every replica is BUSY nothing was
+learnt: they are asked again after the longest pause named.
 """
 
 from __future__ import annotations
@@ -20,24 +21,33 @@ _SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, Pe
 
 @dataclass(slots=True)
 class ReadAttempt:
-    """One search for a good copy of a confirmed entry.
+    """One search for a good copy of an entry.
 
     Args:
         ledger_id, entry_id: for messages.
         replicas: bookie ids in the order to ask them.
+        confirmed: whether the entry must be somewhere.
     """
 
     ledger_id: int
     entry_id: int
     replicas: Sequence[str]
+    confirmed: bool = True
+    asked: int = 0
+    """How many of them were asked."""
     errors: dict[str, TallybookError] = field(default_factory=dict)
 
     def next(self) -> str | None:
         """The replica to ask now; ``None`` when all were asked."""
-        for bookie_id in self.replicas:
-            if bookie_id not in self.errors:
-                return bookie_id
-        return None
+        if self.all_asked:
+            return None
+        self.asked += 1
+        return self.replicas[self.asked - 1]
+
+    @property
+    def all_asked(self) -> bool:
+        """Whether there is no further replica to ask."""
+        return self.asked == len(self.replicas)
 
     def failed(self, bookie_id: str, error: TallybookError) -> None:
         """A replica had no good copy, or did not answer."""
@@ -58,6 +68,8 @@ class ReadAttempt:
         """The error to raise once every replica has failed."""
         told = ", ".join(f"{bookie_id} says {type(error).__name__}" for bookie_id, error in self.errors.items())
         what = f"ledger {self.ledger_id}, entry {self.entry_id}"
+        if self.all_absent and not self.confirmed:
+            return EntryAbsent(f"{what} is not there: {told}")
         if self.all_absent:
             return DataMissing(f"{what} was confirmed, but no replica has it: {told}")
         for kind in _SERIOUSNESS:

@@ -13,47 +13,13 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.answers import ReadAnswer
 from tallybook.core.batch import Entry, EntrySlice, cut_entry, decode_header, encode_batch
 from tallybook.core.errors import BookieUnavailable, Busy, EntryCorrupt, NoSuchLedger, RecoveryFailed
-from tallybook.metadata.faulty import Fault, FaultyStore
+from tallybook.metadata.faulty import FaultyStore
 from tallybook.metadata.model import DigestType
 from tallybook.metadata.store import MetadataStore
 from tallybook.sim.cluster import MemoryCluster
 from tallybook.sim.memory_bookie import MemoryBookie
 from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
-
-
-class Outage:
-    """A metadata store that one client cannot reach while ``on``; how often it read linearizably."""
-
-    def __init__(self) -> None:
-        self.on = False
-        self.reads = 0
-
-    def next(self, operation: str) -> Fault | None:
-        self.reads += operation == "read_ledger"
-        return Fault.UNAVAILABLE if self.on and operation != "changed" else None
-
-
-class Tail:
-    """A tail in the background, of a reader in a client of its own."""
-
-    def __init__(self, cluster: MemoryCluster, ledger_id: int) -> None:
-        self.cluster = cluster
-        self.ledger_id = ledger_id
-        self.outage = Outage()
-        self.seen: list[bytes] = []
-        self.task = asyncio.ensure_future(self._follow())
-
-    async def _follow(self) -> None:
-        def through(store: MetadataStore) -> MetadataStore:
-            return FaultyStore(store, self.outage, self.cluster.world.clock)
-
-        async with self.cluster.client(SMALL, seen_through=through) as client:
-            reader = await client.open_ledger(self.ledger_id, recover=False)
-            async for entry in reader.tail():
-                self.seen.append(entry.payload)
-
-    async def until(self, payloads: list[bytes]) -> None:
-        await eventually(lambda: self.seen == payloads, self.cluster)
+from tallybook.sim.tail import Outage, Tail
 
 
 @scenario()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tallybook.client.budget import ByteBudget
 from tallybook.client.reader.machine import FailedLately, ReadAttempt, replica_order
+from tallybook.client.reader.pace import MOST_SECONDS, RENEWED_AFTER, Pace
 from tallybook.client.writer.accumulator import Accumulator
 from tallybook.client.writer.pending import AppendGroup
 from tallybook.core.batch import encode_batch
@@ -136,6 +137,54 @@ async def test_one_piece_above_the_whole_budget_passes_alone() -> None:
     assert budget.try_take(1)
 
 
+@given(
+    st.permutations("abcdefgh"),
+    st.integers(1, 8),
+    st.none() | st.sampled_from("abcdefghz"),
+    st.sets(st.sampled_from("abcdefghz")),
+)
+def test_c34_the_order_to_ask_in_holds_each_of_the_write_set_once_whoever_served_or_failed_before(
+    names: list[str], size: int, preferred: str | None, failed: set[str]
+) -> None:
+    # Whoever served last may be gone from the ensemble since: "z", or one beyond the write set.
+    write_set = names[:size]
+    order = replica_order(write_set, preferred, failed)
+    assert sorted(order) == sorted(write_set)
+    firsts = [name for name in order if name not in failed]
+    assert order[: len(firsts)] == firsts, "those that failed come last"
+    if preferred in write_set:
+        assert order[0] == preferred or preferred in failed
+    others = [name for name in order if name != preferred]
+    assert others == sorted(others, key=lambda name: (name in failed, write_set.index(name)))
+
+
+def test_c36_the_wait_before_a_second_request_follows_the_95th_percentile_between_its_bounds() -> None:
+    pace = Pace(0.02)
+    assert pace.speculates
+    for _ in range(RENEWED_AFTER - 1):
+        pace.answered(0.001)
+    assert pace.wait_seconds == MOST_SECONDS, "nothing is known yet"
+    pace.answered(0.001)
+    assert pace.wait_seconds == 0.02
+    for index in range(64):
+        pace.answered(0.1 + index / 1000)
+    assert pace.wait_seconds == pytest.approx(0.16)
+    for _ in range(64):
+        pace.answered(3.0)
+    assert pace.wait_seconds == MOST_SECONDS
+    for index in range(64):
+        pace.answered(3.0 if index % 32 == 0 else 0.1)
+    assert pace.wait_seconds == 0.1, "two slow ones in 64 do not count"
+
+
+def test_c36_a_shortest_wait_above_the_longest_stays_and_zero_is_never() -> None:
+    patient = Pace(5.0)
+    for _ in range(RENEWED_AFTER):
+        patient.answered(0.001)
+    assert patient.wait_seconds == 5.0
+    assert not Pace(0.0).speculates
+
+
 def test_the_replica_that_served_last_is_asked_first() -> None:
     assert replica_order(["a", "b", "c"], "b") == ["b", "a", "c"]
     assert replica_order(["a", "b", "c"], "elsewhere") == ["a", "b", "c"]
@@ -188,3 +237,12 @@ def test_the_most_serious_answer_wins(errors: tuple[type, ...], verdict: type) -
     assert attempt.next() is None
     assert type(attempt.verdict()) is verdict
     assert "entry 5" in str(attempt.verdict())
+
+
+def test_an_unconfirmed_entry_that_nobody_has_is_absent_and_not_missing() -> None:
+    attempt = ReadAttempt(1, 5, ["a", "b"], confirmed=False)
+    attempt.failed("a", EntryAbsent("never had it"))
+    attempt.failed("b", EntryAbsent("neither"))
+    assert type(attempt.verdict()) is EntryAbsent
+    attempt.failed("b", BookieUnavailable("who knows"))
+    assert type(attempt.verdict()) is BookieUnavailable

@@ -1,0 +1,103 @@
+"""Asking the replicas of an entry: one after the other, and the next one already when one is slow.
+
+Remembers, over all reads of a handle, who served last, who did not answer lately, and how long
+answers take. The decisions are in ``machine`` and ``pace``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from tallybook.core.errors import (
+    Busy,
+    EntryCorrupt,
+    EntryUnknown,
+    InvalidBatch,
+    PeerError,
+    StorageError,
+    TallybookError,
+)
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.hedging import first_of
+
+from ..bookie_port import BookieConnection
+from ..ports import Connections
+from .machine import FailedLately, ReadAttempt, replica_order
+from .pace import Pace
+
+T = TypeVar("T")
+
+Report: TypeAlias = Callable[[str, int, int, TallybookError], None]
+"""Told of a bad copy: bookie id, ledger id, entry id, error."""
+
+FAILURE_HELD_S: Final = 30.0
+"""How long a bookie that did not answer a read is asked last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """What a replica gave, verified."""
+
+    value: T
+
+
+class Replicas:
+    """The replicas of one ledger, as one handle knows them."""
+
+    def __init__(self, connections: Connections, clock: Clock, pace: Pace, report: Report) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._pace = pace
+        self._report = report
+        self._preferred: str | None = None
+        self._failed = FailedLately(FAILURE_HELD_S)
+
+    def in_order(self, write_set: tuple[str, ...]) -> list[str]:
+        """Bookies of a write set in the order to ask them now."""
+        return replica_order(write_set, self._preferred, self._failed.now(self._clock.monotonic()))
+
+    async def search(self, attempt: ReadAttempt, ask: Callable[[BookieConnection], Awaitable[T]]) -> Found[T] | None:
+        """The first good copy; ``None`` once every replica has failed, which ``attempt`` knows all about."""
+        while (bookie_id := attempt.next()) is not None:
+            asking = self._ask(attempt, bookie_id, ask)
+            if self._pace.speculates and not attempt.all_asked:
+                found = await first_of(asking, lambda: self.search(attempt, ask), self._pace.wait_seconds)
+            else:
+                found = await asking
+            if found is not None:
+                return found
+        return None
+
+    async def _ask(
+        self, attempt: ReadAttempt, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]]
+    ) -> Found[T] | None:
+        """The copy of one replica; ``None`` if it has no good one, or does not answer."""
+        began = self._clock.monotonic()
+        try:
+            connection = await self._connections.get(bookie_id)
+            value = await ask(connection)
+        except InvalidBatch as error:
+            self._failure(attempt, bookie_id, EntryCorrupt(f"bookie {bookie_id}: {error.message}"))
+            return None
+        except (PeerError, StorageError) as error:
+            self._failure(attempt, bookie_id, error)
+            return None
+        except asyncio.CancelledError:
+            if self._clock.monotonic() - began >= self._pace.wait_seconds:
+                # It was overtaken, or has had the time to be.
+                self._failed.note(bookie_id, self._clock.monotonic())
+            raise
+        self._pace.answered(self._clock.monotonic() - began)
+        self._preferred = bookie_id
+        self._failed.forgive(bookie_id)
+        return Found(value)
+
+    def _failure(self, attempt: ReadAttempt, bookie_id: str, error: TallybookError) -> None:
+        attempt.failed(bookie_id, error)
+        if isinstance(error, EntryCorrupt | EntryUnknown):
+            self._report(bookie_id, attempt.ledger_id, attempt.entry_id, error)
+        elif isinstance(error, PeerError) and not isinstance(error, Busy):
+            self._failed.note(bookie_id, self._clock.monotonic())

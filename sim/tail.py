@@ -1,0 +1,77 @@
+"""A reader that follows a ledger in the background, in a client of its own, whose metadata store can be cut off."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tallybook.client.background import client_tasks
+from tallybook.metadata.faulty import Fault, FaultyStore
+from tallybook.metadata.store import LedgerWatch, MetadataStore
+
+from .cluster import MemoryCluster
+from .scenario import SMALL, eventually
+
+
+class Outage:
+    """A metadata store that one client cannot read while ``on``; how often it tried to read a ledger."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.reads = 0
+
+    def next(self, operation: str) -> Fault | None:
+        """What goes wrong with this operation; see ``FaultSource``."""
+        self.reads += operation == "read_ledger"
+        return Fault.UNAVAILABLE if self.on and operation != "changed" else None
+
+
+class _DeafStore(FaultyStore):
+    """One whose watches were lost, as with a session that nobody noticed to be gone."""
+
+    def watch_ledger(self, ledger_id: int) -> LedgerWatch:
+        """A watch that never tells."""
+        return _DeafWatch()
+
+
+class _DeafWatch:
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+
+class Tail:
+    """A tail from the first entry on.
+
+    Args:
+        deaf: it has lost its watch on the metadata.
+    """
+
+    def __init__(self, cluster: MemoryCluster, ledger_id: int, *, deaf: bool = False) -> None:
+        self._cluster = cluster
+        self._ledger_id = ledger_id
+        self._kind = _DeafStore if deaf else FaultyStore
+        self.outage = Outage()
+        self.seen: list[bytes] = []
+        self.task = client_tasks("tail").spawn(self._follow(), name="follow")
+
+    async def _follow(self) -> None:
+        def through(store: MetadataStore) -> MetadataStore:
+            return self._kind(store, self.outage, self._cluster.world.clock)
+
+        async with self._cluster.client(SMALL, seen_through=through) as client:
+            reader = await client.open_ledger(self._ledger_id, recover=False)
+            async for entry in reader.tail():
+                self.seen.append(entry.payload)
+
+    async def until(self, payloads: list[bytes], seconds: float = 60) -> None:
+        """Wait until exactly these were seen; an error of the tail is raised here."""
+        await eventually(lambda: self.seen == payloads or self.task.done(), self._cluster, seconds)
+        if self.seen != payloads:
+            await self.task
+
+    async def stop(self) -> None:
+        """End it, wherever it is."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)

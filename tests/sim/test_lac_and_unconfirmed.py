@@ -1,0 +1,374 @@
+"""What can be learnt of a ledger that is still open: its LAC, from whoever answers, and what lies past it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from itertools import product
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.client.reader.lac import highest_lac, told_lac
+from tallybook.core.answers import LacAnswer
+from tallybook.core.batch import Entry
+from tallybook.core.errors import (
+    BookieUnavailable,
+    EntryAbsent,
+    EntryUnknown,
+    InvalidArgument,
+    NoSuchLedger,
+    ReadBeyondLac,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.scenario import eventually, lines, scenario
+from tallybook.sim.tail import Tail
+
+
+def ensemble(ledger) -> tuple[str, ...]:
+    return ledger.metadata.last_fragment.bookies
+
+
+async def quiet(cluster: MemoryCluster) -> None:
+    """Let the writer tell its LAC."""
+    await cluster.world.clock.sleep(1)
+
+
+# -- C33: a ledger that is gone --------------------------------------------------------------------
+
+
+@scenario()
+async def test_c33_a_deleted_ledger_is_no_such_ledger_in_whatever_mode_it_is_opened(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    closed, left_open = await client.create_ledger(), await client.create_ledger()
+    unowned = (await client.create_unowned_ledger()).ledger_id
+    for ledger in (closed, left_open):
+        await ledger.append_many(lines(5))
+    await closed.close()
+    left_open.abandon()
+    reader = await client.open_ledger(left_open.id, recover=False)
+    for ledger_id in (closed.id, left_open.id, unowned):
+        await client.delete_ledger(ledger_id)
+    for ledger_id in (closed.id, left_open.id, unowned, 10**6):
+        for attempt in (
+            client.open_ledger(ledger_id),
+            client.open_ledger(ledger_id, recover=False),
+            client.open_ledger(ledger_id, password=b"any"),
+            client.recover_ledger(ledger_id),
+            client.adopt_ledger(ledger_id),
+            client.ledger_metadata(ledger_id),
+            client.delete_ledger(ledger_id),
+        ):
+            with pytest.raises(NoSuchLedger) as refused:
+                await attempt
+            assert not refused.value.retriable
+    for attempt in (reader.refresh(), reader.read_last_add_confirmed(), anext(reader.tail(5))):
+        with pytest.raises(NoSuchLedger):
+            await attempt
+
+
+# -- C35, C40: who has to answer -------------------------------------------------------------------
+
+
+class Told:
+    """Connections to bookies that say one thing each."""
+
+    def __init__(self, answers: Mapping[str, int | type[Exception]]) -> None:
+        self._answers = answers
+
+    async def get(self, bookie_id: str):
+        return _Says(self._answers[bookie_id])
+
+    async def close(self) -> None:
+        pass
+
+
+class _Says:
+    def __init__(self, answer: int | type[Exception]) -> None:
+        self._answer = answer
+
+    async def read_lac(self, ledger_id: int) -> LacAnswer:
+        if isinstance(self._answer, int):
+            return LacAnswer(self._answer, fenced=False)
+        raise self._answer("told to")
+
+
+SIZES = [
+    (e, w, a) for e in range(1, 5) for w in range(1, e + 1) for a in range(1, w + 1)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "".join(map(str, sizes)))
+async def test_c35_the_lac_is_told_exactly_where_every_ack_quorum_was_met(sizes: tuple[int, int, int]) -> None:
+    """Every answer pattern: a LAC, nothing known of the ledger (which is an answer, too), or no answer."""
+    quorum = Quorum(*sizes)
+    names = tuple(f"b{position}" for position in range(quorum.ensemble))
+    metadata = LedgerMetadata(1, quorum, (Fragment(0, names),), "c", 0)
+    for kinds in product(("lac", EntryAbsent, BookieUnavailable, EntryUnknown), repeat=quorum.ensemble):
+        answers = {
+            name: 10 + at if kind == "lac" else kind for at, (name, kind) in enumerate(zip(names, kinds, strict=True))
+        }
+        told = [at for at, kind in enumerate(kinds) if kind in ("lac", EntryAbsent)]
+        highest = max((10 + at for at, kind in enumerate(kinds) if kind == "lac"), default=-1)
+        # Spelled out: no Qa bookies of any write set may all be silent.
+        sets = [[(first + i) % quorum.ensemble for i in range(quorum.write_quorum)] for first in range(quorum.ensemble)]
+        met = all(sum(at not in told for at in members) < quorum.ack_quorum for members in sets)
+        if met:
+            assert await highest_lac(metadata, Told(answers)) == highest
+        else:
+            with pytest.raises(BookieUnavailable):
+                await highest_lac(metadata, Told(answers))
+        if told:
+            assert await told_lac(metadata, Told(answers)) == highest
+        else:
+            with pytest.raises(BookieUnavailable):
+                await told_lac(metadata, Told(answers))
+
+
+async def test_c35_the_lac_is_at_least_what_the_last_fragment_says() -> None:
+    names = ("b0", "b1", "b2")
+    metadata = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, names), Fragment(7, ("b1", "b2", "b3"))), "c", 0)
+    new = Told({"b1": EntryAbsent, "b2": 3, "b3": EntryAbsent})
+    assert await highest_lac(metadata, new) == 6
+    assert await told_lac(metadata, new) == 6
+
+
+@scenario()
+async def test_c40_the_lac_with_all_some_and_no_bookies_up(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    first, second, third = ensemble(ledger)
+    # One of them has heard of more than the others.
+    await cluster.bookies[third].write_lac(ledger.id, 12, b"")
+    ledger.abandon()
+    assert await reader.try_read_last_add_confirmed() == 12
+    cluster.bookies[third].kill()
+    assert await reader.try_read_last_add_confirmed() == 12, "what one handle knows never falls"
+    other = await client.open_ledger(ledger.id, recover=False)
+    assert await other.read_last_add_confirmed() == 9
+    cluster.bookies[first].kill()
+    assert await other.try_read_last_add_confirmed() == 9
+    with pytest.raises(BookieUnavailable, match="too few"):
+        await other.read_last_add_confirmed()
+    cluster.bookies[second].kill()
+    for attempt in (other.try_read_last_add_confirmed(), other.read_last_add_confirmed()):
+        with pytest.raises(BookieUnavailable) as refused:
+            await attempt
+        assert refused.value.retriable
+    cluster.bookies[third].restart()
+    assert await other.try_read_last_add_confirmed() == 12
+
+
+@scenario()
+async def test_c40_of_a_closed_ledger_no_bookie_is_asked(cluster: MemoryCluster, client: Client) -> None:
+    async with await client.create_ledger() as ledger:
+        await ledger.append_many(lines(10))
+    reader = await client.open_ledger(ledger.id)
+    for bookie in cluster.bookies.values():
+        bookie.kill()
+    assert await reader.try_read_last_add_confirmed() == 9
+    assert await reader.read_last_add_confirmed() == 9
+
+
+# -- C38: the LAC sent on its own ------------------------------------------------------------------
+
+
+@scenario()
+async def test_c38_an_explicit_lac_survives_the_restart_of_the_bookies(cluster: MemoryCluster, client: Client) -> None:
+    """The last batch cannot carry its own LAC: without the explicit one, only a recovery would tell."""
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    ledger.abandon()
+    for bookie in cluster.bookies.values():
+        bookie.restart()
+    assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
+
+
+# -- C39: waiting for more -------------------------------------------------------------------------
+
+
+def waiters(cluster: MemoryCluster) -> int:
+    """Long polls that bookies hold open."""
+    return sum(len(waiting) for bookie in cluster.bookies.values() for waiting in bookie._life.lac_waiters.values())
+
+
+@scenario()
+async def test_c39_a_timeout_cancels_the_watcher(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    tail = reader.tail(10)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await anext(tail)
+    assert waiters(cluster) <= 3, "polls that ended left nobody behind"
+    # A poll that its caller left ends at the bookie with its own timeout.
+    await cluster.world.clock.sleep(6)
+    assert waiters(cluster) == 0
+    assert len(asyncio.all_tasks()) < 20
+    await ledger.append(lines(1, 10)[0])
+    assert (await anext(reader.tail(10))).payload == lines(1, 10)[0]
+
+
+@scenario()
+async def test_c39_a_wait_goes_on_while_bookies_are_down_and_hears_of_what_comes(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    tail = Tail(cluster, ledger.id)
+    await tail.until(lines(10))
+    for name in ensemble(ledger):
+        cluster.bookies[name].kill()
+    await cluster.world.clock.sleep(3)
+    assert not tail.task.done()
+    for name in ensemble(ledger):
+        cluster.bookies[name].restart()
+    await ledger.append_many(lines(10, 10))
+    await tail.until(lines(20), seconds=11)
+    await ledger.close()
+    await tail.until(lines(20))
+    await eventually(tail.task.done, cluster, seconds=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_c39_no_wake_up_is_lost_however_the_lac_moves(seed: int) -> None:
+    """The LAC moves before, while and after each poll is on its way; nothing waits for a timeout to be seen."""
+
+    @scenario(seed=seed)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        rng = cluster.world.rng.fork("pauses")
+        ledger = await client.create_ledger()
+        tail = Tail(cluster, ledger.id)
+        for index in range(60):
+            await ledger.append(lines(1, index)[0])
+            await cluster.world.clock.sleep(rng.random() * 0.01)
+        # The explicit LAC follows within 100 ms; a lost wake-up would cost seconds.
+        await tail.until(lines(60), seconds=0.3)
+        await ledger.close()
+        await eventually(tail.task.done, cluster, seconds=0.3)
+
+    play()
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_c39_a_wait_hears_the_one_bookie_that_knows(position: int) -> None:
+    """The others are cut off from the writer, and answer nothing as long as they have nothing to say."""
+
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await client.create_ledger()
+        await ledger.append_many(lines(10))
+        ledger.abandon()
+        names = ensemble(ledger)
+        reader = await client.open_ledger(ledger.id, recover=False)
+        assert reader.last_add_confirmed < 9, "the last batch was confirmed, but nobody has been told"
+        waiting = asyncio.ensure_future(anext(reader.tail(9)))
+        await cluster.world.clock.sleep(7)
+        assert not waiting.done()
+        await cluster.bookies[names[position]].write_lac(ledger.id, 9, b"")
+        assert (await asyncio.wait_for(waiting, 0.1)).payload == lines(1, 9)[0]
+
+    play()
+
+
+# -- C37: an entry that is missing, in recovery ----------------------------------------------------
+
+
+@scenario()
+async def test_c37_recovery_takes_an_entry_for_missing_as_soon_as_enough_say_so(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    ledger.abandon()
+    slow = cluster.bookies[ensemble(ledger)[0]]
+
+    async def gate(method: str, _: int) -> None:
+        if method == "recovery_read":
+            await cluster.world.clock.sleep(4)
+
+    slow.gate = gate
+    began = cluster.world.clock.monotonic()
+    assert (await client.recover_ledger(ledger.id)).last_entry_id == 9
+    assert cluster.world.clock.monotonic() - began < 1
+
+
+# -- past the LAC ----------------------------------------------------------------------------------
+
+
+async def collect(entries: AsyncIterator[Entry], into: list[bytes]) -> None:
+    async for entry in entries:
+        into.append(entry.payload)  # noqa: PERF401 (kept also when an error ends it)
+
+
+@scenario()
+async def test_unconfirmed_entries_can_be_read_up_to_the_first_that_is_not_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    first, second, third = ensemble(ledger)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    for name in (first, third):
+        cluster.bookies[name].kill()
+    for payload in lines(5, 10):
+        ledger.append_nowait(payload)
+    await eventually(lambda: len(cluster.bookies[second].durable_batches(ledger.id)) > 1, cluster)
+    ledger.abandon()
+    seen: list[bytes] = []
+    # One bookie has them, two do not answer: whether there is a 16th nobody can say.
+    with pytest.raises(BookieUnavailable):
+        await collect(reader.read_unconfirmed(5, 100), seen)
+    assert seen == lines(10, 5)
+    for name in (first, third):
+        cluster.bookies[name].restart()
+    assert [entry.payload async for entry in reader.read_unconfirmed(0, 14)] == lines(15)
+    seen.clear()
+    with pytest.raises(EntryAbsent, match="entry 15"):
+        await collect(reader.read_unconfirmed(12, 2**62), seen)
+    assert seen == lines(3, 12)
+    assert reader.last_add_confirmed == 9, "nothing is confirmed by being read"
+    with pytest.raises(ReadBeyondLac):
+        await anext(reader.read(0, 14))
+    for first_id, last_id in ((5, 4), (-1, 3)):
+        with pytest.raises(InvalidArgument):
+            await anext(reader.read_unconfirmed(first_id, last_id))
+
+
+@scenario()
+async def test_past_the_end_of_a_closed_ledger_there_is_nothing_whatever_bookies_still_hold(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    first, second, third = ensemble(ledger)
+    # Only the first gets it; then recovery, which that one misses, cuts it off.
+    for name in (second, third):
+        cluster.bookies[name].pause()
+    ledger.append_nowait(b"never confirmed")
+    await eventually(lambda: len(cluster.bookies[first].durable_batches(ledger.id)) > 1, cluster)
+    ledger.abandon()
+    for name in (second, third):
+        cluster.bookies[name].restart()
+    cluster.bookies[first].pause()
+    assert (await client.recover_ledger(ledger.id)).last_entry_id == 9
+    cluster.bookies[first].resume()
+    assert [entry.payload async for entry in reader.read_unconfirmed(10, 10)] == [b"never confirmed"], "seen too early"
+    await reader.refresh()
+    assert reader.closed
+    with pytest.raises(EntryAbsent, match="ends at entry 9"):
+        await anext(reader.read_unconfirmed(10, 10))
+    assert [entry.payload async for entry in reader.read_unconfirmed(0, 9)] == lines(10)
