@@ -104,6 +104,10 @@ unit: $(STAMP) ## Run the unit tests only
 integration: setup java ## Run the tests that start real processes
 	$(PYTEST) tests/integration
 
+.PHONY: crash
+crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)
+	TALLYBOOK_CRASH=full $(BIN)/pytest tests/crash -m crash_states --timeout=3600 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
 .PHONY: nightly
 nightly: setup java ## Run every test, with a longer search by hypothesis
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=3600

@@ -16,7 +16,7 @@ from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DiskFull, EntryUnknown
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.runtime.deterministic import CrashOptions, Promises, SimClock, SimDisk
 
 ROOT = "/b"
 LOGS = f"{ROOT}/ledgers"
@@ -201,10 +201,10 @@ WORKLOADS = [
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__)
-def test_no_power_loss_loses_what_was_stored_or_leads_a_row_astray(workload):
-    report = enumerate_crashes(workload, check, options=OPTIONS, double_crashes=40)
+def test_no_power_loss_loses_what_was_stored_or_leads_a_row_astray(workload, crashes):
+    report = crashes(workload, check, options=OPTIONS, doubles=40)
     assert report.checked > 150
-    assert report.doubles == 40
+    assert report.doubles >= 40
 
 
 async def test_the_check_itself_notices_a_lost_batch():
