@@ -140,7 +140,7 @@ async def test_a_fence_holds_for_a_resend_of_what_is_held(rig):
     assert (await rig.add(rig.batch(0, 5))).code == LedgerFenced.wire_code
 
 
-async def test_a_ledger_never_heard_of_can_be_fenced(rig):
+async def test_f06_a_ledger_never_heard_of_can_be_fenced(rig):
     assert await rig.connection.fence(1, KEY) == FenceAnswer(NO_ENTRY, NO_ENTRY)
     assert (await rig.add(rig.batch(0, 1))).code == LedgerFenced.wire_code
     assert await rig.connection.read_lac(1) == LacAnswer(NO_ENTRY, fenced=True)
@@ -182,13 +182,13 @@ async def test_recovery_adds_need_the_key_and_may_not_change_what_is_held(rig):
         await rig.connection.recovery_add(rig.batch(3, 5, text=b"other"), KEY)
 
 
-async def test_a_recovery_read_fences(rig):
+async def test_f01_a_recovery_read_fences(rig):
     await rig.add(rig.batch(0, 5))
     assert bytes_of(await rig.connection.recovery_read(1, 3, KEY)) == [rig.batch(0, 5)]
     assert (await rig.add(rig.batch(5, 5))).code == LedgerFenced.wire_code
 
 
-async def test_a_recovery_read_of_what_is_not_there_fences_and_says_absent(rig):
+async def test_f01_a_recovery_read_of_what_is_not_there_fences_and_says_absent(rig):
     with pytest.raises(EntryAbsent):
         await rig.connection.recovery_read(1, 0, KEY)
     assert (await rig.add(rig.batch(0, 5))).code == LedgerFenced.wire_code
@@ -338,7 +338,7 @@ async def test_nothing_is_acked_before_it_is_durable_a_resend_neither(memory_rig
     assert [(await answered).code for answered in sent] == [0, 0, 0]
 
 
-async def test_a_fence_and_a_recovery_read_wait_for_all_that_came_before(memory_rig):
+async def test_f07_a_fence_and_a_recovery_read_wait_for_all_that_came_before(memory_rig):
     rig = memory_rig
     rig.bookie.hold_commits()
     added = rig.add(rig.batch(0, 5, lac=NO_ENTRY))
@@ -369,7 +369,7 @@ async def test_a_death_fails_all_adds_in_flight_and_loses_what_was_not_durable(m
     assert list(rig.bookie.durable_batches(1)) == [0]
 
 
-async def test_a_fence_survives_the_bookie(memory_rig):
+async def test_f04_a_fence_survives_the_bookie(memory_rig):
     rig = memory_rig
     await rig.connection.fence(1, KEY)
     rig.bookie.restart()

@@ -378,7 +378,7 @@ async def test_an_index_that_is_not_there_is_an_error_unless_it_may_be_made(home
         pass
 
 
-async def test_a_lost_index_is_not_replaced_by_an_empty_one(home):
+async def test_j19_a_lost_index_is_not_replaced_by_an_empty_one(home):
     async with opened(home) as index:
         await index.apply([row(7, 0)], {})
         await index.sync()

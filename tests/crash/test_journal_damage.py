@@ -431,14 +431,22 @@ def test_a_segment_of_an_earlier_lap_is_named() -> None:
         assert f"{DIRECTORY}/{name}" in {found.path for found in recovered.damage}
 
 
-def test_a_segment_of_another_journal_is_named() -> None:
+def test_j03_a_segment_of_another_journal_is_named() -> None:
     foreign = {name: data.replace(data[8:24], bytes(range(16))) for name, data in SEALED.files.items()}
     for name in sorted({place for place, _ in SEALED.places.values()}):
         recovered = judge(SEALED, StillDisk(SEALED.with_file(name, _resealed(foreign[name]))))
         assert (DamageKind.FOREIGN, f"{DIRECTORY}/{name}") in {(d.kind, d.path) for d in recovered.damage}
 
 
-def test_blocks_of_another_journal_in_the_unused_space_are_not_taken() -> None:
+def test_j03_the_mark_of_another_journal_trims_nothing_in_silence() -> None:
+    other = make_image(seal=True, earlier_laps=2, instance=2)
+    recovered, records = recover(StillDisk(SEALED.with_file(SUPERBLOCK, other.files[SUPERBLOCK])))
+    assert records == []
+    assert {found.kind for found in recovered.damage} == {DamageKind.FOREIGN}
+    assert any(found.loses_records for found in recovered.damage)
+
+
+def test_j03_blocks_of_another_journal_in_the_unused_space_are_not_taken() -> None:
     """As after a journal was made anew over old files: same segment, same offset, the very next block number."""
     ours = make_image(seal=True, sizes=SIZES[:-1])
     other = make_image(seal=True, sizes=SIZES, instance=2)

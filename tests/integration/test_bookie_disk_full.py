@@ -37,7 +37,7 @@ def fill(file: Path) -> None:
                 continue
 
 
-def test_a_full_disk_makes_a_bookie_read_only_loses_nothing_and_ends_when_there_is_room(cli, disk, tmp_path):
+def test_j17_j27_a_full_disk_makes_a_bookie_read_only_loses_nothing_and_ends_when_there_is_room(cli, disk, tmp_path):
     if disk is None:
         # Not allowed to mount: what remains to be seen is that a bookie does not start where it has too little room.
         with cli.up(tmp_path / "data", bookies=1) as running:

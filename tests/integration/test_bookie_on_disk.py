@@ -230,7 +230,7 @@ async def next_entry(bookie: Bookie) -> int:
         first += len(answer.batches)
 
 
-async def test_kill_9_at_random_moments_loses_nothing_that_was_answered(tmp_path: Path) -> None:
+async def test_f04_kill_9_at_random_moments_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as bookie:
         await fill(bookie, 1)
     acked, fenced = 0, []

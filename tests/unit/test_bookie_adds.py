@@ -55,7 +55,7 @@ async def codes(answers: list[asyncio.Future]) -> list[int]:
     return [(await answer).code for answer in answers]
 
 
-def test_a_batch_is_acked_when_it_is_durable_and_not_before() -> None:
+def test_j21_a_batch_is_acked_when_it_is_durable_and_not_before() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         assert (await node.add(batch_of(0))).code == 0
         hold_journal(node)
@@ -263,7 +263,7 @@ def test_an_answer_never_comes_from_within_add() -> None:
     play(scenario)
 
 
-def test_a_read_only_bookie_takes_recovery_adds_and_fences_only() -> None:
+def test_j29_a_read_only_bookie_takes_recovery_adds_and_fences_only() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         node.bookie.set_read_only(True)
         assert (await node.add(batch_of(0))).code == BookieReadOnly.wire_code

@@ -184,7 +184,7 @@ def test_f05_a_fence_works_on_a_full_disk_and_a_read_only_bookie_and_survives_th
     play(scenario)
 
 
-def test_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable_again_with_nothing_lost() -> None:
+def test_j27_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable_again_with_nothing_lost() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         for number in range(5):
             await node.add(batch_of(number, payload=bytes(4096)))
@@ -353,7 +353,7 @@ def test_long_polls_are_bounded_woken_by_a_stop_and_leave_nothing_behind(monkeyp
     play(scenario)
 
 
-def test_the_wall_clock_may_jump_while_long_polls_and_flushes_wait_j20() -> None:
+def test_j20_the_wall_clock_may_jump_while_long_polls_and_flushes_wait() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await node.add(batch_of(0))
         began = world.clock.monotonic()

@@ -264,7 +264,7 @@ def test_a_batch_that_moves_while_it_is_read_is_found_at_its_new_place() -> None
     play(scenario)
 
 
-def test_reads_go_on_while_adds_cannot() -> None:
+def test_j29_reads_go_on_while_adds_cannot() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         batches = await add(node, 0)
         await node.bookie.flush()

@@ -233,7 +233,7 @@ async def test_every_flipped_bit_of_a_stored_batch_is_corrupt_and_the_message_na
     await logs.close()
 
 
-async def test_an_intact_batch_under_the_wrong_row_is_corrupt():
+async def test_j18_an_intact_batch_under_the_wrong_row_is_corrupt():
     disk = SimDisk()
     logs, rows = await written(disk, [batch(7, 0), batch(7, 2), batch(8, 0)])
     here = rows[0].location
@@ -253,7 +253,7 @@ async def test_an_intact_batch_under_the_wrong_row_is_corrupt():
     await logs.close()
 
 
-async def test_two_batches_swapped_on_the_disk_are_both_corrupt():
+async def test_j18_two_batches_swapped_on_the_disk_are_both_corrupt():
     # J18: a misdirected write. Both are intact; neither is where its row says.
     disk = SimDisk()
     batches = [batch(7, 0), batch(7, 2)]

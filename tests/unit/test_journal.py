@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.journal.format import Mark, decode_segment_header, segment_file_name
 from tallybook.bookie.journal.keeper import FULL_PAUSE_SECONDS
 from tallybook.bookie.journal.records import BatchRecord, FenceRecord
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument, InvariantViolation
@@ -275,6 +275,28 @@ def test_j23_a_segment_is_recycled_only_when_all_of_it_lies_below_the_mark() -> 
         assert bench.durable == [0, 1, 2, 3, 4], "segment 5 took the place of segment 1"
         await journal.close(clean=False)
         assert await bench.replayed() == [batch(number, 5000) for number in (2, 3, 4)]
+
+    simulate(scenario)
+
+
+def test_j05_the_open_segment_is_never_trimmed() -> None:
+    """Trims race with appends and rolls; whatever they leave, the segment being written is there with all it holds."""
+
+    async def scenario(bench: Bench) -> None:
+        journal = await bench.start()
+        for number in range(30):
+            bench.append(number, 3000)
+            assert await bench.drained()
+            mark = journal.durable_mark()
+            bench.append(100 + number, 3000)
+            await journal.trim(mark)
+            header = decode_segment_header(bench.disk.peek(f"{DIRECTORY}/{segment_file_name(mark.segment % 4)}"))
+            assert header is not None
+            assert header.segment == mark.segment, "its file was given to a later segment"
+            assert await bench.drained()
+        assert journal.durable_mark().segment > 8, "the ring went round"
+        await journal.close(clean=False)
+        assert await bench.replayed() == [batch(129, 3000)]
 
     simulate(scenario)
 
