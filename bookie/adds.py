@@ -38,6 +38,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.ids import NO_ENTRY
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -208,6 +209,7 @@ class AddPath:
                     looked_at = self._cache.releases
                     stored = await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
                 elif self._decide(ledger, header, batch, key, add.recovery, stored):
+                    sometimes("add: held already")
                     await self._commits.durable(ledger)
                     return True
                 elif not self._fits(batch, add.recovery):
@@ -238,6 +240,7 @@ class AddPath:
 
     async def _room(self, deadline: float) -> None:
         """Wait until the write cache may have room; ask for the checkpoint that makes it."""
+        sometimes("add: waits for room in the write cache")
         self._request_flush()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._room_waiters.append(waiter)
@@ -250,6 +253,7 @@ class AddPath:
 
     async def _journal_room(self, deadline: float) -> None:
         """Give the journal a moment: it has no segment ready. With nothing to flush, a checkpoint would not help."""
+        sometimes("add: waits for room in the journal")
         self._look_at_journal()
         if self._clock.monotonic() >= deadline:
             self._admission.count(JOURNAL_ROOM)

@@ -22,6 +22,7 @@ from typing import Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.rng import Rng
@@ -107,6 +108,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
+            sometimes("boot: an entry log is damaged")
             log.error("an entry log is damaged: %s", damage)
         index = await world.open_index(directory.layout.index, recovered.fresh)
         undo.push_async_callback(index.close)
@@ -133,6 +135,7 @@ async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWo
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.warning("ledgers below %d are in limbo until repaired: this bookie replaces another one", limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
+        sometimes("boot: the journal lost records")
         limbo = limbo.again(await world.id_counter())
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.error("ledgers below %d are in limbo until repaired: the journal lost records", limbo.below)
@@ -172,6 +175,7 @@ class _Assembly:
         replay = Replay(self._table, self._cache, self._spill)
         await replay.run(recovered.records())
         if replay.record_count:
+            sometimes("boot: replayed records")
             log.info("replayed %d journal records", replay.record_count)
         fail_safe = FailSafe(self._world.fail_safe)
         journal = await recovered.start(
@@ -192,6 +196,7 @@ class _Assembly:
     async def _note_enrolment(self) -> None:
         """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
         if self._table.limbo.awaits_enrolment:
+            sometimes("boot: enrolled in the place of another bookie")
             limbo = self._table.limbo.reaching(await self._world.id_counter(), awaits_enrolment=False)
             await store_limbo(self._world.disk, self._directory.layout.limbo, limbo)
             self._table.end_doubt(limbo)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from tallybook.core.errors import MetadataConflict, PeerError, StorageError
+from tallybook.core.marks import sometimes
 from tallybook.metadata.store import BookieInfo, BookieMode, Membership, Registration
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -112,6 +113,7 @@ class Enrolment:
             if present != self._info:
                 await self._tell(registration, present)
             return
+        sometimes("enrolment: registration lost")
         _log.warning("registration lost", bookie_id=self._info.bookie_id)
         self._registration = None
 
@@ -143,11 +145,13 @@ class Enrolment:
         try:
             self._registration = await self._register()
         except MetadataConflict:
+            sometimes("enrolment: an entry is in the way")
             if not await self._is_ourselves():
                 raise
         except PeerError as error:
             _log.warning("not registered again yet", reason=error.message)
         else:
+            sometimes("enrolment: registered again")
             _log.info("registered again", bookie_id=self._info.bookie_id)
             return
         await self._clock.sleep(RETRY_SECONDS)

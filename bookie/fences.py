@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.errors import Busy, EntryUnknown, NoSuchLedger
+from tallybook.core.marks import sometimes
 
 from .admission import Admission
 from .commits import Commits
@@ -40,6 +41,7 @@ class Fences:
         async with self._table.using(ledger_id) as ledger:
             await self.fence_durably(ledger, key)
             if ledger.limbo:
+                sometimes("fence: of a ledger in limbo")
                 raise EntryUnknown(f"ledger {ledger_id} is fenced, but what was held of it may have been lost")
             return FenceAnswer(ledger.lac, ledger.last_held)
 
@@ -75,5 +77,6 @@ class Fences:
     def _check_room(self) -> None:
         refusal = self._admission.urgent_refusal()
         if refusal is not None:
+            sometimes("fence: no room in the journal")
             self._admission.count(refusal)
             raise Busy("no room in the journal", retry_after_ms=refusal.retry_after_ms)

@@ -17,6 +17,7 @@ from tallybook.core.answers import ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice, cut_entry, decode_header
 from tallybook.core.errors import EntryAbsent, EntryUnknown, InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import MAX_ID
+from tallybook.core.marks import sometimes
 
 from .fences import Fences
 from .ledger_state import Ledger
@@ -82,6 +83,7 @@ class Reads:
                     piece = await self._stored.read_run(ledger.ledger_id, next_id, last, left)
                     self.stored_batches += len(piece)
             except StorageError:
+                sometimes("read: a copy is damaged, or cannot be read")
                 if found:
                     break  # it is told to whoever asks for that entry
                 raise
@@ -110,5 +112,6 @@ class Reads:
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
         if ledger.limbo:
+            sometimes("read: UNKNOWN in limbo")
             raise EntryUnknown(f"entry {entry_id} of ledger {ledger.ledger_id} may have been lost")
         raise EntryAbsent(f"entry {entry_id} of ledger {ledger.ledger_id} is not here")

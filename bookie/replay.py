@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from tallybook.core.batch import decode_header
+from tallybook.core.marks import sometimes
 
 from .journal.records import BatchRecord, DeleteRecord, ExplicitLacRecord, FenceRecord, LedgerKeyRecord, Record
 from .ledger_state import Ledger
@@ -51,6 +52,7 @@ class Replay:
     async def _batch(self, record: BatchRecord) -> None:
         header = decode_header(record.batch)
         if not self._cache.fits(len(record.batch)):
+            sometimes("replay: the write cache was full")
             await self._spill()
         async with self._table.using(header.ledger_id) as ledger:
             if ledger.deleted:

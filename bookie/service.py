@@ -29,6 +29,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import MAX_BATCH_BYTES
+from tallybook.core.marks import sometimes
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
@@ -140,6 +141,7 @@ class BookieService:
             raise InvalidConfig(f"{self._store.bookie_id} is not of cluster {hello.cluster_id!r}")
         current = self._store.incarnation
         if hello.expected is not None and hello.expected != current:
+            sometimes("service: meant for another life")
             raise StaleIncarnation(
                 f"{self._store.bookie_id} lives as {current.directory_uuid} boot {current.boot}, "
                 f"not as {hello.expected.directory_uuid} boot {hello.expected.boot}"

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn, TypeAlias
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, PeerError
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
@@ -82,6 +83,7 @@ class LedgerUpdater:
                 wanted = transition(current.value)
                 if wanted == current.value:
                     if current is not known:
+                        sometimes("update: the change is there already")
                         return current
                     # What the caller knew may be old. Only a value read now proves that there is nothing to do.
                     current = None
@@ -168,7 +170,9 @@ class _Attempts:
         Raises:
             MetadataConflict, MetadataOutcomeUnknown: there may be no next one.
         """
+        sometimes("update: another attempt")
         if isinstance(result, Unknown):
+            sometimes("update: outcome unknown")
             self._in_the_air_over, self._reason = version, result.reason
         self._failures += 1
         if self._failures == MAX_ATTEMPTS or self._clock.monotonic() > self._deadline:
@@ -179,6 +183,7 @@ class _Attempts:
     def give_up(self, error: PeerError) -> NoReturn:
         """End the call with ``error``, or with something worse if a write is in the air."""
         if self.unsettled:
+            sometimes("update: given up with its outcome unknown")
             message = f"{self._what} may or may not take effect: {self._reason}"
             raise MetadataOutcomeUnknown(message) from error
         raise error

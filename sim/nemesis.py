@@ -152,10 +152,14 @@ class Nemesis:
         return node
 
     def _sync_error(self) -> None:
+        """A sync fails. After one that leaves all in the cache only, not even a restart shows what is not durable.
+
+        Such a one strikes where it must not matter: the index in memory, which stands for a database, trusts its file.
+        """
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY))
-        self._excused().disk.fail(
-            pick(self._rng, ("sync", "sync-directory", "write-durable")), nth=self._rng.randint(1, 6), effect=effect
-        )
+        part = pick(self._rng, ("/ledgers/", "/journal/")) if effect is Effect.CACHE_ONLY else ""
+        kind = pick(self._rng, ("sync", "sync-directory", "write-durable"))
+        self._excused().disk.fail(kind, part, nth=self._rng.randint(1, 6), effect=effect)
 
     def _write_error(self) -> None:
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.PART))

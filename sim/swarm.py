@@ -192,7 +192,7 @@ def swarm_of(rng: Rng) -> Swarm:
         safety_seconds=5.0 + 9.0 * rng.random(),
         burst=pick(rng, (1, 4, 12)),
         entry_bytes=pick(rng, (20, 100, 600)),
-        think_seconds=_log_uniform(rng, 0.05, 0.6),
+        think_seconds=_log_uniform(rng, 0.1, 0.8),
         ledger_bursts=pick(rng, (2, 8, 30)),
         write_cache_bytes=pick(rng, (8 * KIB, 16 * KIB, 32 * KIB)),
         segment_bytes=pick(rng, (24 * KIB, 32 * KIB, 64 * KIB)),

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Final
 
 from tallybook.core.errors import DiskFailed, DiskFull, StorageError
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -179,6 +180,7 @@ class Keeper:
                 else:
                     pause_seconds = FULL_PAUSE_SECONDS
             except DiskFull:
+                sometimes("journal: no space for a segment")
                 # The writer passes over no file: once the ready ones are used, it waits until there is space for this.
                 pause_seconds = FULL_PAUSE_SECONDS
             if more:
@@ -213,5 +215,6 @@ class Keeper:
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:
+            sometimes("journal: failed while it kept its segments")
             self._failure = error
             self._on_failure(error)

@@ -26,6 +26,7 @@ from typing import Final, Protocol, TypeVar
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, check
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Workers
 
@@ -156,6 +157,7 @@ class Flush:
             except DiskFull:
                 if self.on_disk_full is None:
                     raise
+                sometimes("checkpoint: the disk is full")
                 self.on_disk_full(True)
                 await self._clock.sleep(FULL_RETRY_SECONDS)
 
@@ -239,6 +241,7 @@ class Checkpointer:
                 self._mark = mark
                 self._flush.tell_room()
         except Exception as error:
+            sometimes("checkpoint: failed")
             self._fail_safe(f"a checkpoint failed: {error!r}")
             for waiter in waiters:
                 if not waiter.done():

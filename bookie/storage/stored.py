@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import EntryCorrupt, EntryUnknown
+from tallybook.core.marks import sometimes
 
 from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
@@ -61,6 +62,7 @@ class StoredBatches:
                 before, rows = rows, await self._rows(ledger_id, first, last, max_bytes)
                 if rows[:1] == before[:1]:
                     raise
+                sometimes("stored: a batch moved while it was read")
             else:
                 for row, batch in zip(rows, batches, strict=False):  # it may have ended early, before a damaged one
                     self._cache.put(ledger_id, row.first_entry_id, row.last_entry_id, batch)
