@@ -236,7 +236,8 @@ def change_ensemble(
     if metadata.last_fragment != known:
         raise LedgerFenced(f"ledger {metadata.ledger_id}: another client changed its last fragment")
     kept = metadata.fragments[:-1] if known.first_entry_id == first_entry_id else metadata.fragments
-    return replace(metadata, fragments=(*kept, wanted))
+    changed = replace(metadata, fragments=(*kept, wanted))
+    return replace(changed, missed=of_members(changed, metadata.missed))
 
 
 def of_members(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
@@ -287,7 +288,7 @@ def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> Le
 
 
 def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
-    """Hold what no update may change: identity, replication, and the end once settled.
+    """Hold what no update may change: identity, replication, where older fragments start, and the end once settled.
 
     Raises:
         InvariantViolation: ``new`` may not follow ``old``.
@@ -301,7 +302,9 @@ def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
     check(owned, f"ledger {old.ledger_id}: an update takes it from its owner")
     order = list(LedgerState)
     check(order.index(new.state) >= order.index(old.state), f"ledger {old.ledger_id}: state goes back to {new.state}")
+    before = [fragment.first_entry_id for fragment in old.fragments]
+    after = [fragment.first_entry_id for fragment in new.fragments]
+    check(after[: len(before)] == before, f"ledger {old.ledger_id}: fragments from {before} would become {after}")
     if old.closed:
         ends = (old.last_entry_id, old.length) == (new.last_entry_id, new.length)
-        firsts = [f.first_entry_id for f in old.fragments] == [f.first_entry_id for f in new.fragments]
-        check(ends and firsts, f"ledger {old.ledger_id}: a closed ledger would change")
+        check(ends and len(after) == len(before), f"ledger {old.ledger_id}: a closed ledger would change")

@@ -132,13 +132,15 @@ class RecoveryMachine:
 
     def __init__(self, metadata: LedgerMetadata, digest_key: bytes | None = None) -> None:
         self.phase = Phase.FENCING
-        self._metadata = metadata
+        self.metadata = metadata
+        """The ledger as the recovery found it: the plan of all that it reads."""
         self._quorum = metadata.quorum
         self._bookies = metadata.last_fragment.bookies
         self._digest_key = digest_key
         self._fences: dict[int, FenceAnswer | TallybookError] = {}
-        # The batch being read or written: its first entry, and what each member answered.
-        self._entry_id = NO_ENTRY
+        self.entry_id = NO_ENTRY
+        """First entry of the batch that is being read or written."""
+        # What each member answered about it.
         self._reads: dict[int, TallybookError] = {}
         self._adds: dict[int, TallybookError | None] = {}
         self._batch = b""
@@ -173,7 +175,7 @@ class RecoveryMachine:
         if self._quorum.covered(answers):
             start = max(answer.lac for answer in answers.values())
             # The LACs of a younger fragment's bookies may lie below its first entry.
-            self._entry_id = max(start, self._metadata.last_fragment.first_entry_id - 1) + 1
+            self.entry_id = max(start, self.metadata.last_fragment.first_entry_id - 1) + 1
             return self._read()
         if len(self._fences) == self._quorum.ensemble:
             return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
@@ -184,24 +186,24 @@ class RecoveryMachine:
     def _read(self) -> list[Action]:
         self.phase = Phase.READING
         self._reads = {}
-        return [RecoveryRead(position, self._entry_id) for position in self._quorum.write_set(self._entry_id)]
+        return [RecoveryRead(position, self.entry_id) for position in self._quorum.write_set(self.entry_id)]
 
     def read(self, position: int, entry_id: int, batch: Buffer) -> list[Action]:
         """A bookie handed over the batch from ``entry_id``; it is believed after its digest passes."""
-        if self.phase is not Phase.READING or entry_id != self._entry_id:
+        if self.phase is not Phase.READING or entry_id != self.entry_id:
             return []
         try:
             header = verify_batch(batch, self._digest_key)
         except InvalidBatch as error:
             return self.read_failed(position, entry_id, EntryCorrupt(error.message))
-        if header.ledger_id != self._metadata.ledger_id or header.first_entry_id != entry_id:
+        if header.ledger_id != self.metadata.ledger_id or header.first_entry_id != entry_id:
             wrong = f"{self._name}: asked for entry {entry_id}, got ledger {header.ledger_id} {header.first_entry_id}"
             return self.read_failed(position, entry_id, EntryCorrupt(wrong))
         return self._write(bytes(batch), header)
 
     def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
         """A bookie has no good copy, or did not answer."""
-        if self.phase is not Phase.READING or entry_id != self._entry_id:
+        if self.phase is not Phase.READING or entry_id != self.entry_id:
             return []
         if isinstance(error, Unauthorized | NoSuchLedger):
             return self._fail(error)
@@ -221,10 +223,10 @@ class RecoveryMachine:
     def _write(self, batch: bytes, header: BatchHeader) -> list[Action]:
         self.phase = Phase.WRITING
         self._batch, self._header, self._adds = batch, header, {}
-        return [self._add(at) for at in self._quorum.write_set(self._entry_id)]
+        return [self._add(at) for at in self._quorum.write_set(self.entry_id)]
 
     def _add(self, position: int) -> RecoveryAdd:
-        return RecoveryAdd(position, self._fragments[-1].bookies[position], self._entry_id, self._batch)
+        return RecoveryAdd(position, self._fragments[-1].bookies[position], self.entry_id, self._batch)
 
     def added(self, position: int, entry_id: int) -> list[Action]:
         """A bookie holds the batch durably."""
@@ -235,7 +237,7 @@ class RecoveryMachine:
         return self._after_add(position, entry_id, error)
 
     def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
-        if self.phase is not Phase.WRITING or entry_id != self._entry_id:
+        if self.phase is not Phase.WRITING or entry_id != self.entry_id:
             return []
         if isinstance(error, Unauthorized | NoSuchLedger):
             return self._fail(error)
@@ -269,30 +271,30 @@ class RecoveryMachine:
         """From the batch at hand on others hold these positions, in this recovery's own copy of the fragments."""
         last = self._fragments[-1]
         bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(last.bookies))
-        if last.first_entry_id == self._entry_id:
+        if last.first_entry_id == self.entry_id:
             self._fragments.pop()
-        self._fragments.append(Fragment(self._entry_id, bookies))
+        self._fragments.append(Fragment(self.entry_id, bookies))
 
     def _after_write(self) -> list[Action]:
         good = [at for at, failure in self._adds.items() if failure is None]
         bookies = self._fragments[-1].bookies
-        if not self._quorum.acked(good, self._entry_id):
+        if not self._quorum.acked(good, self.entry_id):
             kinds = {bookies[at]: type(failure).__name__ for at, failure in self._adds.items() if failure}
             return self._fail(
-                RecoveryFailed(f"{self._name}: entry {self._entry_id} could not be written back: {kinds}")
+                RecoveryFailed(f"{self._name}: entry {self.entry_id} could not be written back: {kinds}")
             )
         check(self._header is not None, f"{self._name}: a write-back without a batch")
         last = self._header.last_entry_id if self._header else NO_ENTRY
         for at, failure in self._adds.items():
             if failure is not None:
-                self._missed.setdefault(bookies[at], []).append((self._entry_id, last))
-        self._entry_id = last + 1
+                self._missed.setdefault(bookies[at], []).append((self.entry_id, last))
+        self.entry_id = last + 1
         return self._read()
 
     # -- the end ----------------------------------------------------------------------
 
     def _end(self) -> list[Action]:
-        last = self._entry_id - 1
+        last = self.entry_id - 1
         if last == NO_ENTRY:
             return self._close(NO_ENTRY, 0)
         if self._header is not None:
@@ -304,8 +306,8 @@ class RecoveryMachine:
         """The header of the verified batch that ``ReadEnd`` asked for."""
         if self.phase is not Phase.ENDING:
             return []
-        if header.last_entry_id != self._entry_id - 1:
-            return self._fail(RecoveryFailed(f"{self._name}: entry {self._entry_id - 1} does not end its batch"))
+        if header.last_entry_id != self.entry_id - 1:
+            return self._fail(RecoveryFailed(f"{self._name}: entry {self.entry_id - 1} does not end its batch"))
         return self._close(header.last_entry_id, header.ledger_length)
 
     def end_failed(self, error: TallybookError) -> list[Action]:
@@ -332,4 +334,4 @@ class RecoveryMachine:
 
     @property
     def _name(self) -> str:
-        return f"ledger {self._metadata.ledger_id}"
+        return f"ledger {self.metadata.ledger_id}"

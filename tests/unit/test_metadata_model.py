@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tallybook.core.errors import InvalidArgument, InvariantViolation, LedgerClosed, LedgerFenced, LedgerHasWriter
 from tallybook.core.ids import MAX_ID
@@ -19,8 +19,10 @@ from tallybook.metadata.model import (
     MissedRange,
     adopt,
     begin_recovery,
+    change_ensemble,
     check_succession,
     close,
+    of_members,
     record_missed,
 )
 
@@ -223,6 +225,71 @@ FORBIDDEN = {
     "another fragment": {"fragments": (Fragment(0, ENSEMBLE), Fragment(5, ENSEMBLE))},
 }
 
+OTHERS = ("b1", "b2", "b9")
+
+
+# --- ensemble change --------------------------------------------------------------------------------------------------
+
+
+def test_an_ensemble_changes_from_an_entry_on():
+    old = ledger()
+    new = change_ensemble(old, old.last_fragment, 10, OTHERS)
+    assert new.fragments == (Fragment(0, ENSEMBLE), Fragment(10, OTHERS))
+    check_succession(old, new)
+
+
+def test_a_fragment_that_starts_where_the_last_one_does_takes_its_place():
+    old = ledger(fragments=THREE_FRAGMENTS)
+    new = change_ensemble(old, old.last_fragment, 25, OTHERS)
+    assert new.fragments == (*THREE_FRAGMENTS[:2], Fragment(25, OTHERS))
+
+
+def test_a_change_that_was_made_changes_nothing_more():
+    old = ledger()
+    new = change_ensemble(old, old.last_fragment, 10, OTHERS)
+    assert change_ensemble(new, old.last_fragment, 10, OTHERS) is new
+
+
+def test_a_repair_of_an_older_fragment_survives_a_change():
+    repaired = (Fragment(0, OTHERS), *THREE_FRAGMENTS[1:])
+    new = change_ensemble(ledger(fragments=repaired), THREE_FRAGMENTS[-1], 30, OTHERS)
+    assert new.fragments == (*repaired, Fragment(30, OTHERS))
+
+
+def test_only_the_writer_of_an_open_ledger_changes_its_ensemble():
+    old = ledger()
+    known = old.last_fragment
+    with pytest.raises(LedgerFenced, match="recovered"):
+        change_ensemble(begin_recovery(old), known, 10, OTHERS)
+    with pytest.raises(LedgerClosed, match="entry 9"):
+        change_ensemble(close(old, 9, 100), known, 10, OTHERS)
+    with pytest.raises(LedgerFenced, match="another client"):
+        change_ensemble(replace(old, fragments=(Fragment(0, OTHERS),)), known, 10, ("b1", "b2", "b4"))
+
+
+def test_a_change_that_makes_no_ledger_is_refused():
+    old = ledger(fragments=THREE_FRAGMENTS)
+    with pytest.raises(InvalidArgument, match="strictly increase"):
+        change_ensemble(old, old.last_fragment, 24, OTHERS)
+    with pytest.raises(InvalidArgument, match="different bookies"):
+        change_ensemble(old, old.last_fragment, 30, ("b1", "b1", "b2"))
+
+
+def test_what_a_bookie_missed_that_is_no_member_any_more_is_forgotten():
+    missed = (MissedRange("b3", 0, 4), MissedRange("b2", 0, 4))
+    old = record_missed(ledger(), missed)
+    assert change_ensemble(old, old.last_fragment, 0, OTHERS).missed == missed[1:]
+    assert change_ensemble(old, old.last_fragment, 5, OTHERS).missed == missed
+    assert of_members(ledger(), [MissedRange("b9", 0, 1), missed[0]]) == missed[:1]
+
+
+def test_no_update_moves_the_start_of_an_older_fragment():
+    old = ledger(fragments=THREE_FRAGMENTS)
+    moved = (THREE_FRAGMENTS[0], Fragment(11, ENSEMBLE), THREE_FRAGMENTS[2])
+    for fragments in (moved, THREE_FRAGMENTS[:2]):
+        with pytest.raises(InvariantViolation, match="fragments from"):
+            check_succession(old, replace(old, fragments=fragments))
+
 
 @pytest.mark.parametrize("change", FORBIDDEN.values(), ids=FORBIDDEN)
 def test_nothing_that_a_close_settled_may_change(change):
@@ -293,12 +360,17 @@ class LedgerLife(RuleBasedStateMachine):
             assert settled in (None, (last, length))
             self.end = (last, length)
 
-    @precondition(lambda self: self.end is None)
     @rule(ensemble=ensembles, gap=st.integers(0, 9))
     def changes_ensemble(self, ensemble, gap):
-        first = self.now.last_fragment.first_entry_id + gap
-        kept = self.now.fragments if gap else self.now.fragments[:-1]
-        self.becomes(replace(self.now, fragments=(*kept, Fragment(first, ensemble))))
+        before = self.now.last_fragment
+        first = before.first_entry_id + gap
+        try:
+            self.becomes(change_ensemble(self.now, before, first, ensemble))
+        except (LedgerFenced, LedgerClosed):
+            assert self.now.state is not LedgerState.OPEN
+        else:
+            assert self.now.state is LedgerState.OPEN
+            assert self.now.last_fragment == Fragment(first, ensemble)
 
     @rule(bookie=bookie_ids, first=st.integers(0, 50), size=st.none() | st.integers(0, 9))
     def misses(self, bookie, first, size):
