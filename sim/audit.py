@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from tallybook.core.errors import TallybookError
 
 from .god import KnownLedger
-from .history import check
+from .history import Reading, check
 from .twice import restarts_alike
+from .workload import ClientProcess, MadeLedger
 
 if TYPE_CHECKING:
     from .run import Universe
@@ -28,9 +29,20 @@ async def _read_as_client(universe: Universe) -> None:
     async with workload.guest("auditor") as client:
         for made in workload.ledgers:
             try:
-                await workload.read(client, made)
+                await _read_entry(universe, client, made, await workload.read(client, made))
             except TallybookError as error:
                 universe.god.violated("I1", f"ledger {made.ledger_id} cannot be read: {error!r}")
+
+
+async def _read_entry(universe: Universe, client: ClientProcess, made: MadeLedger, reading: Reading) -> None:
+    """One entry by itself is the one that the whole ledger showed."""
+    entries = reading.ranges[-1]
+    if not entries:
+        return
+    entry_id, payload = entries[client.rng.randint(0, len(entries) - 1)]
+    reader = await client.client.open_ledger(made.ledger_id, password=made.password)
+    alone = (await reader.read_entry(entry_id)).payload
+    universe.god.expect(alone == payload, "I9", f"ledger {made.ledger_id}: entry {entry_id} alone is {alone[:40]!r}")
 
 
 async def _read_copies(universe: Universe) -> None:

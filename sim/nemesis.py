@@ -157,8 +157,9 @@ class Nemesis:
         Such a one strikes where it must not matter: the index in memory, which stands for a database, trusts its file.
         """
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY))
-        part = pick(self._rng, ("/ledgers/", "/journal/")) if effect is Effect.CACHE_ONLY else ""
-        kind = pick(self._rng, ("sync", "sync-directory", "write-durable"))
+        kind, part = pick(self._rng, (("sync", ""), ("sync-directory", ""), ("write-durable", "")))
+        if effect is Effect.CACHE_ONLY:
+            kind, part = pick(self._rng, (("sync", "/ledgers/entrylog"), ("write-durable", "/journal/")))
         self._excused().disk.fail(kind, part, nth=self._rng.randint(1, 6), effect=effect)
 
     def _write_error(self) -> None:

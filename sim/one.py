@@ -47,8 +47,12 @@ class Search:
 
 def run_quietly(seed: int) -> Report:
     """Like ``run``, without what the parts log: what matters of it is in the trace."""
+    disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    return run(seed)
+    try:
+        return run(seed)
+    finally:
+        logging.disable(disabled)
 
 
 def search(bug: str, seeds: int) -> Search:
