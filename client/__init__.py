@@ -13,10 +13,12 @@ from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from .client import Client
 from .ports import ClientWorld
 from .reader.handle import LedgerReader
+from .writer.chosen_ids import ChosenIdsWriter
 from .writer.handle import LedgerWriter
 from .writer.pending import PendingAppend
 
 __all__ = [
+    "ChosenIdsWriter",
     "Client",
     "ClientSettings",
     "ClientWorld",

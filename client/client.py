@@ -38,6 +38,7 @@ from .reader.handle import LedgerReader, ReaderContext
 from .reader.lac import highest_lac
 from .recovery.driver import RecoveryContext, recover_ledger
 from .spares import Spares
+from .writer.chosen_ids import ChosenIdsWriter
 from .writer.handle import LedgerWriter, WriterContext
 
 _log = logger("client")
@@ -134,6 +135,28 @@ class Client:
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         metadata = await self._create(quorum, password, digest, custom or {}, self._world.rng.uuid())
         return self._writer(metadata, password)
+
+    async def create_ledger_with_chosen_ids(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, bytes] | None = None,
+        stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
+    ) -> ChosenIdsWriter:
+        """Create a ledger and become its writer, under entry ids of one's own choice.
+
+        Raises:
+            As ``create_ledger``.
+        """
+        ledger = await self.create_ledger(
+            ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=password, digest=digest,
+            custom=custom, stripe_entries=stripe_entries,
+        )  # fmt: skip
+        return ChosenIdsWriter(ledger)
 
     async def create_unowned_ledger(
         self,

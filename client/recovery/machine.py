@@ -280,9 +280,7 @@ class RecoveryMachine:
         bookies = self._fragments[-1].bookies
         if not self._quorum.acked(good, self.entry_id):
             kinds = {bookies[at]: type(failure).__name__ for at, failure in self._adds.items() if failure}
-            return self._fail(
-                RecoveryFailed(f"{self._name}: entry {self.entry_id} could not be written back: {kinds}")
-            )
+            return self._fail(RecoveryFailed(f"{self._name}: entry {self.entry_id} could not be written back: {kinds}"))
         check(self._header is not None, f"{self._name}: a write-back without a batch")
         last = self._header.last_entry_id if self._header else NO_ENTRY
         for at, failure in self._adds.items():

@@ -133,10 +133,10 @@ class LedgerWriter:
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
         """
-        size = self._admissible(payload)
+        size = self.admissible(payload)
         if not self._budget.try_take(size):
             raise Busy(f"ledger {self.id}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
-        return self._gather(payload)
+        return self.gather(payload)
 
     async def append(self, payload: Buffer) -> int:
         """Append one entry; return its id once it is durable on an ack quorum.
@@ -149,8 +149,8 @@ class LedgerWriter:
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead. The outcome tells whether the entry was not
                 sent, or may have been written.
         """
-        await self._take_room(self._admissible(payload))
-        return await self._gather(payload)
+        await self.take_room(self.admissible(payload))
+        return await self.gather(payload)
 
     async def append_many(self, payloads: Sequence[Buffer]) -> range:
         """Append entries in order; return their ids once all are durable on an ack quorum.
@@ -158,20 +158,24 @@ class LedgerWriter:
         Raises:
             As ``append``; some of the entries may then have been written.
         """
-        sizes = [self._admissible(payload) for payload in payloads]
+        sizes = [self.admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
         for payload, size in zip(payloads, sizes, strict=True):
             if not self._budget.try_take(size):
-                await self._take_room(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
-            pending.append(self._gather(payload))
+                await self.take_room(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+            pending.append(self.gather(payload))
         if not pending:
             return range(self._accumulator.next_entry_id, self._accumulator.next_entry_id)
         # Confirmation is in order: when the last entry is confirmed, all are.
         last = await pending[-1]
         return range(pending[0].entry_id, last + 1)
 
-    def _admissible(self, payload: Buffer) -> int:
-        """What ``payload`` takes of the budget, if it can be appended now."""
+    def admissible(self, payload: Buffer) -> int:
+        """What ``payload`` takes of the client's budget, if it can be appended now. First step of an append.
+
+        Raises:
+            As ``append``.
+        """
         if self._refusing:
             raise self._refusal(Outcome.NOT_DONE)
         if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
@@ -190,8 +194,11 @@ class LedgerWriter:
         ended = self._machine.error or self._ended
         return type(ended)(ended.message, outcome=outcome)
 
-    async def _take_room(self, size: int, outcome: Outcome = Outcome.NOT_DONE) -> None:
-        """Take ``size`` bytes; ``outcome`` is that of the whole call if it fails here."""
+    async def take_room(self, size: int, outcome: Outcome = Outcome.NOT_DONE) -> None:
+        """Take ``size`` bytes of the budget, waiting for them; ``outcome`` is that of the whole call if it fails here.
+
+        Second step of an append. Raises: As ``append``.
+        """
         try:
             async with asyncio.timeout(self._context.settings.add_timeout_ms / 1000):
                 await self._budget.take(size)
@@ -202,7 +209,17 @@ class LedgerWriter:
             self._budget.give(size)
             raise self._refusal(outcome)
 
-    def _gather(self, payload: Buffer) -> PendingAppend:
+    def give_room(self, size: int) -> None:
+        """Give back what ``take_room`` took, instead of the last step."""
+        self._budget.give(size)
+
+    @property
+    def budget_bytes(self) -> int:
+        """What all ledgers of the client may hold together."""
+        return self._budget.limit_bytes
+
+    def gather(self, payload: Buffer) -> PendingAppend:
+        """Give the entry the next id and send it off. Last step of an append: there is room for it already."""
         pending = self._accumulator.add(payload if isinstance(payload, bytes) else bytes(payload))
         if not self._flush_scheduled:
             self._flush_scheduled = True

@@ -1,0 +1,160 @@
+"""A writer whose caller chooses the entry ids: for logs that were numbered somewhere else.
+
+    await ledger.append(7, b"...")      # confirmed once 0 .. 6 were given, too
+
+Ids may come in any order and from many tasks. What comes early waits here until all lower ids
+were given, and only then enters a batch: batches, the LAC and everything after them never know of
+a gap. A gap that is never filled therefore holds up all that is above it, up to the close, which
+refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, Outcome, TallybookError
+from tallybook.core.ids import check_entry_id
+from tallybook.metadata.model import LedgerMetadata
+
+from .handle import LedgerWriter
+from .pending import PendingAppend
+
+
+class _Early(NamedTuple):
+    """An entry that came before one with a lower id."""
+
+    payload: bytes
+    size: int
+    turn: asyncio.Future[PendingAppend]
+
+
+class ChosenIdsWriter:
+    """Writes a ledger under ids of the caller's choice: each of 0, 1, 2, ... once, in any order.
+
+    What waits for lower ids takes at most half of the client's byte budget, so that the entry it waits for
+    always finds room.
+    """
+
+    def __init__(self, ledger: LedgerWriter) -> None:
+        self._ledger = ledger
+        self._next = 0
+        self._early: dict[int, _Early] = {}
+        self._early_bytes = 0
+        self._in_hand: set[int] = set()
+        """Ids of entries that wait for room in the budget."""
+
+    @property
+    def id(self) -> int:
+        """The ledger's id."""
+        return self._ledger.id
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest confirmed entry id, -1 for none: all lower ones are confirmed as well."""
+        return self._ledger.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all confirmed entries."""
+        return self._ledger.length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata: as closed, or as of the last change of its ensemble."""
+        return self._ledger.metadata
+
+    @property
+    def next_missing(self) -> int:
+        """The lowest id that was not given yet."""
+        return self._next
+
+    async def append(self, entry_id: int, payload: Buffer) -> int:
+        """Write one entry under ``entry_id``; return the id once it, and every lower one, is confirmed.
+
+        Cancelling the wait does not take the entry back, once it has found room.
+
+        Raises:
+            InvalidArgument: not an entry id, or it was given before; nothing was written.
+            EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
+            Busy: too much waits for lower ids already; give those first.
+            RequestTimeout: no room in the client's budget within the add timeout; not written.
+            LedgerClosed, LedgerFenced, ...: as for ``LedgerWriter.append``.
+        """
+        size = self._ledger.admissible(payload)
+        self._check_new(entry_id)
+        early_bytes = size if entry_id > self._next else 0
+        if early_bytes and self._early_bytes + size > self._ledger.budget_bytes // 2:
+            raise Busy(f"ledger {self.id}: too much waits for entry {self._next}", retry_after_ms=1)
+        self._in_hand.add(entry_id)
+        # Counted before there is room: many at once must not take all of it.
+        self._early_bytes += early_bytes
+        try:
+            await self._ledger.take_room(size)
+        except BaseException:
+            self._early_bytes -= early_bytes
+            raise
+        finally:
+            self._in_hand.discard(entry_id)
+        pending = self._given(entry_id, payload if isinstance(payload, bytes) else bytes(payload), size, early_bytes)
+        if isinstance(pending, PendingAppend):
+            return await pending
+        # Shielded: others must not lose their turn because this caller does not wait any more.
+        return await (await asyncio.shield(pending))
+
+    def _check_new(self, entry_id: int) -> None:
+        check_entry_id(entry_id)
+        if entry_id < self._next or entry_id in self._early or entry_id in self._in_hand:
+            raise InvalidArgument(f"ledger {self.id}: entry {entry_id} was given before")
+
+    def _given(
+        self, entry_id: int, payload: bytes, size: int, early_bytes: int
+    ) -> PendingAppend | asyncio.Future[PendingAppend]:
+        """There is room for the entry: it enters a batch if all lower ones have, and takes along those above it."""
+        if entry_id > self._next:
+            turn: asyncio.Future[PendingAppend] = asyncio.get_running_loop().create_future()
+            self._early[entry_id] = _Early(payload, size, turn)
+            return turn
+        self._early_bytes -= early_bytes
+        pending = self._ledger.gather(payload)
+        self._next += 1
+        while (early := self._early.pop(self._next, None)) is not None:
+            self._early_bytes -= early.size
+            early.turn.set_result(self._ledger.gather(early.payload))
+            self._next += 1
+        return pending
+
+    async def close(self) -> LedgerMetadata:
+        """Settle the end of the ledger before the first missing id; see ``LedgerWriter.close``.
+
+        What still waits for lower ids fails with ``LedgerClosed`` and was not written.
+        """
+        reason = f"ledger {self.id} is closed before entry {self._next}, which was never given"
+        self._refuse(LedgerClosed(reason, outcome=Outcome.NOT_DONE))
+        return await self._ledger.close()
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: it stays open, for a recovery to end."""
+        self._refuse(LedgerClosed(f"ledger {self.id}: the handle was abandoned", outcome=Outcome.NOT_DONE))
+        self._ledger.abandon()
+
+    def _refuse(self, error: TallybookError) -> None:
+        early, self._early = self._early, {}
+        for entry in early.values():
+            self._early_bytes -= entry.size
+            self._ledger.give_room(entry.size)
+            entry.turn.set_exception(error)
+            entry.turn.exception()  # whoever waits hears it; there may be nobody left
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
