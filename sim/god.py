@@ -129,6 +129,12 @@ class God:
         pieces = f"{min(len(after.fragments), 4)} {min(len(after.missed), 4)}"
         self.situations.add(f"{states} {pieces} {self._missing()} {known.told >= 0} {known.confirmable > known.told}")
         self._check_fragments(before, after)
+        if len(after.fragments) > len(before.fragments):
+            self.mark("ledger: its ensemble changed")
+        elif after.fragments != before.fragments:
+            self.mark("ledger: its last fragment was replaced")
+        if len(after.missed) > len(before.missed):
+            self.mark("ledger: missed entries went on record")
         if before.closed:
             self._check_still_closed(before, after)
         elif after.closed:

@@ -15,7 +15,7 @@ from typing import Final
 from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import SECTOR_BYTES
 from tallybook.metadata.model import LedgerState
-from tallybook.runtime.deterministic import Effect, SimClock, SimDisk
+from tallybook.runtime.deterministic import Effect, SimClock
 from tallybook.runtime.rng import Rng
 
 from .node import BookieNode
@@ -198,27 +198,28 @@ class Nemesis:
             node.wipe(self._down_seconds())
 
     def _rot(self) -> None:
+        """Something durable changes. Half of the time the bookie starts again soon, and looks at it."""
         node = self._damageable()
         if node is None:
             return
         disk, part = node.disk, pick(self._rng, ROTTING_PARTS)
         directory = f"{node.settings.data_directory}/{part}"
-        paths = [
-            f"{directory}/{name}" for name in disk.state.names(directory) if disk.state.inode(f"{directory}/{name}")
-        ]
-        path = pick(self._rng, paths)
-        size = len(disk.peek(path))
-        if size >= SECTOR_BYTES:
-            self._around.god.damaged.add(node.name)
-            node.excused = True
-            self._around.god.mark(f"nemesis: rot in {part}")
-            self._damage(disk, path, size)
-
-    def _damage(self, disk: SimDisk, path: str, size: int) -> None:
+        paths = [f"{directory}/{name}" for name in disk.state.names(directory)]
+        path = pick(self._rng, [path for path in paths if disk.state.inode(path) is not None])
+        used = _used_sectors(disk.peek(path))
+        if not used:
+            return
+        self._around.god.damaged.add(node.name)
+        node.excused = True
+        self._around.god.mark(f"nemesis: rot in {part}")
+        sector = pick(self._rng, used)
         if self._rng.random() < 0.5:
-            disk.rot.flip_bit(path, self._rng.randint(0, size - 1), self._rng.randint(0, 7))
+            at = sector * SECTOR_BYTES + self._rng.randint(0, SECTOR_BYTES - 1)
+            disk.rot.flip_bit(path, at, self._rng.randint(0, 7))
         else:
-            disk.rot.zero_sector(path, self._rng.randint(0, size // SECTOR_BYTES - 1))
+            disk.rot.zero_sector(path, sector)
+        if self._rng.random() < 0.5:
+            node.kill(self._down_seconds())
 
     # -- network --------------------------------------------------------------------------
 
@@ -285,3 +286,9 @@ def _weighted(rng: Rng, names: list[str], weights: list[float]) -> str:
         if at < 0:
             return name
     return names[-1]
+
+
+def _used_sectors(data: bytes) -> list[int]:
+    """Whole sectors that are not all zero."""
+    whole = range(len(data) // SECTOR_BYTES)
+    return [sector for sector in whole if any(data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])]

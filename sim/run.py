@@ -23,7 +23,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .audit import audit
 from .budgets import look_at_budgets
-from .god import God, InvariantBroken
+from .god import God
 from .history import History
 from .marks import Marks
 from .metadata import MetadataFaults, SimMetadata
@@ -196,7 +196,11 @@ async def live_through(world: World) -> Outcome:
     finally:
         marks.listen(None)
     confirmed = sum(map(len, universe.history.confirmed.values()))
-    return Outcome(swarm, dict(universe.marks.met), universe.nemesis.struck, len(universe.workload.ledgers), confirmed)
-
-
-__all__ = ["InvariantBroken", "Outcome", "Universe", "live_through"]
+    return Outcome(
+        swarm,
+        dict(universe.marks.met),
+        universe.nemesis.struck,
+        len(universe.workload.ledgers),
+        confirmed,
+        universe.god.situations,
+    )

@@ -30,7 +30,7 @@ FAULTS: Final = {
     "write_error": 2.0,
     "read_error": 2.0,
     "disk_full": 2.0,
-    "rot": 1.5,
+    "rot": 2.5,
     "wipe": 1.5,
     "cut": 4.0,
     "one_way_cut": 3.0,
