@@ -12,7 +12,8 @@ from tallybook.runtime.deterministic import Leak, SimLoop, Stuck, Unhandled, Wor
 from tallybook.runtime.rng import SeededRng
 
 from .bugs import planted
-from .run import InvariantBroken, Outcome, live_through
+from .god import InvariantBroken
+from .run import Outcome, live_through
 from .swarm import swarm_of
 
 DEADLINE_SECONDS: Final = 1800.0
