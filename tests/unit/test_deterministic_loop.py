@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -307,3 +308,35 @@ def test_a_loop_is_not_shared_between_runs() -> None:
     run_seed(1, scenario)
     assert loops[0] is not loops[1]
     assert all(loop.is_closed() for loop in loops)
+
+
+def test_a_timer_rings_when_it_is_due_and_not_a_moment_before() -> None:
+    async def scenario(world: World) -> list[float]:
+        rung: list[float] = []
+        when = [1.0, 1.0 + 5e-10, 1.0 + 2e-9]
+        for each in when:
+            world.loop.call_at(each, lambda: rung.append(world.loop.time()))
+        await asyncio.sleep(2.0)
+        assert rung == when
+        return rung
+
+    run_seed(1, scenario)
+
+
+def test_a_generator_that_nobody_reads_on_is_closed_on_the_loop() -> None:
+    async def scenario(world: World) -> list[str]:
+        closed: list[str] = []
+
+        async def numbers() -> AsyncIterator[int]:
+            try:
+                yield 1
+            finally:
+                await asyncio.sleep(0.1)
+                closed.append("closed")
+
+        async for _ in numbers():
+            break
+        await asyncio.sleep(1.0)
+        return closed
+
+    assert run_once(1, scenario).value == ["closed"]
