@@ -171,7 +171,9 @@ class AddPath:
 
     def _look_for_room(self, refusal: Refusal) -> None:
         """Start a checkpoint where that ends the refusal; the journal may also just be waiting for its segments."""
-        if refusal.needs_flush:
+        nothing_under_way = not self._admission.inflight_bytes and not self._admission.recovery_bytes
+        if refusal.needs_flush or (refusal is JOURNAL_ROOM and nothing_under_way):
+            # With nothing under way, no commit will look at the journal any more, however little of it is used.
             self._request_flush()
         elif refusal is JOURNAL_ROOM:
             self._look_at_journal()
