@@ -71,7 +71,7 @@ def play(scenario) -> None:
     run_seed(1, run)
 
 
-def test_a_lost_registration_is_made_again():
+def test_j29_a_lost_registration_is_made_again():
     async def scenario(bookie: Bookie, keeping) -> None:
         bookie.metadata.expire("b1")
         assert bookie.listed is None
