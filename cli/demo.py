@@ -1,10 +1,10 @@
 """``tallybook demo``: real data, real processes, and what happens when they die.
 
-Three bookies are started on this machine, and a writer process that appends 336,776 flights.
-Half way one bookie is killed; the writer goes on. Later the writer is killed. Another client
-recovers the ledger, which ends it at or after the last acknowledged flight, and a second
-writer puts the remaining flights into a second ledger. In the end everything is read back and
-compared with the source.
+Five bookies are started on this machine, and a writer process that appends 336,776 flights to
+three of them. Half way one of the three is killed: the writer goes on with two, and another
+bookie takes its place. Later the writer is killed. Another client recovers the ledger, which ends
+it at or after the last acknowledged flight, and a second writer puts the remaining flights into a
+second ledger. In the end everything is read back and compared with the source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,10 @@ from .progress import human_bytes
 from .running import run
 
 _KILL_BOOKIE_AT: Final = 0.5
+_REPLACED_BY: Final = 0.7
 _KILL_WRITER_AT: Final = 0.85
-"""Parts of the flights that are acknowledged when something is killed."""
+"""Parts of the flights that are acknowledged when something is killed, or has to be replaced."""
+_BOOKIES: Final = 5
 _SMALL: Final = ("--set", "journal.segment_bytes=16MiB", "--set", "storage.write_cache_bytes=64MiB")
 """Room for this much data, instead of for a busy server's."""
 
@@ -86,6 +88,8 @@ class _Report:
     bytes: int = 0
     seconds: float = 0.0
     closed: bool = False
+    fragment_from: int = 0
+    bookies: Sequence[str] = ()
 
 
 class _Demo:
@@ -97,16 +101,16 @@ class _Demo:
         self._clock = clock
         self._view = view
         self.result: dict[str, object] = {}
-        self._cluster = LocalCluster(directory, 3, RealDisk(), clock, _SMALL)
+        self._cluster = LocalCluster(directory, _BOOKIES, RealDisk(), clock, _SMALL)
         self._rates: list[tuple[str, int, int, float]] = []
 
     async def run(self) -> bool:
         """The whole demo; says whether everything is as it must be."""
         view = self._view
-        view.headline(f"Tallybook: {self._count:,} flights, three bookies, and a few crashes")
+        view.headline(f"Tallybook: {self._count:,} flights, five bookies, and a few crashes")
         async with self._cluster as cluster:
             await cluster.start()
-            view.step(f"three bookies run, each with a disk directory of its own under {cluster.directory}")
+            view.step(f"five bookies run, each with a disk directory of its own under {cluster.directory}")
             async with Client(cluster.metadata) as client:
                 first = (await client.create_unowned_ledger()).ledger_id
             acked = await self._write_until_killed(first)
@@ -125,23 +129,32 @@ class _Demo:
     # -- the acts ---------------------------------------------------------------------
 
     async def _write_until_killed(self, ledger_id: int) -> _Report:
-        """A writer writes; one bookie is killed, later the writer is. Returns what was acknowledged by then."""
-        acked, at_kill, victim = _Report(), _Report(), self._cluster.bookies[1]
-        note = "3 bookies"
-        async with self._writer(ledger_id, 0) as process:
+        """A writer writes; a bookie is killed and replaced, then the writer is killed. Returns what it had acked."""
+        acked, at_kill, killed, replaced = _Report(), _Report(), "", False
+        async with self._writer(ledger_id, 0, linger_at=int(self._count * _REPLACED_BY)) as process:
             async for acked in _reports(process):
-                self._view.rate(acked.entries, self._count, acked.bytes, note)
-                if not at_kill.entries and acked.entries >= self._count * _KILL_BOOKIE_AT:
-                    await self._cluster.kill(victim)
-                    at_kill, note = acked, f"2 bookies, {victim.bookie_id} is dead"
-                    self._view.event(f"SIGKILL to {victim.bookie_id} at {acked.entries:,} flights; the writer goes on")
+                self._view.rate(acked.entries, self._count, acked.bytes, f"{killed} is dead" if killed else "")
+                if not killed and acked.entries >= self._count * _KILL_BOOKIE_AT:
+                    at_kill, killed = acked, acked.bookies[1]
+                    await self._kill(killed, acked.entries)
+                if killed and killed not in acked.bookies and not replaced:
+                    replaced = True
+                    self._show_replacement(at_kill, acked)
                 if acked.entries >= self._count * _KILL_WRITER_AT and process.returncode is None:
                     signal_process(process, signal.SIGKILL)
         self._view.end_of_rate()
         self._view.event(f"SIGKILL to the writer; it had {acked.entries:,} flights acknowledged")
-        self._rate("write, 3 bookies", at_kill, _Report())
-        self._rate("write, 2 bookies", acked, at_kill)
+        self._rate("write until the crash", at_kill, _Report())
         return acked
+
+    async def _kill(self, bookie_id: str, entries: int) -> None:
+        await self._cluster.kill(next(bookie for bookie in self._cluster.bookies if bookie.bookie_id == bookie_id))
+        self._view.event(f"SIGKILL to {bookie_id} at {entries:,} flights; the writer goes on")
+
+    def _show_replacement(self, before: _Report, after: _Report) -> None:
+        pairs = zip(before.bookies, after.bookies, strict=True)
+        changes = ", ".join(f"{new} took the place of {old}" for old, new in pairs if old != new)
+        self._view.step(f"{changes}, from flight {after.fragment_from:,} on")
 
     async def _recover(self, ledger_id: int) -> LedgerMetadata:
         started = self._clock.monotonic()
@@ -197,6 +210,7 @@ class _Demo:
             "recovered": end,
             "same": not any(facts.values()),
             "sha256": found.digests[-1] if found.digests else None,
+            "fragments": describe(closed)["fragments"],
             "missed": describe(closed)["missed"],
         }
         if any(facts.values()):
@@ -228,6 +242,14 @@ class _Demo:
             for bookie in self._cluster.bookies
         ]
         self._view.table("Where the bytes lie", ("", "journal", "entry logs", "index"), sizes)
+        self._view.table(
+            f"Who holds what: tallybook ledger info {closed.ledger_id}",
+            ("fragment", "from flight", "on"),
+            [
+                (str(number), f"{fragment.first_entry_id:,}", ", ".join(fragment.bookies))
+                for number, fragment in enumerate(closed.fragments, start=1)
+            ],
+        )
         for gap in closed.missed:
             self._view.detail(
                 f"on record for repair: {gap.bookie_id} missed entries {gap.first_entry_id:,} to {gap.last_entry_id:,}"
@@ -236,7 +258,9 @@ class _Demo:
     # -- the writer process -----------------------------------------------------------
 
     @asynccontextmanager
-    async def _writer(self, ledger_id: int, skip: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def _writer(
+        self, ledger_id: int, skip: int, *, linger_at: int = 0
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
         command = [sys.executable, "-P", "-m", MODULE, "--metadata", self._cluster.metadata, "--ledger", str(ledger_id)]
         command += [
             "--flights",
@@ -245,6 +269,8 @@ class _Demo:
             str(self._count),
             "--skip",
             str(skip),
+            "--linger-at",
+            str(linger_at),
             "--parent-pipe",
             str(self._cluster.life_pipe),
         ]

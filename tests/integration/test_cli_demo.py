@@ -8,9 +8,14 @@ def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
     assert told["same"] is True
     assert told["flights"] == 60_000
     assert told["recovered"] >= told["acknowledged"] >= 51_000
-    assert "SIGKILL to bookie-2 at" in result.err
+    first, *others = told["fragments"]
     assert "SIGKILL to the writer" in result.err
-    assert sorted(path.name for path in (tmp_path / "demo").glob("bookie-?")) == ["bookie-1", "bookie-2", "bookie-3"]
+    assert f"SIGKILL to {first['bookies'][1]} at" in result.err
+    assert others, "nobody took the place of the bookie that was killed"
+    for fragment in others:
+        assert first["bookies"][1] not in fragment["bookies"]
+        assert fragment["first_entry_id"] >= 30_000
+    assert len(list((tmp_path / "demo").glob("bookie-?"))) == 5
     assert not list((tmp_path / "demo").glob("*/run.json"))
 
 
