@@ -15,7 +15,7 @@ from typing import Final
 from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import SECTOR_BYTES
 from tallybook.metadata.model import LedgerState
-from tallybook.runtime.deterministic import Effect, SimClock
+from tallybook.runtime.deterministic import Effect, Operation, SimClock
 from tallybook.runtime.rng import Rng
 
 from .node import BookieNode
@@ -26,6 +26,7 @@ from .workload import Workload
 MAX_DOWN_SECONDS: Final = 10.0
 SHORTEST_FREEZE_SECONDS: Final = 0.001
 LONGEST_FREEZE_SECONDS: Final = 600.0
+STRUCK_OPERATIONS: Final = ("write", "write-durable", "sync", "sync-directory", "rename", "create", "unlink")
 ROTTING_PARTS: Final = ("ledgers", "journal", "index")
 
 
@@ -45,6 +46,8 @@ class Nemesis:
         self._strikes: dict[str, Callable[[], None]] = {
             "kill": lambda: self._node().kill(self._down_seconds()),
             "power": lambda: self._node().lose_power(self._down_seconds()),
+            "kill_at": lambda: self._strike_at(BookieNode.kill),
+            "power_at": lambda: self._strike_at(BookieNode.lose_power),
             "freeze": lambda: self._freeze(self._node().process),
             "slow_disk": self._slow_disk,
             "sync_error": self._sync_error,
@@ -142,6 +145,20 @@ class Nemesis:
         client = self._client()
         if client is not None:
             client.clock.jump_wall(self._rng.randint(-day_us, day_us))
+
+    def _strike_at(self, strike: Callable[[BookieNode, float], None]) -> None:
+        """End a bookie while one of its next disk operations of some kind is in flight."""
+        node, kind, left = self._node(), pick(self._rng, STRUCK_OPERATIONS), self._rng.randint(1, 5)
+        disk, down_seconds = node.disk, self._down_seconds()
+
+        def look(operation: Operation) -> None:
+            nonlocal left
+            left -= operation.name == kind
+            if not left and node.disk is disk and not self._stopped:
+                self._around.god.mark("nemesis: struck in the middle of an operation")
+                strike(node, down_seconds)
+
+        disk.on_submit = look
 
     # -- disks ----------------------------------------------------------------------------
 

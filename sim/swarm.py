@@ -24,6 +24,8 @@ ROOT: Final = "/data/bookie"
 FAULTS: Final = {
     "kill": 6.0,
     "power": 5.0,
+    "kill_at": 2.0,
+    "power_at": 4.0,
     "freeze": 5.0,
     "slow_disk": 2.0,
     "sync_error": 2.0,
