@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.core.answers import Incarnation
+from tallybook.core.errors import NoSuchLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.sqlite.client import open_sqlite
@@ -21,11 +22,12 @@ from tallybook.runtime.boot_clock import RealBootClock
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
-ROUNDS, WORKERS = 6, 3
+ROUNDS, WORKERS = 5, 3
 
-# Counts ledger 0 up by compare-and-set and creates ledgers, for ever, and says what it has done once it is done.
+# Counts ledger 0 up by compare-and-set, creates ledgers, deletes every third of them, and records its cookie again and
+# again, for ever; says what it has done once it is done, and before a deletion what it is about to do.
 WORKER = """
-import asyncio, sys
+import asyncio, itertools, sys
 from dataclasses import replace
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
@@ -41,15 +43,21 @@ async def main(path, name):
     clock, rng = RealClock(), SystemRng()
     metadata = await open_metadata(f"sqlite://{path}", clock=clock, rng=rng)
     updater = LedgerUpdater(metadata.store, clock, rng)
-    while True:
+    for turn in itertools.count():
         await updater.update(0, one_more)
         print("counted", flush=True)
         ledger_id = await metadata.store.next_ledger_id()
         custom = {"name": name.encode(), "filler": bytes(rng.randint(0, 20_000))}
         fragments = (Fragment(0, ("b1",)),)
-        await metadata.store.create_ledger(
+        made = await metadata.store.create_ledger(
             LedgerMetadata(ledger_id, Quorum(1, 1, 1), fragments, name, 0, custom=custom))
         print("created", ledger_id, flush=True)
+        await metadata.store.write_cookie(name.replace(" ", "-"), b"%d" % turn, replace=True)
+        print("cookie", turn, flush=True)
+        if turn % 3 == 2:
+            print("deleting", ledger_id, flush=True)
+            await metadata.store.delete_ledger(ledger_id, made.version)
+            print("deleted", ledger_id, flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -126,6 +134,11 @@ def run_and_kill(path: Path, round_number: int, rng: random.Random) -> dict[str,
     return reported
 
 
+def said(lines: list[str], what: str) -> list[int]:
+    """The numbers in a worker's reports of one kind; a last line that the kill cut off does not count."""
+    return [int(line.split()[1]) for line in lines if line.startswith(f"{what} ") and line.endswith("\n")]
+
+
 @pytest.mark.slow
 async def test_no_reported_write_is_lost_and_no_value_is_torn_when_writers_are_killed(tmp_path):
     path = tmp_path / "metadata.db"
@@ -135,24 +148,37 @@ async def test_no_reported_write_is_lost_and_no_value_is_torn_when_writers_are_k
     for number in range(ROUNDS):
         reported.update(run_and_kill(path, number, rng))
     counted = sum(line == "counted\n" for lines in reported.values() for line in lines)
-    created = [(int(line.split()[1]), name) for name, lines in reported.items() for line in lines if " " in line]
+    created = {ledger_id: name for name in reported for ledger_id in said(reported[name], "created")}
+    deleting = {ledger_id for lines in reported.values() for ledger_id in said(lines, "deleting")}
+    deleted = {ledger_id for lines in reported.values() for ledger_id in said(lines, "deleted")}
 
     async with await open_file(path) as metadata:
         stored = int((await metadata.store.read_ledger(0)).value.custom["count"])
         # Whoever was killed between the commit and its report has counted once more than it said.
         assert counted <= stored <= counted + ROUNDS * WORKERS
         assert counted > ROUNDS * WORKERS
-        assert len({ledger_id for ledger_id, _ in created}) == len(created)
-        for ledger_id, name in created:
-            value = (await metadata.store.read_ledger(ledger_id)).value
-            assert (value.creator_token, value.custom["name"]) == (name, name.encode())
+        assert len(created) == sum(len(said(lines, "created")) for lines in reported.values()), "an id was given twice"
+        assert deleted
         page = await metadata.store.list_ledgers(limit=10_000)
         assert page.complete
-        assert {ledger_id for ledger_id, _ in created} <= set(page.ledger_ids)
-        assert len(page.ledger_ids) <= 1 + len(created) + ROUNDS * WORKERS
+        assert created.keys() - deleting <= set(page.ledger_ids)
+        assert not deleted & set(page.ledger_ids)
+        for ledger_id in created.keys() & set(page.ledger_ids):
+            value = (await metadata.store.read_ledger(ledger_id)).value
+            assert (value.creator_token, value.custom["name"]) == (created[ledger_id], created[ledger_id].encode())
+        for ledger_id in deleted:
+            with pytest.raises(NoSuchLedger):
+                await metadata.store.read_ledger(ledger_id)
+        assert len(page.ledger_ids) <= 1 + len(created) - len(deleted) + ROUNDS * WORKERS
         for ledger_id in page.ledger_ids:
             await metadata.store.read_ledger(ledger_id)
-        assert await metadata.store.id_counter() > max(page.ledger_ids)
+        assert await metadata.store.id_counter() > max(*page.ledger_ids, *created)
+        assert await metadata.store.next_ledger_id() not in created
+        for name, lines in reported.items():
+            turns = said(lines, "cookie")
+            cookie = await metadata.store.read_cookie(name.replace(" ", "-"))
+            # The one whose writing was not reported any more may be there instead of the last one reported.
+            assert not turns or int(cookie) in (turns[-1], turns[-1] + 1)
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
