@@ -12,10 +12,14 @@ A header of 16 bytes, little-endian, and a protobuf message of ``proto/metadata.
         16        the message
 
 Whatever fails a check raises ``DamagedFile`` with the place it was read from: nothing is
-ever guessed. A message with a field this process does not know is refused too, at any depth.
+ever guessed. A ledger with a field this process does not know is refused too, at any depth.
 It was written by a newer version, and the field may change what may be done with the ledger;
 an older process that ignored it, or dropped it on its next update, would do harm. A new
 feature therefore shuts older processes out of the ledgers that use it, and of no others.
+
+Unknown fields of a registration are passed over: nobody but the bookie itself ever writes it
+again, and refused it would hide every other bookie along with that one. Whatever an older
+client must not overlook is a new mode, which is refused.
 """
 
 from __future__ import annotations
@@ -120,6 +124,7 @@ def decode_ledger(data: bytes, ledger_id: int, place: str) -> LedgerMetadata:
     """
     message = pb.Ledger()
     _open(LEDGER_MAGIC, data, message, place)
+    _refuse_unknown_fields(message, place)
     if message.ledger_id != ledger_id:
         raise DamagedFile(f"{place}: the metadata of ledger {message.ledger_id} lies under ledger {ledger_id}")
     try:
@@ -180,7 +185,7 @@ def decode_bookie(data: bytes, place: str) -> Registered:
     """A registration as stored; ``place`` names where it was found, for the error.
 
     Raises:
-        DamagedFile: the bytes fail a check, or were written by a newer version.
+        DamagedFile: the bytes fail a check, or were written in a newer format or mode.
     """
     message = pb.Bookie()
     _open(BOOKIE_MAGIC, data, message, place)
@@ -222,6 +227,9 @@ def _open(magic: bytes, data: bytes, message: Message, place: str) -> None:
         message.ParseFromString(body)
     except DecodeError as error:
         raise DamagedFile(f"{place}: not a {message.DESCRIPTOR.name} message: {error}") from error
+
+
+def _refuse_unknown_fields(message: Message, place: str) -> None:
     unknown = sorted(set(_unknown_fields(message)))
     if unknown:
         raise DamagedFile(f"{place}: written by a newer Tallybook: fields {', '.join(unknown)} are not known here")

@@ -307,6 +307,12 @@ def test_an_unknown_choice_is_refused(field, what):
         decode_ledger(sealed(b"TLED", message.SerializeToString()), 7, "node /x")
 
 
+def test_a_field_that_is_not_known_in_a_registration_is_passed_over():
+    # Or one bookie of a newer version would make all of them invisible to older processes.
+    body = with_field(encode_bookie(BOOKIE)[16:], 77)
+    assert decode_bookie(sealed(b"TBKI", body), "node /x") == BOOKIE
+
+
 def test_an_unknown_mode_of_a_bookie_is_refused():
     message = pb.Bookie.FromString(encode_bookie(BOOKIE)[16:])
     message.mode = 9
