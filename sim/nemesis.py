@@ -173,11 +173,12 @@ class Nemesis:
 
         Such a one strikes where it must not matter: the index in memory, which stands for a database, trusts its file.
         """
-        effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY))
-        kind, part = pick(self._rng, (("sync", ""), ("sync-directory", ""), ("write-durable", "")))
+        effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY, Effect.CACHE_ONLY))
+        kind, part, latest = pick(self._rng, (("sync", "", 6), ("sync-directory", "", 6), ("write-durable", "", 6)))
         if effect is Effect.CACHE_ONLY:
-            kind, part = pick(self._rng, (("sync", "/ledgers/entrylog"), ("write-durable", "/journal/")))
-        self._excused().disk.fail(kind, part, nth=self._rng.randint(1, 6), effect=effect)
+            # Entry logs are synced once a checkpoint.
+            kind, part, latest = pick(self._rng, (("sync", "/ledgers/entrylog", 2), ("write-durable", "/journal/", 6)))
+        self._excused().disk.fail(kind, part, nth=self._rng.randint(1, latest), effect=effect)
 
     def _write_error(self) -> None:
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.PART))
