@@ -1,7 +1,7 @@
 """Marks on rare branches: a test that never takes a branch proves nothing about it.
 
-Product code says ``sometimes("recovery: an end in an earlier fragment")`` where something rare
-happens. It does nothing, unless a simulation listens: that counts, over many runs, which
+Product code says ``sometimes(name)`` where something rare happens, the name a fixed text that
+begins with the part, as in "fence: no room in the journal". It does nothing, unless a simulation listens: that counts, over many runs, which
 marks were met, and names those that never were. Not for paths that run once a batch.
 """
 
@@ -18,7 +18,7 @@ _listener: list[Callable[[str], None]] = [_nobody]
 
 
 def sometimes(name: str) -> None:
-    """This happens sometimes. ``name`` is one fixed text, which begins with the part that says it."""
+    """This happens sometimes. ``name`` is written out at the call, so that those never met can be listed."""
     _listener[0](name)
 
 
