@@ -17,6 +17,7 @@ BENCH_ARGS ?=
 SEED ?= 1
 SEEDS ?= 300
 BASE ?= 1
+SECONDS ?= 300
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -119,6 +120,10 @@ sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED)
 .PHONY: sim-many
 sim-many: $(STAMP) ## Simulate many clusters (SEEDS, BASE)
 	$(BIN)/python -m tallybook.sim many --seeds $(SEEDS) --base $(BASE) --jobs $(WORKERS)
+
+.PHONY: chaos
+chaos: setup java ## Kill, stop and cut off real processes under load, and check every promise (SECONDS, SEED)
+	$(BIN)/python -m tallybook.sim.chaos --seconds $(SECONDS) --seed $(SEED)
 
 # --- use --------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""Chaos from the command line (docs/chaos.md).
+
+    python -m tallybook.sim.chaos --seconds 300 --seed 7 [--keep]
+
+Prints a line for everything that is done to the cluster, and a summary. Ends with 1 where
+something went wrong that must not, and then leaves the directory of the run as it is. The
+command ``load``, which runs the clients, is for the run itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+
+from tallybook.cli.parent import die_with_parent
+from tallybook.client.client import Client
+from tallybook.core.errors import TallybookError
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SeededRng
+
+from . import tally
+from .load import Load, client_settings
+from .processes import remove
+from .records import Recorder
+from .run import Chaos
+
+
+def say(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+async def run(seconds: float, seed: int, directory: Path) -> Chaos:
+    """One run."""
+    async with Chaos(directory, seed, say) as chaos:
+        await chaos.run(seconds)
+    return chaos
+
+
+async def load(arguments: argparse.Namespace) -> None:
+    """The clients of one process."""
+    die_with_parent(arguments.parent_pipe)
+    recorder = Recorder(Path(arguments.log))
+    async with Client(arguments.metadata, client_settings()) as client:
+        actors = Load(
+            arguments.name, client, recorder, RealClock(), SeededRng(arguments.seed),
+            writers=3, readers=2, recoverers=1,
+        )  # fmt: skip
+        await actors.run()
+    recorder.close()
+
+
+def run_and_judge(arguments: argparse.Namespace) -> int:
+    """Run, sum up, clean up; the exit code."""
+    directory = Path(arguments.dir) if arguments.dir else tally.RUNS / f"seed-{arguments.seed}"
+    if directory.exists():
+        remove(directory)
+    directory.mkdir(parents=True)
+    chaos = asyncio.run(run(arguments.seconds, arguments.seed, directory))
+    say("")
+    for violation in chaos.violations:
+        say(f"VIOLATION {violation}")
+    if not arguments.dir:
+        sums = tally.add(arguments.seed, chaos.figures)
+        say(f"all runs of this code: {json.dumps(sums)}")
+    say(json.dumps(chaos.figures))
+    if chaos.violations:
+        say(f"FAILED: seed {arguments.seed}, {len(chaos.violations)} violations; everything is in {directory}")
+        return 1
+    if not arguments.keep:
+        remove(directory)
+    return 0
+
+
+def main() -> int:
+    """Do what the command line says; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tallybook.sim.chaos", description="Chaos with real processes.")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long things go wrong")
+    parser.add_argument("--seed", type=int, default=1, help="decides what goes wrong, and when")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a run that went well")
+    parser.add_argument("--dir", default="", help="a directory for the run; it is then not added to the tally")
+    commands = parser.add_subparsers(dest="command")
+    loading = commands.add_parser("load", help="for the run itself")
+    for name in ("--name", "--log", "--metadata", "--seed"):
+        loading.add_argument(name, required=True)
+    loading.add_argument("--parent-pipe", type=int, required=True)
+    arguments = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    if arguments.command != "load":
+        return run_and_judge(arguments)
+    try:
+        asyncio.run(load(arguments))
+    except TallybookError as error:
+        sys.stderr.write(f"{error!r}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

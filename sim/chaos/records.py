@@ -1,0 +1,127 @@
+"""The log of a load process: what its clients did and were told, so that a SIGKILL loses none of it.
+
+One line of JSON for each fact, written at once and before anything follows from it. ``replay``
+turns the lines of one log into operations and readings of a ``History``; an operation that
+has no outcome there has an unknown one. A last line that is cut off never counted.
+
+    ["append", op, actor, ledger, number, size]      begun; likewise create, close, recover
+    ["ok", op, entry] ["end", op, last, length]      it succeeded
+    ["made", op, ledger] ["failed", op]              a ledger was created; it was certainly not done
+    ["reading", n, actor, ledger]                    a handle was opened
+    ["saw", n, entry, number, size] ["lac", n, lac]  what it showed
+    ["strange", n, entry, hex]                       an entry that nobody made
+    ["done", n, last, length]                        it has read all of a closed ledger
+    ["violation", invariant, ledger, detail]         what the process itself found wrong
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from tallybook.core.errors import InvalidArgument
+
+from ..history import End, History, Operation, Reading, Violation
+from .payloads import Payloads, identify
+
+STRANGE_BYTES: Final = 4096
+"""So much of an entry that nobody made is kept."""
+
+
+class Recorder:
+    """The writing side. Blocking, but each line is one small write to the page cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._last = 0
+
+    def close(self) -> None:
+        """Nothing more follows."""
+        os.close(self._descriptor)
+
+    def begin(self, kind: str, actor: str, *words: int) -> int:
+        """An operation is about to begin; its number."""
+        self._last += 1
+        self.note(kind, self._last, actor, *words)
+        return self._last
+
+    def reading(self, actor: str, ledger_id: int) -> int:
+        """A handle was opened; its number."""
+        return self.begin("reading", actor, ledger_id)
+
+    def saw(self, reading: int, ledger_id: int, entry_id: int, payload: bytes) -> None:
+        """The next entry that a handle showed."""
+        told = identify(ledger_id, payload)
+        if told is None:
+            self.note("strange", reading, entry_id, payload[:STRANGE_BYTES].hex())
+        else:
+            self.note("saw", reading, entry_id, *told)
+
+    def note(self, *words: str | int) -> None:
+        """Write one line."""
+        os.write(self._descriptor, json.dumps(words, separators=(",", ":")).encode() + b"\n")
+
+
+def replay(path: Path, history: History, payloads: Payloads) -> list[Violation]:
+    """Put one log into ``history``; what the process itself found wrong."""
+    replayed = _Replay(history, payloads)
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        replayed.take(*json.loads(line))
+    return replayed.violations
+
+
+class _Replay:
+    """The facts of one log, taken in order."""
+
+    def __init__(self, history: History, payloads: Payloads) -> None:
+        self.violations: list[Violation] = []
+        self._history = history
+        self._payloads = payloads
+        self._operations: dict[int, Operation] = {}
+        self._readings: dict[int, Reading] = {}
+
+    def take(self, kind: str, *words: Any) -> None:
+        """One line."""
+        if kind == "violation":
+            self.violations.append(Violation(*words))
+        elif kind in ("create", "append", "close", "recover"):
+            self._operations[words[0]] = self._begin(kind, *words[1:])
+        elif kind == "reading":
+            self._readings[words[0]] = self._history.reading(*words[1:])
+        elif kind in ("ok", "made", "end", "failed"):
+            self._outcome(kind, self._operations[words[0]], *words[1:])
+        else:
+            self._shown(kind, self._readings[words[0]], *words[1:])
+
+    def _begin(self, kind: str, actor: str, *words: int) -> Operation:
+        history = self._history
+        if kind == "create":
+            return history.create(actor)
+        if kind == "append":
+            return history.append(actor, words[0], self._payloads.of(*words))
+        return history.close(actor, words[0]) if kind == "close" else history.recover(actor, words[0])
+
+    def _outcome(self, kind: str, operation: Operation, *words: int) -> None:
+        if kind == "failed":
+            operation.failed()
+        elif kind == "end":
+            operation.ok(end=End(*words))
+        elif kind == "made":
+            operation.ledger_id = words[0]
+            operation.ok()
+        else:
+            operation.ok(entry_id=words[0])
+
+    def _shown(self, kind: str, reading: Reading, *words: Any) -> None:
+        if kind == "saw":
+            reading.saw(words[0], self._payloads.of(reading.ledger_id, *words[1:]))
+        elif kind == "strange":
+            reading.saw(words[0], bytes.fromhex(words[1]))
+        elif kind == "lac":
+            reading.lac(words[0])
+        elif kind == "done":
+            reading.done(End(*words))
+        else:
+            raise InvalidArgument(f"a log says {kind!r}, which means nothing")

@@ -1,0 +1,112 @@
+"""The parts of a chaos run that need no process: the plan, the payloads, the log of a load."""
+
+import json
+
+import pytest
+
+from tallybook.core.errors import InvalidArgument
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.chaos.nemesis import plan
+from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads, identify, payload_of
+from tallybook.sim.chaos.records import Recorder, replay
+from tallybook.sim.history import History, Violation, check
+
+KILLS = {"kill": 1, "kill_while_starting": 2, "kill_all": 5}
+
+
+def kills_of(seed: int, seconds: float) -> int:
+    return sum(KILLS.get(strike.kind, 0) for strike in plan(SeededRng(seed), seconds, bookies=5, loads=2))
+
+
+def test_a_plan_follows_from_its_seed_and_ends_in_time():
+    for seed in range(20):
+        strikes = plan(SeededRng(seed), 60, bookies=5, loads=2)
+        assert strikes == plan(SeededRng(seed), 60, bookies=5, loads=2)
+        assert strikes != plan(SeededRng(seed + 1), 60, bookies=5, loads=2)
+        assert all(strike.at + strike.seconds <= 60 for strike in strikes)
+
+
+def test_even_a_short_plan_kills_stops_and_cuts():
+    for seed in range(20):
+        kinds = [strike.kind for strike in plan(SeededRng(seed), 10, bookies=5, loads=2)]
+        assert {*kinds[:3]} == {"kill", "stop", "cut"}
+
+
+def test_five_minutes_hold_more_than_sixty_kills():
+    assert min(kills_of(seed, 300) for seed in range(50)) > 60
+
+
+@pytest.mark.parametrize("size", [LEAST_BYTES, 33, 1000])
+def test_a_payload_tells_what_it_is_and_any_other_byte_shows(size):
+    payload = payload_of(7, 12, size)
+    assert len(payload) == size
+    assert identify(7, payload) == (12, size)
+    assert identify(8, payload) is None
+    assert identify(7, payload[:-1]) is None
+    for at in (0, 3, size - 1):
+        damaged = bytearray(payload)
+        damaged[at] ^= 1
+        assert identify(7, bytes(damaged)) is None
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The log of a load that appended two entries, of which one was confirmed, and read one."""
+    recorder = Recorder(tmp_path / "log")
+    create = recorder.begin("create", "w")
+    recorder.note("made", create, 7)
+    first = recorder.begin("append", "w", 7, 0, 40)
+    recorder.begin("append", "w", 7, 1, 50)
+    recorder.note("ok", first, 0)
+    reading = recorder.reading("r", 7)
+    recorder.note("lac", reading, 0)
+    recorder.saw(reading, 7, 0, payload_of(7, 0, 40))
+    recorder.close()
+    return tmp_path / "log"
+
+
+def add(log, *words):
+    with log.open("a") as file:
+        file.write(json.dumps(words) + "\n")
+
+
+def violations(log):
+    history = History()
+    told = replay(log, history, Payloads())
+    return told, {violation.invariant for violation in check(history)}
+
+
+def test_a_log_without_fault_has_no_violation_even_if_its_last_line_is_torn(log):
+    assert violations(log) == ([], set())
+    with log.open("a") as file:
+        file.write('["saw",4,1,9')
+    assert violations(log) == ([], set())
+
+
+def test_what_was_confirmed_must_be_read(log):
+    add(log, "close", 9, "w", 7)
+    add(log, "end", 9, -1, 0)
+    assert violations(log) == ([], {"I2"})
+
+
+def test_an_entry_that_nobody_made_is_found(log):
+    recorder = Recorder(log)
+    recorder.saw(4, 7, 1, b"whatever")
+    recorder.close()
+    assert violations(log) == ([], {"I8"})
+
+
+def test_a_last_add_confirmed_that_falls_is_found(log):
+    add(log, "lac", 4, -1)
+    assert violations(log) == ([], {"I6"})
+
+
+def test_what_a_load_itself_found_wrong_is_kept(log):
+    add(log, "violation", "defect", -1, "an error")
+    assert violations(log) == ([Violation("defect", -1, "an error")], set())
+
+
+def test_a_word_that_means_nothing_is_an_error(log):
+    add(log, "laf", 4, 1)
+    with pytest.raises(InvalidArgument, match="'laf'"):
+        violations(log)
