@@ -1,8 +1,9 @@
 """Marks on rare branches: a test that never takes a branch proves nothing about it.
 
 Product code says ``sometimes(name)`` where something rare happens, the name a fixed text that
-begins with the part, as in "fence: no room in the journal". It does nothing, unless a simulation listens: that counts, over many runs, which
-marks were met, and names those that never were. Not for paths that run once a batch.
+begins with the part, as in "fence: no room in the journal". It does nothing, unless a simulation
+listens: that counts, over many runs, which marks were met, and names those that never were. Not
+for paths that run once a batch.
 """
 
 from __future__ import annotations
