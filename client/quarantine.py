@@ -2,9 +2,10 @@
 
 A bookie in trouble often stays registered: it is slow, its disk fails, the way to it is cut.
 Whoever chose it again at once would fail again. So it is avoided for a time that doubles each
-time it fails again after it, up to a limit, and starts anew once it does well or has kept out
-of trouble for as long again. Failures reported while it is avoided are of the same trouble,
-since one client may have many ledgers on it, and count once.
+time it fails again after it, up to a limit, and starts anew once it has kept out of trouble for
+as long again. Acks do not shorten it: one that comes and goes acks in between. Failures
+reported while it is avoided are of the same trouble, since one client may have many ledgers on
+it, and count once.
 
 Pure: whoever asks says what time it is.
 """
@@ -49,10 +50,6 @@ class Quarantine:
             seconds = min(2 * before.seconds, max(LONGEST_SECONDS, self._first_seconds))
         if seconds > 0:
             self._terms[bookie_id] = _Term(now + seconds, seconds)
-
-    def forgive(self, bookie_id: str) -> None:
-        """It does well: nothing is held against it any more."""
-        self._terms.pop(bookie_id, None)
 
     def now(self, now: float) -> frozenset[str]:
         """Whom to avoid at the monotonic second ``now``."""
