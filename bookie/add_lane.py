@@ -56,7 +56,7 @@ class AddLane:
         self._clock = clock
         self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
-        self._keys: OrderedDict[int, bytes] = OrderedDict()
+        self._attached: OrderedDict[int, Attach] = OrderedDict()
         self._received = 0
         self._unanswered_bytes = 0
         self._acks: list[Ack] = []
@@ -87,10 +87,10 @@ class AddLane:
     def _attach(self, attach: Attach) -> None:
         if attach.ledger_id < 0 or len(attach.key) > KEY_BYTES:
             raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")
-        self._keys.pop(attach.ledger_id, None)
-        self._keys[attach.ledger_id] = attach.key
-        if len(self._keys) > MAX_ATTACHED_LEDGERS:
-            self._keys.popitem(last=False)
+        self._attached.pop(attach.ledger_id, None)
+        self._attached[attach.ledger_id] = attach
+        if len(self._attached) > MAX_ATTACHED_LEDGERS:
+            self._attached.popitem(last=False)
 
     def _add(self, batch: Buffer, message_bytes: int) -> None:
         cost = add_cost_bytes(len(batch))
@@ -99,15 +99,15 @@ class AddLane:
         if self._unanswered_bytes > self._credit_bytes:
             raise ProtocolViolation(f"{self._unanswered_bytes} bytes unanswered with a credit of {self._credit_bytes}")
         ids = peek_ids(batch)
-        key = self._keys.get(ids[0])
-        if key is None:
+        attached = self._attached.get(ids[0])
+        if attached is None:
             raise ProtocolViolation(f"a batch of ledger {ids[0]}, which is not attached")
         if 2 * cost < message_bytes:
             # What is kept of a message keeps all of it, though most of it may be refused.
             batch = bytes(batch)
         answered = partial(self._answered, self._received, ids, cost)
         try:
-            self._store.add(batch, key, answered)
+            self._store.add(batch, attached.key, answered, deferred=attached.deferred)
         except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers
             _log.defect("add failed", error, ledger_id=ids[0], first_entry_id=ids[1])
             if isinstance(error, InvariantViolation):

@@ -114,7 +114,7 @@ class AddPath:
         """Adds on the slow way."""
         return len(self._waiting)
 
-    def take(self, batch: Buffer, key: bytes, on_answer: AddCallback, recovery: bool) -> None:
+    def take(self, batch: Buffer, key: bytes, on_answer: AddCallback, recovery: bool, deferred: bool = False) -> None:
         """Take one batch; see ``LedgerStore.add``."""
         try:
             header = verify_batch(batch)
@@ -127,7 +127,9 @@ class AddPath:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
             return
-        add = PendingAdd(header.ledger_id, header.first_entry_id, header.entry_count, size, on_answer, recovery)
+        add = PendingAdd(
+            header.ledger_id, header.first_entry_id, header.entry_count, size, on_answer, recovery, deferred
+        )
         self._admission.take(size, recovery)
         ledger = self._table.get(header.ledger_id)
         if ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
@@ -155,6 +157,14 @@ class AddPath:
         """Refuse everything, and wait until nothing is on the slow way."""
         self.refuse(code)
         await asyncio.gather(*list(self._waiting), return_exceptions=True)
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """See ``LedgerStore.force``."""
+        async with self._table.using(ledger_id) as ledger:
+            await self._verifiers.authorise(ledger, key)
+            if ledger.refuses_add:
+                raise error_from_wire(ledger.refuses_add, f"ledger {ledger_id} cannot be forced here")
+            await self._commits.durable(ledger)
 
     # Step 2: admission.
 
@@ -312,6 +322,8 @@ class AddPath:
             self.taken_bytes += len(batch)
             if self._cache.wants_flush:
                 self._request_flush()
+            if add.deferred:
+                self._commits.tell_early(add)
         except Exception as error:
             if not is_defect(error):
                 raise

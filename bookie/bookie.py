@@ -100,9 +100,21 @@ class Bookie:
         """This life of it."""
         return self._incarnation
 
-    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+    def add(
+        self,
+        batch: Buffer,
+        key: bytes,
+        on_answer: AddCallback,
+        *,
+        recovery: bool = False,
+        deferred: bool = False,
+    ) -> None:
         """Take one batch; see the port."""
-        self._take(batch, key, on_answer, recovery)
+        self._take(batch, key, on_answer, recovery, deferred)
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """Make durable what was taken of the ledger; see the port."""
+        await self._parts.adds.force(ledger_id, key)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """Refuse every ordinary add of the ledger from now on; see the port."""

@@ -38,10 +38,17 @@ class RecordSink(Protocol):
 class PendingAdd:
     """A batch on its way through the bookie: whom to answer, and what it occupies."""
 
-    __slots__ = ("entry_count", "first", "ledger_id", "on_answer", "recovery", "size")
+    __slots__ = ("deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "size", "told")
 
     def __init__(
-        self, ledger_id: int, first: int, entry_count: int, size: int, on_answer: AddCallback, recovery: bool
+        self,
+        ledger_id: int,
+        first: int,
+        entry_count: int,
+        size: int,
+        on_answer: AddCallback,
+        recovery: bool,
+        deferred: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
         self.first = first
@@ -49,6 +56,9 @@ class PendingAdd:
         self.size = size
         self.on_answer = on_answer
         self.recovery = recovery
+        self.deferred = deferred
+        self.told = False
+        """Whether it was acked before it was durable."""
 
 
 class Commits:
@@ -125,9 +135,16 @@ class Commits:
             raise DiskFailed(f"the journal took longer than {DURABLE_WAIT_SECONDS} seconds") from error
 
     def answer(self, add: PendingAdd, code: int = OK_CODE, retry_after_ms: int = 0) -> None:
-        """The end of one add: give back what it occupied, and tell its fate."""
+        """The end of one add: give back what it occupied, and tell its fate, unless that was told early."""
         self._admission.release(add.size, add.recovery)
-        add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
+        if not add.told:
+            add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
+
+    def tell_early(self, add: PendingAdd) -> None:
+        """Ack, in the next turn, an add that is not durable yet: its writer will ask for that by a force."""
+        add.told = True
+        answer = AddAnswer(add.ledger_id, add.first, add.entry_count)
+        asyncio.get_running_loop().call_soon(add.on_answer, answer)
 
     def close(self, code: int) -> None:
         """Refuse further records with ``code``; those handed over become durable and are answered."""

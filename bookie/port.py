@@ -27,10 +27,28 @@ class LedgerStore(Protocol):
     def incarnation(self) -> Incarnation:
         """This life of it."""
 
-    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+    def add(
+        self,
+        batch: Buffer,
+        key: bytes,
+        on_answer: AddCallback,
+        *,
+        recovery: bool = False,
+        deferred: bool = False,
+    ) -> None:
         """Take one batch. ``on_answer`` gets code 0 once it is durable, else the code of the refusal.
 
+        ``deferred``: it gets code 0 as soon as the batch is taken; ``force`` makes it durable, or a crash loses it.
         The caller keeps ``batch`` unchanged for ever; the bookie may hold a reference.
+        """
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """Return when every batch of the ledger that was taken before is durable.
+
+        Raises:
+            LedgerFenced: a recovery has fenced the ledger.
+            EntryUnknown: the ledger is in limbo: something that was taken may have been lost.
+            Unauthorized, NoSuchLedger: as for ``fence``.
         """
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:

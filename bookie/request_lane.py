@@ -59,7 +59,7 @@ _STOP_GRACE_SECONDS: Final = 1.0
 
 _ON_LANE: Final[dict[Lane, tuple[type, ...]]] = {
     Lane.READ: (wire.ReadBatches, wire.ReadEntry, wire.ReadLac, wire.WaitLac),
-    Lane.CONTROL: (wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac),
+    Lane.CONTROL: (wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac, wire.Force),
 }
 
 _log = logger("bookie.request_lane")
@@ -160,6 +160,7 @@ class RequestLane:
             wire.RecoveryRead: self._recovery_read,
             wire.RecoveryAdd: self._recovery_add,
             wire.WriteLac: self._write_lac,
+            wire.Force: self._force,
         }
 
     async def serve(self) -> None:
@@ -302,6 +303,10 @@ class RequestLane:
 
     async def _write_lac(self, ask: wire.WriteLac) -> wire.Answer:
         await self._store.write_lac(ask.ledger_id, ask.lac, ask.key)
+        return None
+
+    async def _force(self, ask: wire.Force) -> wire.Answer:
+        await self._store.force(ask.ledger_id, ask.key)
         return None
 
 

@@ -30,12 +30,16 @@ class BookieConnection(Protocol):
     def abort(self) -> None:
         """Break the connection: drop what is queued; whoever waits hears ``BookieUnavailable``. Idempotent."""
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
         """Send one batch as an ordinary add.
 
         Never waits: the caller bounds what it has in flight. The answer's code is 0 when the
-        batch is durable there; ``BookieUnavailable``'s code when the connection was lost first.
+        batch is durable there, or taken if it is ``deferred``; ``BookieUnavailable``'s code when
+        the connection was lost first.
         """
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """Return when every batch of the ledger that the bookie has acked is durable there."""
 
     async def recovery_add(self, batch: bytes, key: bytes) -> None:
         """Send one batch as a recovery add, in the fence's lane; return when it is durable there."""

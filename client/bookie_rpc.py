@@ -80,9 +80,13 @@ class BookieRpc:
         """Break the connection; see the port."""
         self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was given up"))
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
         """Send one batch; see the port."""
-        self._adds.add(batch, key, on_answer)
+        self._adds.add(batch, key, on_answer, deferred=deferred)
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """Make durable what was acked; see the port."""
+        await self._control.call(wire.Force(ledger_id, key), self._timeout_seconds)
 
     async def recovery_add(self, batch: bytes, key: bytes) -> None:
         """Send one batch as a recovery add; see the port."""

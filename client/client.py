@@ -124,8 +124,13 @@ class Client:
         digest: DigestType = DigestType.CRC32C,
         custom: Mapping[str, bytes] | None = None,
         stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
+        deferred_sync: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and become its writer.
+
+        Args:
+            deferred_sync: bookies ack an append before it is durable. The last add confirmed, and so what readers
+                see, moves only by ``LedgerWriter.force``, which needs every bookie; none is ever replaced.
 
         Raises:
             InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large.
@@ -134,7 +139,7 @@ class Client:
         """
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         metadata = await self._create(quorum, password, digest, custom or {}, self._world.rng.uuid())
-        return self._writer(metadata, password)
+        return self._writer(metadata, password, deferred_sync=deferred_sync)
 
     async def create_ledger_with_chosen_ids(
         self,
@@ -232,12 +237,12 @@ class Client:
         )
         return (await self._updater.create(metadata)).value
 
-    def _writer(self, metadata: LedgerMetadata, password: bytes) -> LedgerWriter:
+    def _writer(self, metadata: LedgerMetadata, password: bytes, *, deferred_sync: bool = False) -> LedgerWriter:
         world = self._world
         context = WriterContext(world.connections, self._spares, world.clock, self._tasks, self._settings, self._budget)
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
-        writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing)
+        writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing, deferred_sync=deferred_sync)
         self._writers = [*(other for other in self._writers if not other.ended), writer]
         return writer
 

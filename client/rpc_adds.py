@@ -31,7 +31,8 @@ class _Add(NamedTuple):
     """A batch on its way."""
 
     ids: tuple[int, int, int]
-    key: bytes
+    attach: Attach
+    """What the bookie must know of the ledger first."""
     frame: bytes
     cost_bytes: int
     on_answer: AddCallback
@@ -53,18 +54,19 @@ class AddStream:
         self._unanswered: dict[int, _Add] = {}
         self._unanswered_bytes = 0
         self._sent = 0
-        self._attached: OrderedDict[int, bytes] = OrderedDict()
+        self._attached: OrderedDict[int, Attach] = OrderedDict()
         self._ended = False
         self._outbox = Outbox(stream, self._compose, tasks, f"adds to {stream.peer}")
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
         """Queue one batch; ``on_answer`` is called once, never from within this call."""
         ids = peek_ids(batch)
         if self._ended:
             asyncio.get_running_loop().call_soon(on_answer, _lost(ids))
             return
         frame = self._frames.frame(batch)
-        self._queue.append(_Add(ids, key, frame, add_cost_bytes(len(batch)), on_answer))
+        attach = Attach(ids[0], key, deferred)
+        self._queue.append(_Add(ids, attach, frame, add_cost_bytes(len(batch)), on_answer))
         self._outbox.kick()
 
     async def receive(self) -> None:
@@ -112,11 +114,11 @@ class AddStream:
             size += len(add.frame)
             if self._unanswered_bytes + add.cost_bytes > self._credit_bytes or (parts and size > _JOINED_BYTES):
                 break
-            if self._attached.get(add.ids[0]) != add.key:
+            if self._attached.get(add.ids[0]) != add.attach:
                 if parts:
                     # An attachment takes effect before all batches of its message.
                     break
-                parts.append(self._attach(add))
+                parts.append(self._attach(add.attach))
             parts.append(add.frame)
             self._sent += 1
             self._unanswered[self._sent] = self._queue.popleft()
@@ -125,13 +127,13 @@ class AddStream:
             return parts[0] if parts else None
         return b"".join(parts)
 
-    def _attach(self, add: _Add) -> bytes:
+    def _attach(self, attach: Attach) -> bytes:
         # The bookie forgets by the same rule, so this side knows what it still remembers.
-        self._attached.pop(add.ids[0], None)
-        self._attached[add.ids[0]] = add.key
+        self._attached.pop(attach.ledger_id, None)
+        self._attached[attach.ledger_id] = attach
         if len(self._attached) > MAX_ATTACHED_LEDGERS:
             self._attached.popitem(last=False)
-        return encode_attach(Attach(add.ids[0], add.key))
+        return encode_attach(attach)
 
 
 def _lost(ids: tuple[int, int, int]) -> AddAnswer:

@@ -63,12 +63,14 @@ class AddRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("ledger_id", "key")
+    __slots__ = ("ledger_id", "key", "deferred")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    DEFERRED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     key: bytes
-    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+    deferred: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ..., deferred: _Optional[bool] = ...) -> None: ...
 
 class AddReply(_message.Message):
     __slots__ = ("welcome", "acks", "failure")
@@ -97,7 +99,7 @@ class AddAck(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., entry_count: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "batches")
+    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "batches")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     READ_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,7 @@ class Request(_message.Message):
     RECOVERY_READ_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_ADD_FIELD_NUMBER: _ClassVar[int]
     WRITE_LAC_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     request_id: int
@@ -119,8 +122,9 @@ class Request(_message.Message):
     recovery_read: RecoveryRead
     recovery_add: RecoveryAdd
     write_lac: WriteLac
+    force: Force
     batches: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ReadBatches(_message.Message):
     __slots__ = ("ledger_id", "first", "last", "max_bytes")
@@ -191,6 +195,14 @@ class WriteLac(_message.Message):
     lac: int
     key: bytes
     def __init__(self, ledger_id: _Optional[int] = ..., lac: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class Force(_message.Message):
+    __slots__ = ("ledger_id", "key")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    key: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("welcome", "request_id", "failure", "batches_answer", "entry_answer", "lac_answer", "fence_answer", "done_answer", "batches")

@@ -58,10 +58,11 @@ class Welcome(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """The key of a ledger, for the adds that follow."""
+    """The key of a ledger, for the adds that follow, and whether they may be acked before they are durable."""
 
     ledger_id: int
     key: bytes
+    deferred: bool = False
 
 
 class Adds(NamedTuple):
@@ -138,7 +139,14 @@ class WriteLac(NamedTuple):
     key: bytes
 
 
-Ask: TypeAlias = ReadBatches | ReadEntry | ReadLac | WaitLac | Fence | RecoveryRead | RecoveryAdd | WriteLac
+class Force(NamedTuple):
+    """Ask to make durable whatever of a ledger was acked."""
+
+    ledger_id: int
+    key: bytes
+
+
+Ask: TypeAlias = ReadBatches | ReadEntry | ReadLac | WaitLac | Fence | RecoveryRead | RecoveryAdd | WriteLac | Force
 Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | FenceAnswer | None
 """``None``: done, and durable."""
 
@@ -220,7 +228,7 @@ def encode_refusal(error: TallybookError) -> bytes:
 
 def encode_attach(attach: Attach) -> bytes:
     """An attachment; frames of batches may follow in the same message."""
-    return pb.AddRequest(attach=pb.Attach(ledger_id=attach.ledger_id, key=attach.key)).SerializeToString()
+    return pb.AddRequest(attach=pb.Attach(**attach._asdict())).SerializeToString()
 
 
 def decode_adds(message: bytes) -> Adds:
@@ -231,8 +239,10 @@ def decode_adds(message: bytes) -> Adds:
     request = _parse(pb.AddRequest, rest)
     if request.HasField("hello"):
         raise ProtocolViolation("a second hello")
-    attach = Attach(request.attach.ledger_id, request.attach.key) if request.HasField("attach") else None
-    return Adds(attach, batches)
+    if not request.HasField("attach"):
+        return Adds(None, batches)
+    attach = request.attach
+    return Adds(Attach(attach.ledger_id, attach.key, attach.deferred), batches)
 
 
 def encode_acks(acks: Iterable[Ack]) -> bytes:
@@ -348,6 +358,7 @@ _ASKS: dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     RecoveryRead: ("recovery_read", pb.RecoveryRead, RecoveryRead._fields),
     RecoveryAdd: ("recovery_add", pb.RecoveryAdd, ("key",)),
     WriteLac: ("write_lac", pb.WriteLac, WriteLac._fields),
+    Force: ("force", pb.Force, Force._fields),
 }
 _ASKS_BY_NAME: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     name: (make, fields) for make, (name, _, fields) in _ASKS.items()

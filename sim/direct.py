@@ -132,7 +132,7 @@ class DirectConnection:
         if not self.broken:
             self.cut()
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback) -> None:
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
         """Send one batch; see the port."""
         header = decode_header(batch)
         lost = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, BookieUnavailable.wire_code)
@@ -146,7 +146,11 @@ class DirectConnection:
         def answered(answer: AddAnswer) -> None:
             self._back.send(lambda: self._answer(number, answer))
 
-        self._there.send(lambda: self._deliver(lambda: self._store.add(batch, key, answered)))
+        self._there.send(lambda: self._deliver(lambda: self._store.add(batch, key, answered, deferred=deferred)))
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """Make durable what was acked; see the port."""
+        await self._call(lambda: self._store.force(ledger_id, key), self._timeout_seconds)
 
     async def recovery_add(self, batch: bytes, key: bytes) -> None:
         """Send one batch as a recovery add; see the port."""

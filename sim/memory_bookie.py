@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import BatchHeader, Buffer, EntrySlice, cut_entry, decode_header, verify_batch
 from tallybook.core.errors import (
+    OK_CODE,
     BookieReadOnly,
     BookieUnavailable,
     Busy,
@@ -62,6 +63,7 @@ class _Add:
     key: bytes
     on_answer: AddCallback
     recovery: bool
+    deferred: bool = False
 
     @property
     def ledger_id(self) -> int:
@@ -135,18 +137,36 @@ class MemoryBookie:
         which = f"-{self._directories}" if self._directories > 1 else ""
         return Incarnation(f"directory-of-{self._bookie_id}{which}", self._boot)
 
-    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+    def add(
+        self,
+        batch: Buffer,
+        key: bytes,
+        on_answer: AddCallback,
+        *,
+        recovery: bool = False,
+        deferred: bool = False,
+    ) -> None:
         """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
         try:
             header = verify_batch(batch)
         except InvalidBatch as error:
             _soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
-        add = _Add(bytes(batch), header, key, on_answer, recovery)
+        add = _Add(bytes(batch), header, key, on_answer, recovery, deferred)
         if self._life.door is None:
             self._admit(add)
         else:
             self._background(self._admit_later(add), "frozen add")
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """Make durable what was taken of the ledger; see the port."""
+        life = await self._enter()
+        await self._check_key(life, ledger_id, key)
+        self.faults.raise_limbo(ledger_id)
+        if ledger_id in life.ledgers and life.ledgers[ledger_id].fenced:
+            raise LedgerFenced(f"{self._bookie_id}: ledger {ledger_id} is fenced")
+        await life.journal.durable(_nothing)
+        await self._leave(life, "force", ledger_id)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """Fence the ledger, durably; see the port. Of a ledger in limbo it fences and then says UNKNOWN."""
@@ -342,8 +362,11 @@ class MemoryBookie:
         if not overlapping:
             ledger.put(add.batch)
             _wake(life, add.ledger_id)
+            if add.deferred:
+                self._tell(add, OK_CODE)
             life.journal.write(
-                lambda: _ledger(self._disk, add.ledger_id).put(add.batch), lambda code: self._tell(add, code)
+                lambda: _ledger(self._disk, add.ledger_id).put(add.batch),
+                _ignore if add.deferred else lambda code: self._tell(add, code),
             )
         elif overlapping == [add.batch]:
             # It queues behind the first copy, hence is answered only when that one is durable.
@@ -499,6 +522,10 @@ def _open_door(life: _Life) -> None:
 def _settle(waiter: Waiter) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _ignore(_code: int) -> None:
+    """What becomes of an add that was acked before."""
 
 
 def _nothing() -> None:

@@ -33,13 +33,23 @@ class ObservedBookie:
         """See the port."""
         return self._bookie.incarnation
 
-    def add(self, batch: Buffer, key: bytes, on_answer: AddCallback, *, recovery: bool = False) -> None:
+    def add(
+        self,
+        batch: Buffer,
+        key: bytes,
+        on_answer: AddCallback,
+        *,
+        recovery: bool = False,
+        deferred: bool = False,
+    ) -> None:
         """See the port."""
         god, bookie = self._god, self._bookie
         god.sent(bookie.bookie_id, batch)
 
         def answered(answer: AddAnswer) -> None:
-            if answer.code == OK_CODE:
+            if answer.code == OK_CODE and deferred:
+                god.mark("bookie: acked before it was durable")
+            elif answer.code == OK_CODE:
                 god.acked(bookie.bookie_id, bookie.incarnation, batch)
                 if recovery:
                     god.mark("bookie: recovery add")
@@ -47,7 +57,11 @@ class ObservedBookie:
                 god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
             on_answer(answer)
 
-        bookie.add(batch, key, answered, recovery=recovery)
+        bookie.add(batch, key, answered, recovery=recovery, deferred=deferred)
+
+    async def force(self, ledger_id: int, key: bytes) -> None:
+        """See the port."""
+        await self._bookie.force(ledger_id, key)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """See the port."""

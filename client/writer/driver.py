@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import OK_CODE, LedgerFenced, PeerError, TallybookError
+from tallybook.core.errors import (
+    OK_CODE,
+    BookieUnavailable,
+    LedgerFenced,
+    NotEnoughBookies,
+    PeerError,
+    StorageError,
+    TallybookError,
+)
 from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -68,7 +76,8 @@ class _Link:
     position: int
     bookie_id: str
     connection: BookieConnection | None = None
-    directory_uuid: str = ""
+    incarnation: Incarnation | None = None
+    """The life of the bookie that answered first, or last where any life of the same directories will do."""
     generation: int = 0
     """Counts connections: a failure reported by an earlier one says nothing about this one."""
     connecting: bool = False
@@ -110,6 +119,7 @@ class WriterDriver:
         self._clock = clock
         self._tasks = tasks
         self._settings = settings
+        self._deferred = machine.rules.deferred
         self._stopped = asyncio.Event()
         self._moved = asyncio.Event()
         self._missed_stale = False
@@ -153,6 +163,34 @@ class WriterDriver:
                     await self._moved.wait()
             except TimeoutError:
                 return
+
+    async def force(self) -> None:
+        """Have every bookie make durable what it has acked, and move the LAC to what was confirmed before.
+
+        Any failure ends the writer: an entry that was acked may be lost, and the LAC cannot pass it.
+
+        Raises:
+            NotEnoughBookies: one of them is away, or did not answer; the writer has ended.
+        """
+        through, length = self.machine.confirmed, self.machine.confirmed_length
+        outcomes = await asyncio.gather(*map(self._force, self._links), return_exceptions=True)
+        if self.machine.error is None:
+            for link, outcome in zip(self._links, outcomes, strict=True):
+                if isinstance(outcome, PeerError | StorageError):
+                    reason = f"{link.bookie_id} could not make durable what it had acked: {outcome.message}"
+                    self.die(NotEnoughBookies(f"ledger {self.machine.ledger_id}: {reason}"))
+                elif isinstance(outcome, TallybookError):
+                    self.die(outcome)
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+        if self.machine.error is not None:
+            raise self.machine.error.with_traceback(None)
+        self._perform(self.machine.forced(through, length))
+
+    async def _force(self, link: _Link) -> None:
+        if link.connection is None:
+            raise BookieUnavailable(f"{link.bookie_id} is not connected")
+        await link.connection.force(self.machine.ledger_id, self._key)
 
     def stop(self) -> None:
         """End background work; connections stay with the pool they came from."""
@@ -204,7 +242,8 @@ class WriterDriver:
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
         if link.connection is not None:
-            link.connection.add(action.batch, self._key, partial(self._answered, link, link.generation))
+            answered = partial(self._answered, link, link.generation)
+            link.connection.add(action.batch, self._key, answered, deferred=self._deferred)
 
     def _answered(self, link: _Link, generation: int, answer: AddAnswer) -> None:
         if answer.code == OK_CODE:
@@ -274,12 +313,15 @@ class WriterDriver:
         return max(shortest_s, min(shortest_s * 2.0 ** min(refusals, 16), self._settings.add_timeout_ms / 1000))
 
     def _connected(self, link: _Link, connection: BookieConnection) -> None:
-        uuid = connection.incarnation.directory_uuid
-        now = self._clock.monotonic()
-        if link.directory_uuid not in ("", uuid):
+        life, before, now = connection.incarnation, link.incarnation, self._clock.monotonic()
+        if before is not None and before.directory_uuid != life.directory_uuid:
             self._perform(self.machine.gone(link.position))
             return
-        link.directory_uuid, link.connection, link.opened_at = uuid, connection, now
+        if before is not None and before != life and self._deferred:
+            lost = f"{link.bookie_id} was started again: what it acked before it was durable may be lost"
+            self.die(NotEnoughBookies(f"ledger {self.machine.ledger_id}: {lost}"))
+            return
+        link.incarnation, link.connection, link.opened_at = life, connection, now
         self._perform(self.machine.connected(link.position, now))
 
     # -- timers -----------------------------------------------------------------------

@@ -69,6 +69,7 @@ class LedgerWriter:
         *,
         key: bytes,
         digest_key: bytes | None,
+        deferred_sync: bool = False,
     ) -> None:
         settings = context.settings
         self._metadata = metadata
@@ -89,7 +90,7 @@ class LedgerWriter:
             metadata.ledger_id,
             metadata.quorum,
             metadata.last_fragment.bookies,
-            _rules(settings),
+            _rules(settings, deferred_sync),
             now=context.clock.monotonic(),
         )
         self._machine = machine
@@ -289,16 +290,35 @@ class LedgerWriter:
             group.complete(error)
         self._idle.set()
 
+    # -- force ------------------------------------------------------------------------
+
+    async def force(self) -> int:
+        """Make durable what was appended with deferred sync; return the last add confirmed, which it has moved.
+
+        It covers every append that was awaited before. Without deferred sync there is nothing to do.
+
+        Raises:
+            NotEnoughBookies: a bookie of the ensemble is away, or was started again since it acked. The handle is
+                dead, and may still be closed, at the last add confirmed.
+            LedgerFenced, ...: the handle is dead.
+        """
+        if self._machine.error is not None:
+            raise self._machine.error.with_traceback(None)
+        if self._machine.confirmed > self._machine.lac:
+            await self._driver.force()
+        return self._machine.lac
+
     # -- close ------------------------------------------------------------------------
 
     async def close(self) -> LedgerMetadata:
         """Wait for pending appends, settle the end of the ledger, return its final metadata.
 
         Closing twice returns the same. A handle that lost its quorum still closes, at its last
-        add confirmed.
+        add confirmed. With deferred sync, what was appended is forced first.
 
         Raises:
             LedgerFenced: another client recovered the ledger.
+            NotEnoughBookies: what was appended with deferred sync could not be forced; close again to leave it out.
             MetadataUnavailable, MetadataOutcomeUnknown: the end is not settled; close again.
             RequestTimeout: appends are still pending after the close timeout; close again.
         """
@@ -309,6 +329,8 @@ class LedgerWriter:
         error = self._machine.error
         if error is not None and error is not self._ended and not isinstance(error, NotEnoughBookies):
             raise error.with_traceback(None)
+        if error is None:
+            await self.force()
         await self._driver.settle(self._context.settings.request_timeout_ms / 1000)
         self._driver.die(self._ended)
         self._closed = (await self._update(self._end)).value
@@ -353,11 +375,12 @@ class LedgerWriter:
             self.abandon()
 
 
-def _rules(settings: ClientSettings) -> WriterRules:
+def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterRules:
     return WriterRules(
         add_timeout_s=settings.add_timeout_ms / 1000,
         away_timeout_s=settings.away_timeout_ms / 1000,
         lag_limit_bytes=settings.max_pending_bytes // 2,
         max_changes=settings.max_ensemble_changes if settings.ensemble_change else 0,
         delay_changes=settings.delay_ensemble_change,
+        deferred=deferred_sync,
     )

@@ -148,7 +148,7 @@ class WriterMachine:
         self.fragment = Fragment(0, tuple(bookies))
         self.changes = 0
         self.error: TallybookError | None = None
-        self._rules = rules
+        self.rules = rules
         self._positions = [Position(bookie, away_since=now) for bookie in bookies]
         self._departed: dict[str, Missed] = {}
         """What bookies missed in fragments that they are, or were, replaced after."""
@@ -189,7 +189,7 @@ class WriterMachine:
 
     def wanted(self, now: float) -> tuple[int, ...]:
         """Positions whose bookies have failed, for others to take. None while a change is under way."""
-        rules = self._rules
+        rules = self.rules
         if not self._may_change:
             return ()
         present = [at for at, member in enumerate(self._positions) if member.state is Member.UP]
@@ -328,7 +328,7 @@ class WriterMachine:
             return []
         actions: list[Action] = []
         for index, member in enumerate(self._positions):
-            if member.state is Member.DOWN and now - member.away_since >= self._rules.add_timeout_s:
+            if member.state is Member.DOWN and now - member.away_since >= self.rules.add_timeout_s:
                 actions += self._lose(index)
             elif member.state is Member.UP and self._overdue(index, now):
                 actions += self._lose(index)
@@ -344,7 +344,7 @@ class WriterMachine:
 
     @property
     def _may_change(self) -> bool:
-        allowed = self._rules.max_changes > 0 and not self._rules.deferred
+        allowed = self.rules.max_changes > 0 and not self.rules.deferred
         return allowed and self._change is None and self.error is None
 
     def _want_another(self, actions: list[Action]) -> None:
@@ -360,7 +360,7 @@ class WriterMachine:
         taken = {at: bookie for at, bookie in sorted(replacements.items()) if at in wanted}
         if not taken:
             return []
-        if self.changes >= self._rules.max_changes:
+        if self.changes >= self.rules.max_changes:
             message = f"ledger {self.ledger_id}: its ensemble has changed {self.changes} times, as often as it may"
             return self.die(NotEnoughBookies(message))
         bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(self.fragment.bookies))
@@ -444,7 +444,7 @@ class WriterMachine:
             return
         self.confirmed = moved[-1].last
         self.confirmed_length += sum(batch.payload_bytes for batch in moved)
-        if not self._rules.deferred:
+        if not self.rules.deferred:
             self.lac, self.lac_length = self.confirmed, self.confirmed_length
         actions.append(Confirmed(self.confirmed))
         for batch in moved:
@@ -457,7 +457,7 @@ class WriterMachine:
                     actions.append(MissedChanged())
             self._retire_if_done(batch, actions)
         for index, member in enumerate(self._positions):
-            if member.retained_for and member.lag_bytes > self._rules.lag_limit_bytes:
+            if member.retained_for and member.lag_bytes > self.rules.lag_limit_bytes:
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
 
@@ -499,7 +499,7 @@ class WriterMachine:
         oldest = next(iter(self._unconfirmed.values()), None)
         coming = self._change.positions if self._change is not None else ()
         live = [at for at, member in enumerate(self._positions) if at in coming or self._lives(member, now)]
-        if oldest is None or now - oldest.submitted_at < self._rules.add_timeout_s or self.quorum.writable(live):
+        if oldest is None or now - oldest.submitted_at < self.rules.add_timeout_s or self.quorum.writable(live):
             return []
         lost = ", ".join(member.bookie_id for member in self._positions if not self._lives(member, now))
         return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
@@ -508,15 +508,15 @@ class WriterMachine:
         """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
         if member.serving or member.busy_since is not None:
             return True
-        return member.retained_for and now - member.away_since < self._rules.add_timeout_s
+        return member.retained_for and now - member.away_since < self.rules.add_timeout_s
 
     def _overdue(self, position: int, now: float) -> bool:
         sent = [batch.sent_at[position] for batch in self._batches.values() if position in batch.sent_at]
-        return now - min(sent, default=now) >= self._rules.add_timeout_s
+        return now - min(sent, default=now) >= self.rules.add_timeout_s
 
     def _busy_for_too_long(self, position: int, member: Position, now: float) -> bool:
         """Overload of all is back-pressure; of one, while a quorum of others accepts, a failure."""
-        if member.busy_since is None or now - member.busy_since < self._rules.add_timeout_s:
+        if member.busy_since is None or now - member.busy_since < self.rules.add_timeout_s:
             return False
         accepting = [
             index

@@ -120,7 +120,7 @@ class Rig:
     answers: list[AddAnswer] = field(default_factory=list)
     """Every answer to ``add``, in the order of arrival."""
 
-    def add(self, batch: bytes, key: bytes = KEY) -> "asyncio.Future[AddAnswer]":
+    def add(self, batch: bytes, key: bytes = KEY, *, deferred: bool = False) -> "asyncio.Future[AddAnswer]":
         """Send an add; a second answer to it fails the run."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
 
@@ -128,7 +128,7 @@ class Rig:
             self.answers.append(answer)
             answered.set_result(answer)
 
-        self.connection.add(batch, key, on_answer)
+        self.connection.add(batch, key, on_answer, deferred=deferred)
         return answered
 
     def background(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":

@@ -57,6 +57,23 @@ async def test_the_highest_ids_pass(rig):
     assert (await rig.connection.read_lac(1)).lac == MAX_ID - 2
 
 
+async def test_a_deferred_add_is_acked_and_a_force_is_answered(rig):
+    for first in range(3):
+        assert await rig.add(rig.batch(first), deferred=True) == AddAnswer(1, first, 1, 0, 0)
+    await rig.connection.force(1, KEY)
+    assert bytes_of(await rig.connection.read_batches(1, 2, 2, 1)) == [rig.batch(2)]
+    assert (await rig.add(rig.batch(3))).code == 0, "the same ledger, attached anew"
+
+
+async def test_a_force_needs_the_key_and_a_ledger_that_is_not_fenced(rig):
+    await rig.add(rig.batch(0), deferred=True)
+    with pytest.raises(Unauthorized):
+        await rig.connection.force(1, WRONG_KEY)
+    await rig.connection.fence(1, KEY)
+    with pytest.raises(LedgerFenced):
+        await rig.connection.force(1, KEY)
+
+
 async def test_an_identical_resend_is_acked_and_held_once(rig):
     for _ in range(3):
         assert (await rig.add(rig.batch(0, 10))).code == 0

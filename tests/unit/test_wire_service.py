@@ -223,7 +223,7 @@ class Keeper:
     def __init__(self) -> None:
         self.kept = []
 
-    def add(self, batch, key, on_answer, *, recovery=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False):
         if len(batch) < 2 * KIB:
             self.kept.append(batch)
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
