@@ -14,6 +14,7 @@ import asyncio
 import json
 import logging
 import sys
+from collections import Counter
 from pathlib import Path
 
 from tallybook.cli.parent import die_with_parent
@@ -63,14 +64,14 @@ def run_and_judge(arguments: argparse.Namespace) -> int:
     directory.mkdir(parents=True)
     chaos = asyncio.run(run(arguments.seconds, arguments.seed, directory))
     say("")
-    for violation in chaos.violations:
-        say(f"VIOLATION {violation}")
     if not arguments.dir:
         sums = tally.add(arguments.seed, chaos.figures)
         say(f"all runs of this code: {json.dumps(sums)}")
     say(json.dumps(chaos.figures))
     if chaos.violations:
-        say(f"FAILED: seed {arguments.seed}, {len(chaos.violations)} violations; everything is in {directory}")
+        kinds = Counter(violation.invariant for violation in chaos.violations)
+        say(f"violations: {' '.join(f'{kind}={count}' for kind, count in sorted(kinds.items()))}")
+        say(f"FAILED: seed {arguments.seed}; everything is in {directory}")
         return 1
     if not arguments.keep:
         remove(directory)

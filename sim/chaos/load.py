@@ -125,13 +125,13 @@ class Load:
     async def _writer(self, name: str, rng: Rng) -> None:
         """One ledger: made, written in bursts, closed or left open."""
         ledger = await self._create(name, rng)
-        number, largest = 0, rng.randint(1, 60)
+        number, largest = 0, rng.randint(1, 50)
         settling: list[asyncio.Task[None]] = []
         for _ in range(rng.randint(1, 150)):
             number, sent = self._burst(name, ledger, number, rng.randint(1, largest), rng)
             before = settling[-1] if settling else None
             settling.append(self._tasks.spawn(self._settle(sent, before), name=f"{name}/settle"))
-            await self._pause(rng, 0.05)
+            await self._pause(rng, 0.1)
             if len(settling) > MAX_BURSTS_PENDING:
                 await asyncio.wait((settling.pop(0),))
             if ledger.ended or self._over.is_set():

@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 280
 
 @pytest.mark.zookeeper
 def test_a_cluster_that_is_killed_stopped_and_cut_off_keeps_every_promise(tmp_path):
-    words = ["--seconds", "5", "--seed", "1", "--dir", str(tmp_path / "run")]
+    words = ["--seconds", "4", "--seed", "1", "--dir", str(tmp_path / "run")]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tallybook.sim.chaos", *words],
         capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
