@@ -148,7 +148,7 @@ def _absent_in_limbo(_right: Any) -> Any:
 def _recover_from_0(right: Any) -> Any:
     def read(self: Any) -> Any:
         if not self._reads and self._header is None and not self._adds:
-            self._entry_id = 0
+            self.entry_id = 0
         return right(self)
 
     return read
@@ -234,7 +234,7 @@ def _silence_is_absence(right: Any) -> Any:
 
 def _nothing_written_back(_right: Any) -> Any:
     def write(self: Any, batch: bytes, header: Any) -> Any:
-        self._batch, self._header, self._adds = batch, header, dict.fromkeys(self._quorum.write_set(self._entry_id))
+        self._batch, self._header, self._adds = batch, header, dict.fromkeys(self._quorum.write_set(self.entry_id))
         return self._after_write()
 
     return write
