@@ -117,6 +117,10 @@ nightly: setup java ## Run every test, with a longer search by hypothesis
 sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED)
 	$(BIN)/python -m tallybook.sim run $(SEED)
 
+.PHONY: model
+model: $(STAMP) ## Search small worlds to their end: every order of messages, losses and crashes (an hour of one core)
+	$(BIN)/python -m tallybook.sim.model
+
 .PHONY: sim-many
 sim-many: $(STAMP) ## Simulate many clusters (SEEDS, BASE)
 	$(BIN)/python -m tallybook.sim many --seeds $(SEEDS) --base $(BASE) --jobs $(WORKERS)

@@ -1,0 +1,508 @@
+"""A small world of one ledger in which everything that can happen is listed.
+
+One writer, some recoverers, a few bookies and perhaps a spare. The writer and the recoverers are
+the machines of ``client/writer`` and ``client/recovery``; bookies, network and metadata are the
+plainest thing that keeps the rules of docs/protocol.md. Messages travel in any order. A world is a
+value: ``Model.steps`` gives every world that may follow it, ``Model.broken`` what is wrong with it.
+
+Time does not exist here. A message that is lost, or sent to a crashed bookie, comes back to who
+sent it as a failure, as a timeout would tell it. A metadata update (read, transition,
+compare-and-set, again on a conflict) takes place in one step, at any later moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from tallybook.client.recovery import machine as recovery
+from tallybook.client.recovery.machine import Phase
+from tallybook.client.writer import actions as writing
+from tallybook.core.errors import BookieReadOnly, LedgerFenced, TallybookError
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, change_ensemble, close
+
+from .machines import LEDGER, Recoverers, Writers
+from .symmetry import Order, arrangements, moved_fragment, renamed
+
+NOBODY: Final = -1
+"""Stands for the writer among the senders of messages, and for a writer that has ended."""
+
+GAVE_UP: Final = (-2, 0)
+"""The end of a recovery that failed."""
+
+_REFUSED: Final = BookieReadOnly.wire_code
+
+
+class Message(NamedTuple):
+    """A request to a bookie, or the answer to one."""
+
+    kind: str
+    sender: int
+    """The recoverer that asks, or ``NOBODY`` for the writer."""
+    position: int
+    bookie: str
+    entry_id: int
+    told: int = 0
+    """Of an answer: a LAC, or the code of a refusal."""
+
+
+class Bookie(NamedTuple):
+    """What one bookie holds: bits of entries, and whether it is fenced and alive. Whatever it took is durable."""
+
+    held: int = 0
+    fenced: bool = False
+    alive: bool = True
+
+    def holds(self, entry_id: int) -> bool:
+        """Whether it has the entry."""
+        return bool(self.held >> entry_id & 1)
+
+
+Ledger: TypeAlias = tuple[str, tuple[Fragment, ...], int, int]
+"""State, fragments, last entry and length: all of the metadata that changes here."""
+
+
+Change: TypeAlias = tuple[Fragment, Fragment]
+"""The fragment that a writer knows, and the one that it wants."""
+
+Step: TypeAlias = tuple[str, int]
+"""What happens, and the number of the message or bookie that it happens to."""
+
+
+class World(NamedTuple):
+    """Everything there is. Its parts are numbers of what the tables of the model hold."""
+
+    writer: int
+    """The state of its machine, or ``NOBODY``."""
+    recoverers: tuple[int, ...]
+    """For each that has started the state of its machine; below zero, the end that it reported."""
+    bookies: tuple[int, ...]
+    messages: frozenset[int]
+    ledger: int
+    change: int
+    """That is being written to the metadata, or ``NOBODY``."""
+    sealed: tuple[int, ...]
+    """The LAC that each batch carries."""
+    confirmed: int
+    losses: int
+    crashes: int
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal worlds, whatever the order in which they were put together."""
+        return (*self[:3], tuple(sorted(self.messages)), *self[4:])
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class _Table(Generic[T]):
+    """Values by number, in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self._values: list[T] = []
+        self._numbers: dict[T, int] = {}
+
+    def number(self, value: T) -> int:
+        """The number of ``value``."""
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return number
+
+    def __getitem__(self, number: int) -> T:
+        return self._values[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the world is."""
+
+    quorum: Quorum = field(default_factory=lambda: Quorum(3, 3, 2))
+    batches: int = 2
+    recoverers: int = 2
+    losses: int = 1
+    crashes: int = 0
+    spares: int = 0
+    late_answers: bool = True
+    """Answers to recoveries are messages as well. Without, they are heard when they are given, or lost."""
+    reads_fence: bool = True
+    """Off plants a defect: a recovery read leaves the bookie unfenced."""
+
+
+class Model:
+    """What may happen in such a world."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        members = tuple(f"b{index}" for index in range(limits.quorum.ensemble))
+        self._names = (*members, *(f"s{index}" for index in range(limits.spares)))
+        self._base = LedgerMetadata(LEDGER, limits.quorum, (Fragment(0, members),), "creator", 0)
+        self._writers = Writers(limits.quorum, list(members))
+        self._recoverers = Recoverers(limits.quorum.ensemble)
+        self._bookies: _Table[Bookie] = _Table()
+        self._messages: _Table[Message] = _Table()
+        self._ledgers: _Table[Ledger] = _Table()
+        self._changes: _Table[Change] = _Table()
+        self._ends: _Table[tuple[int, int]] = _Table()
+        self._matters = cache(self._may_matter)
+        self._metadata = cache(self._as_metadata)
+        self._moved_message = cache(self._message_after)
+        self._moved_ledger = cache(self._ledger_after)
+        self._moved_change = cache(self._change_after)
+
+    def start(self) -> World:
+        """The ledger was created, and the writer is connected to every bookie."""
+        bookies = (self._bookies.number(Bookie()),) * len(self._names)
+        return World(
+            self._writers.start(), (), bookies, frozenset(), self._ledgers.number(_brief(self._base)), NOBODY, (), -1,
+            self.limits.losses, self.limits.crashes,
+        )  # fmt: skip
+
+    def steps(self, world: World) -> Iterator[tuple[Step, World]]:
+        """Everything that may happen next."""
+        for step, reached in self._all_steps(world):
+            yield step, self._without_noise(reached)
+
+    def told(self, step: Step) -> str:
+        """A step in words."""
+        what, number = step
+        if what in ("deliver", "lose", "lose the answer to"):
+            return f"{what} {self._messages[number]}"
+        return f"{what} {self._names[number] if what == 'crash' else number}"
+
+    def _all_steps(self, world: World) -> Iterator[tuple[Step, World]]:
+        yield from self._writer_steps(world)
+        yield from self._recoverer_steps(world)
+        for number in sorted(world.messages):
+            message = self._messages[number]
+            rest = world._replace(messages=world.messages - {number})
+            yield ("deliver", number), self._delivered(rest, message)
+            if world.losses:
+                lost = rest._replace(losses=world.losses - 1)
+                yield ("lose", number), self._answered(lost, _failure(message))
+                if message.kind == "again" or (message.kind in ("fence", "read") and not self.limits.late_answers):
+                    yield ("lose the answer to", number), self._at_bookie(lost, message, answered=False)
+        if world.crashes:
+            for at, number in enumerate(world.bookies):
+                bookie = self._bookies[number]
+                if bookie.alive:
+                    crashed = self._with(world, at, bookie._replace(alive=False))
+                    yield ("crash", at), crashed._replace(crashes=world.crashes - 1)
+
+    # -- the writer -------------------------------------------------------------------
+
+    def _writer_steps(self, world: World) -> Iterator[tuple[Step, World]]:
+        if world.writer == NOBODY:
+            return
+        view = self._writers.view(world.writer)
+        entry_id = len(world.sealed)
+        if entry_id < self.limits.batches:
+            sealed = world._replace(sealed=(*world.sealed, view.lac))
+            yield ("append", entry_id), self._wrote(sealed, "submit", entry_id)
+        if world.change != NOBODY:
+            yield ("write the change", world.change), self._change_written(world, *self._changes[world.change])
+        elif found := self._free(view.fragment.bookies, view.wanted):
+            yield ("begin to replace", found[0][0]), self._wrote(world, "begin", *found)
+        elif not view.pending:
+            yield ("close at", view.lac), self._writer_closes(world, view.lac, view.lac_length)
+
+    def _free(self, ensemble: Iterable[str], positions: Iterable[int]) -> tuple[tuple[int, str], ...]:
+        """Who may take these positions."""
+        spares = (name for name in self._names[self.limits.quorum.ensemble :] if name not in ensemble)
+        return tuple(zip(positions, spares, strict=False))
+
+    def _change_written(self, world: World, known: Fragment, wanted: Fragment) -> World:
+        world = world._replace(change=NOBODY)
+        try:
+            fresh = change_ensemble(self._metadata(world.ledger), known, wanted.first_entry_id, wanted.bookies)
+        except TallybookError:
+            return self._wrote(world, "die")
+        return self._wrote(world._replace(ledger=self._ledgers.number(_brief(fresh))), "changed")
+
+    def _writer_closes(self, world: World, lac: int, length: int) -> World:
+        metadata, ended = self._metadata(world.ledger), world._replace(writer=NOBODY, change=NOBODY)
+        try:
+            if metadata.state is LedgerState.IN_RECOVERY:
+                raise LedgerFenced("it is being recovered")
+            return ended._replace(ledger=self._ledgers.number(_brief(close(metadata, lac, length))))
+        except TallybookError:
+            # In the hands of a recovery, or closed at another end.
+            return ended
+
+    def _wrote(self, world: World, event: str, *facts: object) -> World:
+        """The world after the writer's machine has heard of an event."""
+        writer, actions = self._writers.step(world.writer, event, *facts)
+        messages, confirmed, change = set(world.messages), world.confirmed, world.change
+        for action in actions:
+            if isinstance(action, writing.Send):
+                bookie = self._writers.holder(writer, action.position)
+                add = Message("add", NOBODY, action.position, bookie, action.first_entry_id)
+                messages.add(self._messages.number(add))
+            elif isinstance(action, writing.Confirmed):
+                confirmed = action.last_entry_id
+            elif isinstance(action, writing.ChangeEnsemble):
+                change = self._changes.number((action.known, action.wanted))
+        if self._writers.view(writer).dead:
+            writer = change = NOBODY
+        return world._replace(writer=writer, messages=frozenset(messages), confirmed=confirmed, change=change)
+
+    # -- recoverers -------------------------------------------------------------------
+
+    def _recoverer_steps(self, world: World) -> Iterator[tuple[Step, World]]:
+        number = len(world.recoverers)
+        if number == self.limits.recoverers:
+            return
+        metadata = begin_recovery(self._metadata(world.ledger))
+        begun = world._replace(recoverers=(*world.recoverers, NOBODY))
+        if metadata.closed:
+            end = (metadata.last_entry_id, metadata.length)
+            yield ("finds it closed: recoverer", number), self._ended(begun, number, end)
+            return
+        state, actions = self._recoverers.start(metadata)
+        begun = begun._replace(ledger=self._ledgers.number(_brief(metadata)))
+        yield ("begins: recoverer", number), self._recovered(begun, number, state, actions)
+
+    def _recovered(self, world: World, number: int, state: int, actions: tuple[recovery.Action, ...]) -> World:
+        """The world after a recoverer's machine has said ``actions``."""
+        messages = set(world.messages)
+        metadata = self._recoverers.view(state).metadata
+        asked = metadata.last_fragment.bookies
+        for action in actions:
+            match action:
+                case recovery.Fence(position):
+                    request = Message("fence", number, position, asked[position], -1)
+                case recovery.RecoveryRead(position, entry_id):
+                    request = Message("read", number, position, asked[position], entry_id)
+                case recovery.RecoveryAdd(position, bookie, entry_id, _):
+                    request = Message("again", number, position, bookie, entry_id)
+                case recovery.FindSpares(ensemble, positions):
+                    found = self._free(ensemble, positions)
+                    return self._recovered(world, number, *self._recoverers.step(state, "spares", *found))
+                case recovery.ReadEnd(entry_id):
+                    event = self._end_of(world, metadata, entry_id)
+                    return self._recovered(world, number, *self._recoverers.step(state, *event))
+                case recovery.Close():
+                    return self._closes(world, number, metadata, action)
+                case _:
+                    return self._ended(world, number, GAVE_UP)
+            messages.add(self._messages.number(request))
+        recoverers = (*world.recoverers[:number], state, *world.recoverers[number + 1 :])
+        return world._replace(recoverers=recoverers, messages=frozenset(messages))
+
+    def _end_of(self, world: World, metadata: LedgerMetadata, entry_id: int) -> tuple[str, *tuple[int, ...]]:
+        """What a reader learns who looks for the last batch among the bookies that the metadata name."""
+        for name in metadata.bookies_of(entry_id):
+            bookie = self._bookies[world.bookies[self._names.index(name)]]
+            if bookie.alive and bookie.holds(entry_id):
+                return ("end", entry_id, world.sealed[entry_id])
+        return ("no end",)
+
+    def _closes(self, world: World, number: int, known: LedgerMetadata, end: recovery.Close) -> World:
+        """One attempt: who finds the last fragment changed would start over, which is another recoverer."""
+        fresh = self._metadata(world.ledger)
+        if not fresh.closed:
+            if fresh.last_fragment != known.last_fragment:
+                return self._ended(world, number, GAVE_UP)
+            fragments = (*fresh.fragments[:-1], *end.fragments)
+            fresh = close(fresh, end.last_entry_id, end.length, fragments=fragments)
+            world = world._replace(ledger=self._ledgers.number(_brief(fresh)))
+        return self._ended(world, number, (fresh.last_entry_id, fresh.length))
+
+    def _ended(self, world: World, number: int, end: tuple[int, int]) -> World:
+        reported = -1 - self._ends.number(end)
+        return world._replace(recoverers=(*world.recoverers[:number], reported, *world.recoverers[number + 1 :]))
+
+    # -- messages ---------------------------------------------------------------------
+
+    def _delivered(self, world: World, message: Message) -> World:
+        if message.kind in _REQUESTS:
+            return self._at_bookie(world, message)
+        if message.sender == NOBODY:
+            if self._writers.holder(world.writer, message.position) != message.bookie:
+                return world
+            if message.told:
+                return self._wrote(world, "refused", message.position, message.entry_id, message.told)
+            return self._wrote(world, "acked", message.position, message.entry_id, message.bookie)
+        facts: tuple[int, ...] = (message.position, message.entry_id)
+        if message.kind in ("fenced", "not fenced"):
+            facts = (message.position, message.told)
+        elif message.kind == "copy":
+            facts = (*facts, message.told)
+        state = world.recoverers[message.sender]
+        return self._recovered(world, message.sender, *self._recoverers.step(state, message.kind, *facts))
+
+    def _at_bookie(self, world: World, message: Message, *, answered: bool = True) -> World:
+        at = self._names.index(message.bookie)
+        bookie = self._bookies[world.bookies[at]]
+        if not bookie.alive:
+            return self._answered(world, _failure(message))
+        told = 0
+        match message.kind:
+            case "add" if bookie.fenced:
+                kind, told = "acked", LedgerFenced.wire_code
+            case "add" | "again":
+                bookie = bookie._replace(held=bookie.held | 1 << message.entry_id)
+                kind = "acked" if message.kind == "add" else "held again"
+            case "fence":
+                bookie = bookie._replace(fenced=True)
+                kind, told = "fenced", self._lac(world, bookie)
+            case _:
+                bookie = bookie._replace(fenced=bookie.fenced or self.limits.reads_fence)
+                kind = "copy" if bookie.holds(message.entry_id) else "absent"
+                told = world.sealed[message.entry_id] if kind == "copy" else 0
+        answer = message._replace(kind=kind, told=told) if answered else _failure(message)
+        return self._answered(self._with(world, at, bookie), answer)
+
+    def _answered(self, world: World, answer: Message) -> World:
+        """An answer is on its way, or there at once if it cannot matter when it comes.
+
+        A recovery waits for all answers to what it adds again, and asks bookies for the next batch then: a late answer
+        is the same as late questions.
+        """
+        at_once = answer.sender != NOBODY and not self.limits.late_answers
+        if at_once or answer.kind in ("held again", "not held"):
+            sender = world.recoverers[answer.sender]
+            return self._delivered(world, answer) if self._is_heard(answer, sender) else world
+        return world._replace(messages=world.messages | {self._messages.number(answer)})
+
+    def _lac(self, world: World, bookie: Bookie) -> int:
+        return max((lac for entry_id, lac in enumerate(world.sealed) if bookie.holds(entry_id)), default=-1)
+
+    def _with(self, world: World, at: int, bookie: Bookie) -> World:
+        number = self._bookies.number(bookie)
+        return world._replace(bookies=(*world.bookies[:at], number, *world.bookies[at + 1 :]))
+
+    def _without_noise(self, world: World) -> World:
+        """The same world without messages that can change nothing any more."""
+        kept = []
+        for number in world.messages:
+            message = self._messages[number]
+            sender = world.writer if message.sender == NOBODY else world.recoverers[message.sender]
+            if self._matters(number, sender, world.bookies[self._names.index(message.bookie)]):
+                kept.append(number)
+        return world if len(kept) == len(world.messages) else world._replace(messages=frozenset(kept))
+
+    def _may_matter(self, number: int, sender: int, bookie_number: int) -> bool:
+        message, bookie = self._messages[number], self._bookies[bookie_number]
+        heard = self._is_heard(message, sender)
+        if heard or message.kind not in _REQUESTS:
+            return heard
+        if not bookie.alive:
+            return False
+        if message.kind == "add":
+            return not bookie.fenced and not bookie.holds(message.entry_id)
+        if message.kind == "again":
+            return not bookie.holds(message.entry_id)
+        return not bookie.fenced and (message.kind == "fence" or self.limits.reads_fence)
+
+    def _is_heard(self, message: Message, sender: int) -> bool:
+        """Whether an answer would mean anything to who asked."""
+        if message.sender == NOBODY or sender < 0:
+            return sender >= 0
+        view = self._recoverers.view(sender)
+        if message.kind in ("fence", "fenced", "not fenced"):
+            return view.phase is Phase.FENCING
+        phase = Phase.WRITING if message.kind in ("again", "held again", "not held") else Phase.READING
+        return view.phase is phase and view.entry_id == message.entry_id
+
+    def _as_metadata(self, ledger: int) -> LedgerMetadata:
+        state, fragments, last, length = self._ledgers[ledger]
+        state_is = LedgerState(state)
+        return replace(self._base, state=state_is, fragments=fragments, last_entry_id=last, length=length)
+
+    # -- symmetry ---------------------------------------------------------------------
+
+    def in_one_form(self, world: World) -> World:
+        """Of all worlds that differ from this one in names only, the one with the least key."""
+        quorum = self.limits.quorum
+        if quorum.striped:
+            return world
+        seen: list[list[tuple[object, ...]]] = [[] for _ in range(quorum.ensemble)]
+        for number in world.messages:
+            message = self._messages[number]
+            seen[message.position].append((message.kind, message.entry_id, message.told))
+        signatures = tuple((world.bookies[at], sorted(seen[at])) for at in range(quorum.ensemble))
+        senders = [tuple(range(len(world.recoverers)))]
+        if len(world.recoverers) == 2:
+            senders.append((1, 0))
+        likes = (self._exchanged(world, order, who) for order in arrangements(signatures) for who in senders)
+        return min(likes, key=World.key)
+
+    def _exchanged(self, world: World, order: Order, senders: Order) -> World:
+        """The world after an exchange of bookies and of recoverers."""
+        bookies = list(world.bookies)
+        for at, to in enumerate(order):
+            bookies[to] = world.bookies[at]
+        recoverers = [NOBODY] * len(senders)
+        for at, to in enumerate(senders):
+            state = world.recoverers[at]
+            recoverers[to] = state if state < 0 else self._recoverers.moved(state, order)
+        return world._replace(
+            writer=world.writer if world.writer == NOBODY else self._writers.moved(world.writer, order),
+            recoverers=tuple(recoverers),
+            bookies=tuple(bookies),
+            messages=frozenset(self._moved_message(number, order, senders) for number in world.messages),
+            ledger=self._moved_ledger(world.ledger, order),
+            change=world.change if world.change == NOBODY else self._moved_change(world.change, order),
+        )
+
+    def _message_after(self, number: int, order: Order, senders: Order) -> int:
+        message = self._messages[number]
+        sender = message.sender if message.sender == NOBODY else senders[message.sender]
+        moved = message._replace(
+            sender=sender, position=order[message.position], bookie=renamed(message.bookie, order)
+        )  # fmt: skip
+        return self._messages.number(moved)
+
+    def _ledger_after(self, number: int, order: Order) -> int:
+        state, fragments, last, length = self._ledgers[number]
+        moved = tuple(moved_fragment(each, order) for each in fragments)
+        return self._ledgers.number((state, moved, last, length))
+
+    def _change_after(self, number: int, order: Order) -> int:
+        known, wanted = self._changes[number]
+        return self._changes.number((moved_fragment(known, order), moved_fragment(wanted, order)))
+
+    # -- what must hold ---------------------------------------------------------------
+
+    def broken(self, before: World, world: World) -> str | None:
+        """What is wrong with ``world``, which followed ``before``; ``None`` if nothing is."""
+        state, fragments, last, length = self._ledgers[world.ledger]
+        closed = state == LedgerState.CLOSED.value
+        if before.ledger != world.ledger and self._ledgers[before.ledger][0] == LedgerState.CLOSED.value:
+            return "I3: a closed ledger changed"
+        if closed and world.confirmed > last:
+            return f"I2: entry {world.confirmed} is confirmed, and the ledger ends at {last}"
+        for entry_id in range((last if closed else world.confirmed) + 1):
+            fragment = next(each for each in reversed(fragments) if each.first_entry_id <= entry_id)
+            holders = [
+                at for at, name in enumerate(fragment.bookies)
+                if self._bookies[world.bookies[self._names.index(name)]].holds(entry_id)
+            ]  # fmt: skip
+            if not self.limits.quorum.acked(holders, entry_id):
+                return f"I10: entry {entry_id} is on too few of the bookies that the metadata name"
+        ends = {self._ends[-1 - end] for end in world.recoverers if end < 0} - {GAVE_UP}
+        if ends and ends != {(last, length)}:
+            return f"I4: recoverers report {sorted(ends)}, and the ledger ends at {last}"
+        return None
+
+
+_REQUESTS: Final = frozenset({"add", "fence", "read", "again"})
+_FAILURES: Final = {
+    "fence": "not fenced", "fenced": "not fenced", "read": "not read", "copy": "not read", "absent": "not read",
+    "again": "not held", "held again": "not held",
+}  # fmt: skip
+
+
+def _failure(message: Message) -> Message:
+    """What who asked is told in the end, where the request or its answer got lost."""
+    if message.sender == NOBODY:
+        return message._replace(kind="acked", told=_REFUSED)
+    return message._replace(kind=_FAILURES.get(message.kind, message.kind), told=0)
+
+
+def _brief(metadata: LedgerMetadata) -> Ledger:
+    return metadata.state.value, metadata.fragments, metadata.last_entry_id, metadata.length

@@ -1,0 +1,46 @@
+"""Small worlds, searched to their end: the machines of writer and recovery against every order of messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.client.writer.machine import WriterMachine
+from tallybook.core.quorum import Quorum
+from tallybook.sim.model import Found, Limits, Model, explore
+
+SMALL_ENOUGH = {
+    "a lost message and a spare": Limits(batches=1, recoverers=1, losses=1, spares=1),
+    "two recoveries": Limits(batches=1, recoverers=2, losses=0, late_answers=False),
+    "one bookie": Limits(Quorum(1, 1, 1), batches=2, recoverers=2, losses=1),
+}
+
+
+@pytest.mark.parametrize("limits", SMALL_ENOUGH.values(), ids=SMALL_ENOUGH)
+def test_no_world_that_can_be_reached_is_broken(limits: Limits) -> None:
+    assert explore(Model(limits)).closed
+
+
+def test_f01_recovery_reads_that_do_not_fence_are_found_to_lose_a_confirmed_entry() -> None:
+    with pytest.raises(Found, match="I2: entry 0 is confirmed, and the ledger ends at -1") as caught:
+        explore(Model(Limits(batches=1, recoverers=1, losses=1, late_answers=False, reads_fence=False)))
+    assert "begins: recoverer 0" in str(caught.value)
+
+
+def test_a_recovery_that_believes_one_absent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quorum, "absent", lambda _quorum, positions, _entry_id: len(positions) >= 1)
+    with pytest.raises(Found, match="I2"):
+        explore(Model(Limits(batches=1, recoverers=1, losses=0, late_answers=False)))
+
+
+def test_a_writer_that_confirms_with_one_ack_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = WriterMachine.acked
+
+    def eager(machine: WriterMachine, position: int, first: int, bookie_id: str) -> list[object]:
+        batch = machine._batches.get(first)
+        if batch is not None:
+            batch.acked.add((position + 1) % 3)
+        return original(machine, position, first, bookie_id)
+
+    monkeypatch.setattr(WriterMachine, "acked", eager)
+    with pytest.raises(Found, match="I10"):
+        explore(Model(Limits(batches=1, recoverers=0, losses=0)))
