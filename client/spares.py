@@ -7,7 +7,7 @@ first: a ledger's metadata must not name, and its writer not wait for, one that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tallybook.core.config import PlacementPolicy
 from tallybook.core.errors import TallybookError
@@ -39,14 +39,19 @@ class Spares:
         self._quarantine = quarantine
         self._policy: PlacementPolicy = policy
 
-    async def find(self, ensemble: Sequence[str], positions: Sequence[int], write_quorum: int) -> dict[int, str]:
+    async def find(
+        self, ensemble: Sequence[str], positions: Sequence[int], write_quorum: int, *, excluded: Collection[str] = ()
+    ) -> dict[int, str]:
         """Bookies for as many of the ``positions`` of ``ensemble`` as there are any for, by position.
+
+        Args:
+            excluded: bookies that are not to be taken, whatever they answer.
 
         Raises:
             MetadataUnavailable: who is alive cannot be told.
         """
         found: dict[int, str] = {}
-        tried: list[str] = []
+        tried = list(excluded)
         while open_positions := [position for position in positions if position not in found]:
             filled = [found.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
             chosen = choose_replacements(

@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     check,
 )
 from tallybook.core.ids import check_entry_id
+from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
 from tallybook.runtime.clock import Clock
@@ -389,12 +390,14 @@ class LedgerReader:
         try:
             await self.refresh()
         except MetadataUnavailable:
+            sometimes("tail: the metadata store is away")
             # Nothing is known to have changed. The bookies still tell of new entries.
             tail.store_away = True
             await clock.sleep(self._context.settings.reconnect_ms / 1000)
             return
         tail.changed, tail.store_away, tail.read_at = False, False, clock.monotonic()
         if fenced and not self._metadata.closed:
+            sometimes("tail: waits for a recovery")
             await self._wait_for_recovery(tail)
 
     async def _wait_for_recovery(self, tail: _Tail) -> None:

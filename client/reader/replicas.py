@@ -20,6 +20,7 @@ from tallybook.core.errors import (
     StorageError,
     TallybookError,
 )
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.hedging import first_of
 
@@ -80,6 +81,7 @@ class Replicas:
             connection = await self._connections.get(bookie_id)
             value = await ask(connection)
         except InvalidBatch as error:
+            sometimes("read: a copy fails its digest")
             self._failure(attempt, bookie_id, EntryCorrupt(f"bookie {bookie_id}: {error.message}"))
             return None
         except (PeerError, StorageError) as error:
@@ -87,6 +89,7 @@ class Replicas:
             return None
         except asyncio.CancelledError:
             if self._clock.monotonic() - began >= self._pace.wait_seconds:
+                sometimes("read: a replica was overtaken")
                 # It was overtaken, or has had the time to be.
                 self._failed.note(bookie_id, self._clock.monotonic())
             raise

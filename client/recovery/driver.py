@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, PeerError, RecoveryFailed, TallybookError
+from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, begin_recovery, close, of_members
 from tallybook.runtime.clock import Clock
 
@@ -60,6 +61,7 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
         try:
             return (await context.update(partial(_settled, metadata, end))).value
         except _ChangedUnderUs:
+            sometimes("recovery: starts over")
             metadata = (await context.update(begin_recovery)).value
     raise RecoveryFailed(f"ledger {metadata.ledger_id}: its last fragment changed during each of {MAX_RUNS} recoveries")
 
@@ -72,6 +74,7 @@ def _settled(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> Ledger
     """The ledger, closed at the end that was found; what others did to older fragments stays."""
     if fresh.closed:
         # Another recovery was first; its end is the end.
+        sometimes("recovery: another one was first")
         return fresh
     if fresh.last_fragment != known.last_fragment:
         raise _ChangedUnderUs
@@ -184,7 +187,10 @@ class _Run:
     async def _find_spares(self, action: FindSpares) -> None:
         quorum = self._metadata.quorum
         try:
-            found = await self._context.spares.find(action.ensemble, action.positions, quorum.write_quorum)
+            # Whoever failed once is written off, though it may still let us in: each search offers new ones.
+            found = await self._context.spares.find(
+                action.ensemble, action.positions, quorum.write_quorum, excluded=self._written_off
+            )
         except PeerError:
             # Who is alive cannot be told: then it has to do without.
             found = {}

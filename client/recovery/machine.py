@@ -44,6 +44,7 @@ from tallybook.core.errors import (
     check,
 )
 from tallybook.core.ids import NO_ENTRY
+from tallybook.core.marks import sometimes
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 
 
@@ -174,10 +175,13 @@ class RecoveryMachine:
         answers = {at: answer for at, answer in self._fences.items() if isinstance(answer, FenceAnswer)}
         if self._quorum.covered(answers):
             start = max(answer.lac for answer in answers.values())
+            if start < self.metadata.last_fragment.first_entry_id - 1:
+                sometimes("recovery: the last fragment starts above every LAC")
             # The LACs of a younger fragment's bookies may lie below its first entry.
             self.entry_id = max(start, self.metadata.last_fragment.first_entry_id - 1) + 1
             return self._read()
         if len(self._fences) == self._quorum.ensemble:
+            sometimes("recovery: too few fences")
             return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
         return []
 
@@ -210,8 +214,11 @@ class RecoveryMachine:
         self._reads[position] = error
         absent = [at for at, found in self._reads.items() if isinstance(found, EntryAbsent)]
         if self._quorum.absent(absent, entry_id):
+            if len(absent) < len(self._reads):
+                sometimes("recovery: ends on ABSENT of some and silence of others")
             return self._end()
         if len(self._reads) == self._quorum.write_quorum:
+            sometimes("recovery: neither a copy nor proof that there is none")
             kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
             return self._fail(
                 RecoveryFailed(f"{self._name}: entry {entry_id} can be neither read nor ruled out: {kinds}")
@@ -269,6 +276,7 @@ class RecoveryMachine:
 
     def _replace(self, taken: Mapping[int, str]) -> None:
         """From the batch at hand on others hold these positions, in this recovery's own copy of the fragments."""
+        sometimes("recovery: a member is replaced")
         last = self._fragments[-1]
         bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(last.bookies))
         if last.first_entry_id == self.entry_id:
@@ -285,6 +293,7 @@ class RecoveryMachine:
         last = self._header.last_entry_id if self._header else NO_ENTRY
         for at, failure in self._adds.items():
             if failure is not None:
+                sometimes("recovery: a member misses a batch")
                 self._missed.setdefault(bookies[at], []).append((self.entry_id, last))
         self.entry_id = last + 1
         return self._read()
@@ -297,6 +306,7 @@ class RecoveryMachine:
             return self._close(NO_ENTRY, 0)
         if self._header is not None:
             return self._close(last, self._header.ledger_length)
+        sometimes("recovery: the end lies before what it reads")
         self.phase = Phase.ENDING
         return [ReadEnd(last)]
 

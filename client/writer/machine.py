@@ -44,6 +44,7 @@ from tallybook.core.errors import (
     error_class,
 )
 from tallybook.core.ids import NO_ENTRY
+from tallybook.core.marks import sometimes
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, MissedRange
 
@@ -246,6 +247,7 @@ class WriterMachine:
         member = self._positions[position]
         if member.state is Member.GONE:
             return []
+        sometimes("writer: another bookie answers at the address")
         actions = self._lose(position)
         member.state = Member.GONE
         for batch in list(self._batches.values()):
@@ -264,11 +266,13 @@ class WriterMachine:
         """A bookie holds the batch durably. That counts for ``position`` only while it holds that position."""
         member = self._positions[position]
         if member.state is Member.GONE or member.bookie_id != bookie_id:
+            sometimes("writer: an ack of who does not hold the position")
             return []
         actions: list[Action] = []
         member.busy_since, member.serving = None, member.state is Member.UP
         if member.missed.growing and member.state is Member.UP:
             # It is back: what it missed ends here.
+            sometimes("writer: a lost member is back")
             member.missed.growing = False
             actions.append(MissedChanged())
         batch = self._batches.get(first)
@@ -331,9 +335,11 @@ class WriterMachine:
             if member.state is Member.DOWN and now - member.away_since >= self.rules.add_timeout_s:
                 actions += self._lose(index)
             elif member.state is Member.UP and self._overdue(index, now):
+                sometimes("writer: a member owes an ack for too long")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
             elif member.state is Member.UP and self._busy_for_too_long(index, member, now):
+                sometimes("writer: a member alone is busy for too long")
                 actions += self._lose(index)
                 actions.append(Rejoin(index))
         if self.wanted(now):
@@ -361,6 +367,7 @@ class WriterMachine:
         if not taken:
             return []
         if self.changes >= self.rules.max_changes:
+            sometimes("writer: too many ensemble changes")
             message = f"ledger {self.ledger_id}: its ensemble has changed {self.changes} times, as often as it may"
             return self.die(NotEnoughBookies(message))
         bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(self.fragment.bookies))
@@ -382,6 +389,8 @@ class WriterMachine:
                 actions.append(MissedChanged())
             self._positions[at] = Position(change.wanted.bookies[at], away_since=now)
             for batch in self._unconfirmed.values():
+                if len(batch.acked) == self.quorum.ack_quorum and at in batch.acked:
+                    sometimes("writer: a change undoes what was complete")
                 batch.acked.discard(at)
         self._change, self.fragment = None, change.wanted
         self.changes += 1
@@ -391,6 +400,7 @@ class WriterMachine:
 
     def unchanged(self) -> list[Action]:
         """The change did not, and never will, take effect: go on with the members there are."""
+        sometimes("writer: a change was not made")
         self._change = None
         actions: list[Action] = []
         self._confirm_head(actions)
@@ -434,6 +444,8 @@ class WriterMachine:
     def _confirm_head(self, actions: list[Action]) -> None:
         """Confirm from the head of the queue while it has its quorum; never past a gap, never during a change."""
         if self._change is not None or self.error is not None:
+            if self._change is not None:
+                sometimes("writer: complete during a change")
             return
         moved: list[_Batch] = []
         for batch in self._unconfirmed.values():
@@ -458,6 +470,7 @@ class WriterMachine:
             self._retire_if_done(batch, actions)
         for index, member in enumerate(self._positions):
             if member.retained_for and member.lag_bytes > self.rules.lag_limit_bytes:
+                sometimes("writer: a member has fallen too far behind")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
 
@@ -501,6 +514,7 @@ class WriterMachine:
         live = [at for at, member in enumerate(self._positions) if at in coming or self._lives(member, now)]
         if oldest is None or now - oldest.submitted_at < self.rules.add_timeout_s or self.quorum.writable(live):
             return []
+        sometimes("writer: no quorum is left")
         lost = ", ".join(member.bookie_id for member in self._positions if not self._lives(member, now))
         return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
 

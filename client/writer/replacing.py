@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tallybook.core.errors import LedgerClosed, MetadataConflict, MetadataUnavailable, PeerError, TallybookError
+from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, change_ensemble, of_members, record_missed
 from tallybook.metadata.store import MembershipWatch
 from tallybook.runtime.clock import Clock
@@ -76,6 +77,7 @@ class Replacing:
                 found = await self._found(positions)
                 actions = self._machine.begin_change(found, self._clock.monotonic())
                 if not actions:
+                    sometimes("writer: nobody to replace a member")
                     await self._until_worth_while(watch)
                 for action in actions:
                     if isinstance(action, ChangeEnsemble):
@@ -121,6 +123,7 @@ class Replacing:
             self._perform(machine.unchanged())
             await self._clock.sleep(LOOK_AGAIN_S)
         except TallybookError as error:
+            sometimes("writer: ends in the middle of a change")
             # It is not ours to write any more, or the change may yet land: going on without knowing is forbidden.
             self._perform(machine.die(error))
         else:

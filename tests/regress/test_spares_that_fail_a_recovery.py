@@ -1,0 +1,31 @@
+"""A recovery that met bookies which let it in and took nothing offered the same ones to itself again, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tallybook.client.client import Client
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.scenario import SMALL, lines, scenario
+
+QUICK = SMALL.model_copy(update={"add_timeout_ms": 500, "request_timeout_ms": 500})
+
+
+@scenario(bookies=6)
+async def test_a_recovery_ends_where_no_spare_takes_a_batch(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(20))
+    ledger.abandon()
+    good = ledger.metadata.last_fragment.bookies[:2]
+
+    async def takes_nothing(method: str, _ledger_id: int) -> None:
+        if method == "recovery_add":
+            await asyncio.Event().wait()
+
+    for name, bookie in cluster.bookies.items():
+        if name not in good:
+            bookie.gate = takes_nothing
+    async with cluster.client(QUICK) as recoverer, asyncio.timeout(60):
+        closed = await recoverer.recover_ledger(ledger.id)
+    assert closed.last_entry_id == 19
+    assert {gap.bookie_id for gap in closed.missed} == {closed.last_fragment.bookies[2]}
