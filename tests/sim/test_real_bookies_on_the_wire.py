@@ -1,0 +1,245 @@
+"""Whole clusters of real bookies, wire and all, in the situations that docs/lessons.md names; on a few seeds each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.errors import BookieUnavailable, LedgerClosed, LedgerFenced, MetadataUnavailable, RecoveryFailed
+from tallybook.core.limits import MIB
+from tallybook.metadata.model import LedgerState
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.budgets import look_at_budgets
+from tallybook.sim.run import Universe
+from tallybook.sim.scenario import lines, read_all
+from tallybook.sim.swarm import swarm_of
+from tallybook.sim.workload import ClientProcess
+
+CALM = replace(
+    swarm_of(SeededRng("calm")),
+    bookies=3,
+    faults=(),
+    net_delay_ms=1.0,
+    disk_ms=0.2,
+    batch_bytes=512,
+    in_flight=4,
+    pending_bytes=64 * 1024,
+    write_cache_bytes=32 * 1024,
+    segment_bytes=64 * 1024,
+    window_bytes=16 * 1024,
+    add_timeout_ms=10_000,
+    request_timeout_ms=1_000,
+    keepalive_seconds=10.0,
+    session_seconds=6.0,
+)
+"""A small cluster with tiny limits, where nothing goes wrong by itself."""
+
+TAILERS = 50
+FAR_SECONDS = (0.005, 0.015)
+HOSTS = tuple(f"b{number}" for number in range(3))
+
+
+class Cluster:
+    """Bookies, and clients in processes of their own. The god of the simulation looks on."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe = universe
+        self.world = universe.world
+        self.net = universe.around.net
+        self.nodes = universe.nodes
+        self.god = universe.god
+
+    @asynccontextmanager
+    async def clients(self, *names: str) -> AsyncIterator[list[ClientProcess]]:
+        async with AsyncExitStack() as stack:
+            yield [await stack.enter_async_context(self.universe.workload.guest(name)) for name in names]
+
+    async def written(self, count: int) -> tuple[LedgerWriter, ClientProcess]:
+        """A ledger with so many confirmed entries whose writer has gone away."""
+        writer = self.universe.workload._process("writer")
+        ledger = await writer.client.create_ledger()
+        await ledger.append_many(lines(count))
+        self.god.confirmed(ledger.id, count - 1)
+        return ledger, writer
+
+
+def played(scene: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
+    """Run ``scene`` on bookies that serve; whatever the god saw that must not be fails it."""
+
+    async def run(world: World) -> None:
+        universe = Universe(world, CALM)
+        try:
+            for node in universe.nodes.values():
+                node.start()
+            while not all(node.ready for node in universe.nodes.values()):
+                await world.clock.sleep(0.01)
+            await scene(Cluster(universe))
+            universe.god.raise_violations()
+        finally:
+            await universe.workload.close()
+            for node in universe.nodes.values():
+                node.process.kill()
+            universe.around.bury()
+
+    run_seed(seed, run, deadline_seconds=600)
+
+
+# -- C21: slow consumers, many tailers, stalls ---------------------------------------------------
+
+
+def test_c21_reads_that_nobody_takes_and_many_tailers_neither_fill_a_bookie_nor_hold_up_a_writer() -> None:
+    """Sixty reads at a time for a client that takes no answer: a bookie makes as many as one stream may have waiting.
+
+    Each reserves room for the largest batch, 0.5 MiB; all sixty would need four times what a stream may have.
+    """
+
+    async def scene(cluster: Cluster) -> None:
+        clock, nodes = cluster.world.clock, cluster.nodes.values()
+        most = {"answer bytes": 0, "add seconds": 0.0}
+
+        async def watch() -> None:
+            while True:
+                most["answer bytes"] = max(most["answer bytes"], *(node.service.answer_bytes for node in nodes))
+                look_at_budgets(cluster.universe)
+                await clock.sleep(0.002)
+
+        async with cluster.clients("writer", "stuck", "tailers") as (writing, stuck, tailing):
+            old = await writing.client.create_ledger()
+            await old.append_many([bytes(600)] * 20)
+            await old.close()
+            ledger = await writing.client.create_ledger()
+            tails = [await tailing.client.open_ledger(ledger.id, recover=False) for _ in range(TAILERS)]
+            following = [asyncio.ensure_future(_drain(tail.tail())) for tail in tails]
+            reader = await stuck.client.open_ledger(old.id)
+            await _drain(reader.read(0, 19))
+            watching = asyncio.ensure_future(watch())
+            for host in HOSTS:
+                cluster.net.cut(host, stuck.name)
+            reads = [asyncio.ensure_future(_drain(reader.read(0, 19))) for _ in range(60)]
+            for line in lines(30):
+                before = clock.monotonic()
+                await ledger.append(line)
+                most["add seconds"] = max(most["add seconds"], clock.monotonic() - before)
+            await ledger.close()
+            assert await asyncio.gather(*following) == [lines(30)] * TAILERS
+            cluster.net.heal_all()
+            assert [len(entries) for entries in await asyncio.gather(*reads)] == [20] * 60
+            watching.cancel()
+        assert 4 * MIB < most["answer bytes"] <= 9 * MIB, "the room of one stream is used, and kept within"
+        assert most["add seconds"] < 0.05, "an append waited for somebody who reads"
+
+    played(scene)
+
+
+@pytest.mark.parametrize("who", ["a bookie", "all bookies", "the writer", "a reader"])
+def test_c21_a_stall_of_five_seconds_fences_nobody(who: str) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with cluster.clients("writer", "reader") as (writing, reading):
+            ledger = await writing.client.create_ledger()
+            tail = await reading.client.open_ledger(ledger.id, recover=False)
+            following = reading.process.spawn(_drain(tail.tail()))
+            pending = [ledger.append_nowait(line) for line in lines(20)]
+            bookies = [node.process for node in cluster.nodes.values()]
+            stalled = {
+                "a bookie": bookies[:1],
+                "all bookies": bookies,
+                "the writer": [writing.process],
+                "a reader": [reading.process],
+            }[who]
+            await cluster.world.clock.sleep(0.002)
+            for process in stalled:
+                process.freeze()
+            await cluster.world.clock.sleep(5.0)
+            for process in stalled:
+                process.thaw()
+            pending += [ledger.append_nowait(line) for line in lines(20, start=20)]
+            assert [await append for append in pending] == list(range(40))
+            metadata = await reading.client.ledger_metadata(ledger.id)
+            assert metadata.state is LedgerState.OPEN
+            assert (len(metadata.fragments), metadata.missed) == (1, ())
+            assert (await ledger.close()).last_entry_id == 39
+            assert await following == lines(40)
+
+    played(scene)
+
+
+# -- C31 and C32: recoveries ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_c31_recoveries_of_one_ledger_at_once_over_the_wire_all_come_to_the_same_end(seed: int) -> None:
+    async def scene(cluster: Cluster) -> None:
+        ledger, writer = await cluster.written(30)
+        late = [ledger.append_nowait(line) for line in lines(10, start=30)]
+        async with cluster.clients(*(f"recoverer-{number}" for number in range(6))) as clients:
+            readers = await asyncio.gather(*(each.client.open_ledger(ledger.id) for each in clients))
+            ends = {(reader.metadata.last_entry_id, reader.metadata.length) for reader in readers}
+            assert len(ends) == 1
+            (end,) = ends
+            told = [number for number in await asyncio.gather(*late, return_exceptions=True) if isinstance(number, int)]
+            assert end[0] >= max([29, *told])
+            for each in clients:
+                assert await read_all(each.client, ledger.id) == lines(end[0] + 1)
+            with pytest.raises((LedgerFenced, LedgerClosed)):
+                await ledger.append(b"late")
+        writer.process.kill()
+
+    played(scene, seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_c32_bookies_cut_off_one_by_one_and_let_in_in_another_order_leave_one_end_and_nothing_lost(seed: int) -> None:
+    """Clogged at moments all over a recovery that somebody repeats until it succeeds."""
+
+    async def scene(cluster: Cluster) -> None:
+        count = 200
+        ledger, writer = await cluster.written(count)
+        async with cluster.clients("one", "other", "reader") as (one, other, reader):
+            for each in (one, other):
+                for host in HOSTS:
+                    cluster.net.set_delay(each.name, host, FAR_SECONDS)
+                    cluster.net.set_delay(host, each.name, FAR_SECONDS)
+            recovering = [asyncio.ensure_future(_recovered(cluster, each, ledger.id)) for each in (one, other)]
+            rng = cluster.world.rng.fork("swizzle")
+            while cluster.universe.metadata.value(ledger.id).state is LedgerState.OPEN:
+                await cluster.world.clock.sleep(0.001)
+            await cluster.world.clock.sleep(0.2 * rng.random())
+            everybody = {*HOSTS, *(each.name for each in (one, other, reader, writer))}
+            for name in rng.shuffled(HOSTS):
+                await cluster.world.clock.sleep(0.05 * rng.random())
+                cluster.net.partition([name], everybody - {name})
+            await cluster.world.clock.sleep(3.0)
+            assert not any(recovery.done() for recovery in recovering), "nobody can be reached"
+            for name in rng.shuffled(HOSTS):
+                for each in everybody - {name}:
+                    cluster.net.heal(name, each)
+                    cluster.net.heal(each, name)
+                await cluster.world.clock.sleep(1.0 * rng.random())
+            healed = cluster.world.clock.monotonic()
+            ends = await asyncio.gather(*recovering)
+            assert cluster.world.clock.monotonic() - healed < 10.0
+            assert ends == [(count - 1, sum(map(len, lines(count))))] * 2
+            assert await read_all(reader.client, ledger.id) == lines(count)
+        writer.process.kill()
+
+    played(scene, seed)
+
+
+async def _recovered(cluster: Cluster, client: ClientProcess, ledger_id: int) -> tuple[int, int]:
+    while True:
+        try:
+            metadata = await client.client.recover_ledger(ledger_id)
+        except (RecoveryFailed, BookieUnavailable, MetadataUnavailable):
+            await cluster.world.clock.sleep(0.2)
+        else:
+            return metadata.last_entry_id, metadata.length
+
+
+async def _drain(entries: AsyncIterator) -> list[bytes]:
+    return [entry.payload async for entry in entries]
