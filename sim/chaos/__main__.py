@@ -15,10 +15,14 @@ import json
 import logging
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+from tallybook.cli import running
+from tallybook.cli.exits import Interrupted
 from tallybook.cli.parent import die_with_parent
 from tallybook.client.client import Client
+from tallybook.client.world import open_world
 from tallybook.core.errors import TallybookError
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
@@ -28,6 +32,7 @@ from .load import Load, client_settings
 from .processes import remove
 from .records import Recorder
 from .run import Chaos
+from .watched import WatchedConnections
 
 
 def say(text: str) -> None:
@@ -47,7 +52,10 @@ async def load(arguments: argparse.Namespace) -> None:
     """The clients of one process."""
     die_with_parent(arguments.parent_pipe)
     recorder = Recorder(Path(arguments.log))
-    async with Client(arguments.metadata, client_settings()) as client:
+    settings = client_settings()
+    world = await open_world(arguments.metadata, settings)
+    watched = replace(world, connections=WatchedConnections(world.connections, recorder.note))
+    async with Client(watched, settings) as client:
         actors = Load(
             arguments.name, client, recorder, RealClock(), SeededRng(arguments.seed),
             writers=3, readers=2, recoverers=1,
@@ -62,7 +70,11 @@ def run_and_judge(arguments: argparse.Namespace) -> int:
     if directory.exists():
         remove(directory)
     directory.mkdir(parents=True)
-    chaos = asyncio.run(run(arguments.seconds, arguments.seed, directory))
+    try:
+        # A signal leaves no process behind, ZooKeeper included.
+        chaos = running.run(run(arguments.seconds, arguments.seed, directory))
+    except Interrupted as interrupted:
+        return interrupted.code
     say("")
     if not arguments.dir:
         sums = tally.add(arguments.seed, chaos.figures)

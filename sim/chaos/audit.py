@@ -15,14 +15,18 @@ from tallybook.core.errors import EntryAbsent, InvalidBatch, TallybookError
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import Clock
 
-from ..history import End, History
+from ..history import NO_ENTRY, End, History
 from .load import password_of
 from .payloads import Payloads
+from .records import Promises
 
 AT_ONCE: Final = 4
 """So many ledgers are worked on at the same time."""
 
 READ_BYTES: Final = 1024 * 1024
+AHEAD: Final = 1000
+"""So many entries further a bookie may show at once what it holds."""
+
 RETRY_SECONDS: Final = 0.3
 
 Wrong = Callable[[str, int, str], None]
@@ -100,6 +104,31 @@ async def count_copies(auditor: Auditor, known: list[int], wrong: Wrong) -> int:
 
     await _for_each(known, count)
     return changes
+
+
+async def keep_promises(auditor: Auditor, promises: Promises, wrong: Wrong) -> None:
+    """Every bookie holds what it acked (I12) and knows what it fenced (I13), also where it was replaced."""
+
+    async def held(ledger_id: int, bookie_id: str) -> None:
+        connection = await auditor.world.connections.get(bookie_id)
+        held_to = NO_ENTRY
+        for first, last in sorted(promises.acked.get((ledger_id, bookie_id), {}).items()):
+            while held_to < last:
+                wanted = max(first, held_to + 1)
+                answer = await connection.read_batches(ledger_id, wanted, max(last, wanted + AHEAD), READ_BYTES)
+                held_to = max(verify_batch(batch).last_entry_id for batch in answer.batches)
+        if (ledger_id, bookie_id) in promises.fenced and not (await connection.read_lac(ledger_id)).fenced:
+            wrong("I13", ledger_id, f"{bookie_id} has forgotten that it fenced it")
+
+    async def check(ledger_id: int) -> None:
+        for promised, bookie_id in sorted({*promises.acked, *promises.fenced}):
+            if promised == ledger_id:
+                try:
+                    await held(ledger_id, bookie_id)
+                except TallybookError as error:
+                    wrong("I12", ledger_id, f"{bookie_id} lacks what it acked: {error!r}")
+
+    await _for_each(sorted({ledger_id for ledger_id, _ in {*promises.acked, *promises.fenced}}), check)
 
 
 class _Copies:

@@ -30,7 +30,7 @@ SMALL: Final = (
     "journal.max_commit_bytes=256KiB",
     "storage.write_cache_bytes=2MiB",
     "storage.entry_log_bytes=4MiB",
-    "storage.flush_interval_ms=500",
+    "storage.flush_interval_ms=2000",
     "storage.min_free_bytes=1MiB",
     "admission.max_inflight_bytes=384KiB",
     "admission.max_queue_age_ms=300",
@@ -168,6 +168,11 @@ class BookieProcess:
         self.child.signal(signal.SIGCONT)
         self.child.signal(signal.SIGTERM)
         return await self.child.ended()
+
+    async def end(self) -> None:
+        """End it at once and for good."""
+        self._stopping = True
+        await self.child.kill()
 
     async def _until_ready(self) -> bool:
         while self.child.running:

@@ -11,6 +11,8 @@ has no outcome there has an unknown one. A last line that is cut off never count
     ["saw", n, entry, number, size] ["lac", n, lac]  what it showed
     ["strange", n, entry, hex]                       an entry that nobody made
     ["done", n, last, length]                        it has read all of a closed ledger
+    ["acked", bookie, ledger, first, count]          a bookie acked a batch (``watched``)
+    ["fenced", bookie, ledger, 0, 0]                 it answered a fence
     ["violation", invariant, ledger, detail]         what the process itself found wrong
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,9 +67,26 @@ class Recorder:
         os.write(self._descriptor, json.dumps(words, separators=(",", ":")).encode() + b"\n")
 
 
-def replay(path: Path, history: History, payloads: Payloads) -> list[Violation]:
-    """Put one log into ``history``; what the process itself found wrong."""
-    replayed = _Replay(history, payloads)
+@dataclass
+class Promises:
+    """What bookies have said that they hold."""
+
+    acked: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
+    """By ledger and bookie: the last entry of each batch, by its first."""
+    fenced: set[tuple[int, str]] = field(default_factory=set)
+    """Ledgers and bookies."""
+
+    def note(self, kind: str, bookie_id: str, ledger_id: int, first: int, count: int) -> None:
+        """One more."""
+        if kind == "fenced":
+            self.fenced.add((ledger_id, bookie_id))
+        else:
+            self.acked.setdefault((ledger_id, bookie_id), {})[first] = first + count - 1
+
+
+def replay(path: Path, history: History, payloads: Payloads, promises: Promises) -> list[Violation]:
+    """Put one log into ``history`` and ``promises``; what the process itself found wrong."""
+    replayed = _Replay(history, payloads, promises)
     for line in path.read_bytes().split(b"\n")[:-1]:
         replayed.take(*json.loads(line))
     return replayed.violations
@@ -75,7 +95,8 @@ def replay(path: Path, history: History, payloads: Payloads) -> list[Violation]:
 class _Replay:
     """The facts of one log, taken in order."""
 
-    def __init__(self, history: History, payloads: Payloads) -> None:
+    def __init__(self, history: History, payloads: Payloads, promises: Promises) -> None:
+        self._promises = promises
         self.violations: list[Violation] = []
         self._history = history
         self._payloads = payloads
@@ -86,6 +107,8 @@ class _Replay:
         """One line."""
         if kind == "violation":
             self.violations.append(Violation(*words))
+        elif kind in ("acked", "fenced"):
+            self._promises.note(kind, *words)
         elif kind in ("create", "append", "close", "recover"):
             self._operations[words[0]] = self._begin(kind, *words[1:])
         elif kind == "reading":

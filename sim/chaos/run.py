@@ -31,13 +31,13 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from ..history import End, History, Kind, Outcome, Violation, check
-from .audit import RETRY_SECONDS, Auditor, close_all, count_copies, read_all
+from .audit import RETRY_SECONDS, Auditor, close_all, count_copies, keep_promises, read_all
 from .load import client_settings
 from .nemesis import Nemesis, Strike, plan
 from .payloads import LEAST_BYTES, Payloads
 from .processes import BookieProcess, Child
 from .proxy import Proxy
-from .records import replay
+from .records import Promises, replay
 
 BOOKIES: Final = 5
 LOADS: Final = 2
@@ -207,9 +207,9 @@ class Chaos:
     # -- close and audit ------------------------------------------------------------------
 
     async def _audit(self) -> None:
-        history, payloads = History(), Payloads()
+        history, payloads, promises = History(), Payloads(), Promises()
         # On a thread: without its proxies the cluster would be cut off for as long as this takes.
-        for violation in await self._threads.run(self._replay, history, payloads):
+        for violation in await self._threads.run(self._replay, history, payloads, promises):
             self._wrong(*violation)
         self._tell("logs read")
         async with self._auditor("auditor-1") as one, self._auditor("auditor-2") as other:
@@ -219,15 +219,16 @@ class Chaos:
             await asyncio.gather(*(read_all(each, known, history, payloads, self._wrong) for each in (one, other)))
             self._tell("everything read twice")
             self.figures["ensemble changes"] = await count_copies(one, known, self._wrong)
+            await keep_promises(one, promises, self._wrong)
             self._tell("every copy looked at")
         for violation in await self._threads.run(check, history):
             self._wrong(*violation)
-        self._count(history, known)
+        self._count(history, known, promises)
         await self._stop_bookies()
 
-    def _replay(self, history: History, payloads: Payloads) -> list[Violation]:
+    def _replay(self, history: History, payloads: Payloads, promises: Promises) -> list[Violation]:
         logs = [log for log in self._logs if log.exists()]
-        return [violation for log in logs for violation in replay(log, history, payloads)]
+        return [violation for log in logs for violation in replay(log, history, payloads, promises)]
 
     @asynccontextmanager
     async def _auditor(self, name: str) -> AsyncIterator[Auditor]:
@@ -255,10 +256,11 @@ class Chaos:
                 history.close(auditor.name, ledger.id).ok(end=End(closed.last_entry_id, closed.length))
                 return
 
-    def _count(self, history: History, known: list[int]) -> None:
+    def _count(self, history: History, known: list[int], promises: Promises) -> None:
         ended = Counter(operation.kind for operation in history.operations if operation.outcome is Outcome.OK)
         self.figures["ledgers"] = len(known)
         self.figures["acked entries"] = ended[Kind.APPEND]
+        self.figures["acked batches"] = sum(map(len, promises.acked.values()))
         self.figures["closes"] = ended[Kind.CLOSE]
         self.figures["recoveries"] = ended[Kind.RECOVER]
         self.figures["readings"] = len(history.readings)
@@ -276,5 +278,7 @@ class Chaos:
     async def _kill_all(self) -> None:
         """Leave no process behind."""
         self._over = True
-        for child in (*self._loads, *(bookie.child for bookie in self._bookies)):
-            await child.kill()
+        for load in self._loads:
+            await load.kill()
+        for bookie in self._bookies:
+            await bookie.end()

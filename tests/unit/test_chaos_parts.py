@@ -8,7 +8,7 @@ from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.chaos.nemesis import plan
 from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads, identify, payload_of
-from tallybook.sim.chaos.records import Recorder, replay
+from tallybook.sim.chaos.records import Promises, Recorder, replay
 from tallybook.sim.history import History, Violation, check
 
 KILLS = {"kill": 1, "kill_while_starting": 2, "kill_all": 5}
@@ -72,7 +72,7 @@ def add(log, *words):
 
 def violations(log):
     history = History()
-    told = replay(log, history, Payloads())
+    told = replay(log, history, Payloads(), Promises())
     return told, {violation.invariant for violation in check(history)}
 
 
@@ -104,6 +104,15 @@ def test_a_last_add_confirmed_that_falls_is_found(log):
 def test_what_a_load_itself_found_wrong_is_kept(log):
     add(log, "violation", "defect", -1, "an error")
     assert violations(log) == ([Violation("defect", -1, "an error")], set())
+
+
+def test_what_bookies_promised_is_kept(log):
+    add(log, "acked", "b1", 7, 4, 3)
+    add(log, "fenced", "b2", 7, 0, 0)
+    promises = Promises()
+    replay(log, History(), Payloads(), promises)
+    assert promises.acked == {(7, "b1"): {4: 6}}
+    assert promises.fenced == {(7, "b2")}
 
 
 def test_a_word_that_means_nothing_is_an_error(log):
