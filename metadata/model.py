@@ -92,6 +92,7 @@ class LedgerMetadata:
     def __post_init__(self) -> None:
         check_ledger_id(self.ledger_id)
         _check_fragments(self)
+        _check_end(self)
         for key, value in self.custom.items():
             if type(key) is not str or type(value) is not bytes:
                 raise InvalidArgument(f"custom metadata maps text to bytes, not {key!r} to {type(value).__name__}")
@@ -145,6 +146,19 @@ def _check_fragments(metadata: LedgerMetadata) -> None:
                 f"ledger {metadata.ledger_id}: the fragment from {fragment.first_entry_id} must name "
                 f"{metadata.quorum.ensemble} different bookies, got {list(fragment.bookies)}"
             )
+
+
+def _check_end(metadata: LedgerMetadata) -> None:
+    last, length = metadata.last_entry_id, metadata.length
+    if not metadata.closed and (last, length) != (NO_ENTRY, 0):
+        raise InvalidArgument(
+            f"ledger {metadata.ledger_id} has an end, entry {last} with {length} bytes, but is not closed"
+        )
+    if metadata.closed and not metadata.last_fragment.first_entry_id - 1 <= last <= MAX_ID:
+        first = metadata.last_fragment.first_entry_id
+        raise InvalidArgument(
+            f"ledger {metadata.ledger_id} ends at entry {last}, before its last fragment, from {first}"
+        )
 
 
 def adopt(metadata: LedgerMetadata, writer_token: str) -> LedgerMetadata:

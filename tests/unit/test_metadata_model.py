@@ -218,14 +218,25 @@ FORBIDDEN = {
     "another digest": {"digest": DigestType.HMAC_SHA256},
     "another key": {"key_verifier": b"other"},
     "another salt": {"key_salt": b"other"},
-    "open again": {"state": LedgerState.OPEN},
-    "in recovery again": {"state": LedgerState.IN_RECOVERY},
+    "open again": {"state": LedgerState.OPEN, "last_entry_id": -1, "length": 0},
+    "in recovery again": {"state": LedgerState.IN_RECOVERY, "last_entry_id": -1, "length": 0},
     "another end": {"last_entry_id": 8},
     "another length": {"length": 101},
     "another fragment": {"fragments": (Fragment(0, ENSEMBLE), Fragment(5, ENSEMBLE))},
 }
 
 OTHERS = ("b1", "b2", "b9")
+
+
+def test_an_end_belongs_to_closed_ledgers_and_lies_in_or_right_before_the_last_fragment():
+    for end in ({"last_entry_id": 9}, {"length": 1}, {"last_entry_id": 0, "state": LedgerState.IN_RECOVERY}):
+        with pytest.raises(InvalidArgument, match="is not closed"):
+            ledger(**end)
+    closed = {"state": LedgerState.CLOSED, "fragments": THREE_FRAGMENTS, "length": 100}
+    assert ledger(last_entry_id=24, **closed).last_entry_id == 24
+    for last in (23, -1, -2, MAX_ID + 1):
+        with pytest.raises(InvalidArgument, match="before its last fragment"):
+            ledger(last_entry_id=last, **closed)
 
 
 # --- ensemble change --------------------------------------------------------------------------------------------------

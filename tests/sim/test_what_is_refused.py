@@ -1,0 +1,242 @@
+"""Requests that cannot be granted, and metadata that cannot be: each ends in its own error, and nothing is lost."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from crc32c import crc32c
+
+from tallybook.client.client import Client
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.errors import (
+    BookieUnavailable,
+    DamagedFile,
+    InvalidArgument,
+    LedgerClosed,
+    LedgerFenced,
+    LedgerHasWriter,
+    NoSuchLedger,
+    Outcome,
+    Unauthorized,
+)
+from tallybook.metadata.codec import encode_ledger
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+
+PASSWORD = b"open sesame"
+QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})
+
+# -- recovery ---------------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_recovery_with_a_wrong_password_fences_and_changes_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger(password=PASSWORD)
+    await ledger.append_many(lines(5))
+    before = await client.ledger_metadata(ledger.id)
+    for wrong in (b"", b"open sesam", b"open sesame "):
+        with pytest.raises(Unauthorized, match=f"ledger {ledger.id}"):
+            await client.recover_ledger(ledger.id, password=wrong)
+    assert await client.ledger_metadata(ledger.id) == before
+    assert await ledger.append(b"the writer goes on") == 5
+    await ledger.close()
+    assert await read_all(client, ledger.id, PASSWORD) == [*lines(5), b"the writer goes on"]
+
+
+@scenario()
+async def test_a_recovery_of_a_closed_ledger_changes_nothing(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(5))
+    closed = await ledger.close()
+    for _ in range(2):
+        assert await client.recover_ledger(ledger.id) == closed
+
+
+@scenario()
+async def test_a_recovery_of_a_ledger_that_is_not_there_says_so(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.close()
+    await client.delete_ledger(ledger.id)
+    for missing in (ledger.id, 12_345):
+        with pytest.raises(NoSuchLedger, match=str(missing)) as caught:
+            await client.recover_ledger(missing)
+        assert not caught.value.retriable
+    for no_id in (-1, 2**63, True, "7"):
+        with pytest.raises(InvalidArgument):
+            await client.recover_ledger(no_id)  # type: ignore[arg-type]
+
+
+@scenario()
+async def test_a_ledger_that_is_deleted_under_its_recovery_ends_it(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(5))
+    ledger.abandon()
+
+    async def delete(method: str, ledger_id: int) -> None:
+        if method == "recovery_read":
+            cluster.metadata.ledgers.pop(ledger_id, None)
+
+    for bookie in cluster.bookies.values():
+        bookie.gate = delete
+    with pytest.raises(NoSuchLedger):
+        await client.recover_ledger(ledger.id)
+
+
+# -- earlier lives ----------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_what_is_meant_for_an_earlier_life_of_a_bookie_is_not_done(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append(b"zero")
+    bookie = cluster.bookies[ledger.metadata.last_fragment.bookies[0]]
+    async with cluster.client(QUICK) as other:
+        connection = await other._world.connections.get(bookie.bookie_id)
+        await connection.read_lac(ledger.id)
+        bookie.restart()
+        held = bookie.durable_batches(ledger.id)
+        late = encode_batch(ledger.id, 1, [b"late"], lac=0, ledger_length=8, written_at_us=1)
+        answers: list[AddAnswer] = []
+        connection.add(late, b"", answers.append)
+        with pytest.raises(BookieUnavailable):
+            await connection.fence(ledger.id, b"")
+        await eventually(lambda: bool(answers), cluster)
+    assert answers[0].code == BookieUnavailable.wire_code
+    assert bookie.durable_batches(ledger.id) == held
+    assert not bookie.durably_fenced(ledger.id)
+
+
+# -- owners -----------------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_second_writer_on_an_owned_ledger_is_refused_and_the_first_goes_on(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append(b"mine")
+    async with cluster.client(SMALL) as other:
+        with pytest.raises(LedgerHasWriter, match="recover it and create the next one"):
+            await other.adopt_ledger(ledger.id)
+    assert await ledger.append(b"still mine") == 1
+    closed = await ledger.close()
+    async with cluster.client(SMALL) as other:
+        with pytest.raises(LedgerClosed):
+            await other.adopt_ledger(ledger.id)
+    assert closed.last_entry_id == 1
+
+
+# -- metadata that cannot be ------------------------------------------------------------------------
+
+
+def sealed(body: bytes, version: int) -> bytes:
+    """Stored metadata with a checksum that fits, whatever is in it."""
+    header = struct.pack("<4sHHI", b"TLED", version, 0, len(body))
+    return header + struct.pack("<I", crc32c(body, crc32c(header))) + body
+
+
+def as_stored(metadata: LedgerMetadata, **fields: object) -> bytes:
+    """The bytes of metadata that no part of Tallybook would write."""
+    twin = replace(metadata)
+    for name, value in fields.items():
+        object.__setattr__(twin, name, value)
+    return encode_ledger(twin)
+
+
+def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
+    """What somebody may have made of a ledger's metadata, and what the error says of it."""
+    bookies = metadata.last_fragment.bookies
+    body = encode_ledger(metadata)[16:]
+    return {
+        "overlapping fragments": (
+            as_stored(metadata, fragments=(Fragment(0, bookies), Fragment(5, bookies), Fragment(5, bookies))),
+            "strictly increase",
+        ),
+        "fragments out of order": (
+            as_stored(metadata, fragments=(Fragment(0, bookies), Fragment(9, bookies), Fragment(5, bookies))),
+            "strictly increase",
+        ),
+        "nothing at the start": (as_stored(metadata, fragments=(Fragment(3, bookies),)), "must start at entry 0"),
+        "no fragments": (as_stored(metadata, fragments=()), "must start at entry 0"),
+        "a bookie twice": (as_stored(metadata, fragments=(Fragment(0, (bookies[0],) * 3),)), "different bookies"),
+        "an end of an open ledger": (as_stored(metadata, last_entry_id=3), "is not closed"),
+        "an unknown version": (sealed(body, 9), "format 9 by a newer Tallybook"),
+        "cut short": (encode_ledger(metadata)[:-1], "length or checksum"),
+        "of another ledger": (as_stored(metadata, ledger_id=metadata.ledger_id + 1), "lies under ledger"),
+        "nothing": (b"", "fewer than a header"),
+    }
+
+
+@scenario()
+async def test_illegal_metadata_are_refused_by_everybody_and_nothing_is_lost(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(20))
+    stored = cluster.metadata.ledgers[ledger.id]
+    good = stored.value
+    for what, (edited, complaint) in illegal(ledger.metadata).items():
+        stored.value = edited
+        attempts = {
+            "open": client.open_ledger(ledger.id),
+            "open without recovery": client.open_ledger(ledger.id, recover=False),
+            "recover": client.recover_ledger(ledger.id),
+            "adopt": client.adopt_ledger(ledger.id),
+            "delete": client.delete_ledger(ledger.id),
+        }
+        for how, attempt in attempts.items():
+            with pytest.raises(DamagedFile, match=complaint) as caught:
+                await attempt
+            assert caught.value.outcome is Outcome.NOT_DONE, (what, how)
+        assert stored.value == edited, f"{what}: somebody wrote over it"
+    stored.value = good
+    assert await ledger.append(b"the writer never noticed") == 20
+    ledger.abandon()
+    assert await read_all(client, ledger.id) == [*lines(20), b"the writer never noticed"]
+
+
+@scenario(bookies=4)
+async def test_a_writer_that_meets_illegal_metadata_ends_and_its_entries_are_recovered_later(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(10))
+        stored = cluster.metadata.ledgers[ledger.id]
+        good = stored.value
+        stored.value, _ = illegal(ledger.metadata)["overlapping fragments"]
+        cluster.die(ledger.metadata.last_fragment.bookies[0])
+        ledger.append_nowait(b"makes it notice")
+        await eventually(lambda: ledger.ended, cluster)
+        with pytest.raises(DamagedFile, match="strictly increase"):
+            await ledger.append(b"late")
+        stored.value = good
+    assert (await read_all(client, ledger.id))[:10] == lines(10)
+
+
+@scenario()
+async def test_a_last_fragment_that_is_not_the_writers_any_more_fences_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.add("spare")
+    await cluster.register("spare")
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(10))
+        before = ledger.metadata.last_fragment.bookies
+        stored = cluster.metadata.ledgers[ledger.id]
+        moved = (Fragment(0, ("spare", *before[1:])),) if "spare" not in before else (Fragment(0, before[::-1]),)
+        stored.value, stored.version = encode_ledger(replace(ledger.metadata, fragments=moved)), stored.version + 1
+        cluster.die(before[0])
+        ledger.append_nowait(b"makes it look for another bookie")
+        await eventually(lambda: ledger.ended, cluster)
+        with pytest.raises(LedgerFenced):
+            await ledger.append(b"late")
