@@ -41,15 +41,24 @@ class _Seen:
 
     def __init__(self) -> None:
         self._keys: set[bytes] = set()
+        self._likes: set[bytes] = set()
         self._parents = array("q")
         self._ordinals = array("H")
 
     def __len__(self) -> int:
         return len(self._keys)
 
+    def met(self, world: World) -> bool:
+        """Whether a world was met before in this very form: then there is no need to look for its one form."""
+        key = _hash(world)
+        if key in self._likes:
+            return True
+        self._likes.add(key)
+        return False
+
     def add(self, world: World, parent: int, ordinal: int) -> bool:
         """Whether it is a new one."""
-        key = blake2b(pickle.dumps(world.key(), protocol=5), digest_size=16).digest()
+        key = _hash(world)
         if key in self._keys:
             return False
         self._keys.add(key)
@@ -82,6 +91,8 @@ def explore(model: Model, *, max_states: int = 10_000_000) -> Report:
         for index, world in frontier:
             for ordinal, (_, reached) in enumerate(model.steps(world)):
                 steps += 1
+                if seen.met(reached):
+                    continue
                 form = model.in_one_form(reached)
                 if not seen.add(form, index, ordinal):
                     continue
@@ -94,6 +105,10 @@ def explore(model: Model, *, max_states: int = 10_000_000) -> Report:
         frontier = following
         depth += bool(following)
     return Report(len(seen), steps, depth, closed=True)
+
+
+def _hash(world: World) -> bytes:
+    return blake2b(pickle.dumps(world.key(), protocol=5), digest_size=16).digest()
 
 
 def _told(model: Model, way: list[int]) -> list[str]:
