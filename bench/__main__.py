@@ -12,16 +12,16 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from tallybook.core.errors import TallybookError
+from tallybook.core.errors import InvalidArgument, TallybookError
 
 from .comparison import Comparison
-from .gates import GATES, judge
+from .gates import FAILURE_GATES, GATES, judge
 from .history import Results
 from .machine import facts
 from .plot import draw
 from .programs import ProgramFailed
 from .report import PLOT_NAME, number, render
-from .workloads import QUICK, WORKLOADS, Pace
+from .workloads import QUICK, WORKLOADS, Pace, chosen
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
@@ -51,14 +51,16 @@ def main(
     if report is not None:
         raise typer.Exit(_finish(Results.load(report), complete=True))
     wanted = [name for name in only.split(",") if name]
-    if unknown := [name for name in wanted if name not in WORKLOADS]:
-        raise typer.BadParameter(f"no such workload: {', '.join(unknown)}")
+    try:
+        workloads = chosen(wanted)
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message) from error
     directory.mkdir(parents=True, exist_ok=True)
     results = Results.begin(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), facts(directory))
     pace = QUICK if quick else Pace(seconds=seconds)
     complete = False
     try:
-        Comparison(directory.resolve(), results, pace, wanted, port).run(1 if quick else rounds)
+        Comparison(directory.resolve(), results, pace, workloads, port).run(1 if quick else rounds)
         complete = not wanted and not quick and rounds >= LEAST_ROUNDS
     except (ProgramFailed, TallybookError) as failure:
         print(f"the comparison ends early: {failure}", file=sys.stderr)
@@ -80,7 +82,7 @@ def _finish(results: Results, *, complete: bool) -> int:
         for path in (page, results.directory / PLOT_NAME):
             if path.exists():
                 shutil.copy(path, DOCS)
-    verdicts = [verdict for gate in GATES if (verdict := judge(gate, results.measurements)).pairs]
+    verdicts = [verdict for gate in (*GATES, *FAILURE_GATES) if (verdict := judge(gate, results.measurements)).pairs]
     for verdict in verdicts:
         value = "-" if verdict.value is None else number(verdict.value)
         print(f"{'met    ' if verdict.met else 'NOT MET'}  {value:>8}  {verdict.gate.wanted:>8}  {verdict.gate.title}")

@@ -35,7 +35,7 @@ class Tallybook:
         self._bookies = bookies
         self._server: Server | None = None
         self._metadata = ""
-        self._pids: list[int] = []
+        self._pids: dict[str, int] = {}
         self._http_ports: list[int] = []
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class Tallybook:
         self._server = Server(_tallybook(*arguments), self.directory / "up.json")
         ready = self._server.ready(START_SECONDS)
         self._metadata = ready["ready"]
-        self._pids = [bookie["pid"] for bookie in ready["bookies"]]
+        self._pids = {bookie["bookie_id"]: bookie["pid"] for bookie in ready["bookies"]}
         self._http_ports = [bookie["ports"]["http"] for bookie in ready["bookies"] if "http" in bookie["ports"]]
 
     def stop(self) -> None:
@@ -58,6 +58,10 @@ class Tallybook:
 
     def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
         """Run a workload. Memory is the most that any bookie ever had since the start."""
+        if workload.kind is Kind.CHANGE:
+            return self._change(workload, pace)
+        if workload.kind is Kind.RECOVERY:
+            return self._recovery(workload, pace)
         before = self.metrics()
         if workload.kind is Kind.READS:
             figures = self._reads(workload, pace)
@@ -65,7 +69,7 @@ class Tallybook:
             figures = self._written(workload, pace)
         else:
             figures = self._adds(workload, pace, rate, pace.warm_up_seconds)
-        peak = max(map(peak_memory_bytes, self._pids))
+        peak = max(map(peak_memory_bytes, self._pids.values()))
         return {
             **figures,
             **journal_figures(before, self.metrics()),
@@ -118,18 +122,34 @@ class Tallybook:
         # The first lap over the journal is written twice, once as zeros; that is not what this is about.
         self._adds(workload, pace, 0.0, pace.warm_up_seconds)
         time.sleep(pace.flush_seconds)
-        written, accepted = written_bytes(self._pids), self.metrics()[ACCEPTED_METRIC]
+        written, accepted = written_bytes(self._pids.values()), self.metrics()[ACCEPTED_METRIC]
         figures = self._adds(workload, pace, 0.0, 0.0)
         time.sleep(pace.flush_seconds)
-        written, accepted = written_bytes(self._pids) - written, self.metrics()[ACCEPTED_METRIC] - accepted
+        written, accepted = written_bytes(self._pids.values()) - written, self.metrics()[ACCEPTED_METRIC] - accepted
         return {**figures, "written_per_byte": round(written / accepted, 3)}
+
+    def _change(self, workload: Workload, pace: Pace) -> Figures:
+        pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]
+        options = ["--ack-quorum", str(workload.ack_quorum), "--before-seconds", str(pace.warm_up_seconds), *pids]
+        command = _program("tallybook.bench.change_load", "--metadata", self._metadata, *options)
+        return _one(run_json_lines(command, timeout_seconds=pace.warm_up_seconds + SLACK_SECONDS))
+
+    def _recovery(self, workload: Workload, pace: Pace) -> Figures:
+        entries = ["--entries", str(pace.entries(workload)), "--entry-bytes", str(workload.entry_bytes)]
+        program = "tallybook.bench.recovery_load"
+        command = _program(program, "write", "--metadata", self._metadata, *entries)
+        writer = Server(command, self.directory / "writer.json")
+        try:
+            ledger = writer.ready(SLACK_SECONDS)["ledger"]
+        finally:
+            writer.kill()
+        command = _program(program, "recover", str(ledger), "--metadata", self._metadata)
+        return _one(run_json_lines(command, timeout_seconds=SLACK_SECONDS))
 
     def _bench(self, verb: str, options: dict[str, float], timeout_seconds: float) -> dict[str, Any]:
         arguments = [text for name, value in options.items() for text in (name, str(value))]
         command = _tallybook("bench", verb, "--metadata", self._metadata, *arguments, "--json")
-        found = run_json_lines(command, timeout_seconds=timeout_seconds)
-        check(len(found) == 1, "tallybook bench prints one line of JSON")
-        return found[0]
+        return _one(run_json_lines(command, timeout_seconds=timeout_seconds))
 
 
 def memory_budget_bytes() -> int:
@@ -152,6 +172,15 @@ def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figure
     return figures
 
 
+def _one(found: list[dict[str, Any]]) -> dict[str, Any]:
+    check(len(found) == 1, "a load prints one line of JSON")
+    return found[0]
+
+
 def _tallybook(*arguments: str) -> list[str]:
+    return _program("tallybook.cli", *arguments)
+
+
+def _program(module: str, *arguments: str) -> list[str]:
     # -P: not by way of the current directory, whose folders have the names of the packages.
-    return [sys.executable, "-P", "-m", "tallybook.cli", *arguments]
+    return [sys.executable, "-P", "-m", module, *arguments]

@@ -25,7 +25,7 @@ from .history import Results
 from .programs import ProgramFailed
 from .raw_device import RawDevice
 from .system import System
-from .workloads import GROUPS, PEAK, WORKLOADS, Kind, Pace, Workload
+from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, Kind, Pace, Workload
 
 SMALLEST_COMMIT_BYTES: Final = 64 * KIB
 """The gate on the journal is about commits from here up."""
@@ -38,10 +38,10 @@ class Comparison:
 
     Args:
         directory: where both systems keep their data; on a real disk.
-        only: names of workloads; empty for all.
+        only: workloads to run; empty for all.
     """
 
-    def __init__(self, directory: Path, results: Results, pace: Pace, only: Collection[str], port: int) -> None:
+    def __init__(self, directory: Path, results: Results, pace: Pace, only: Collection[Workload], port: int) -> None:
         self._directory = directory
         self._results = results
         self._pace = pace
@@ -56,13 +56,18 @@ class Comparison:
         """
         for number in range(1, rounds + 1):
             for group in GROUPS:
-                wanted = [workload for workload in group if not self._only or workload.name in self._only]
+                wanted = self._wanted(group)
                 if not wanted:
                     continue
                 if wanted[0].kind is Kind.JOURNAL:
                     self._journal(number, wanted[0])
                 else:
                     self._group(number, wanted)
+            for workload in self._wanted(FAILURES):
+                self._failure(number, workload)
+
+    def _wanted(self, group: Sequence[Workload]) -> list[Workload]:
+        return [workload for workload in group if not self._only or workload in self._only]
 
     # -- both systems in turns ----------------------------------------------------------
 
@@ -121,6 +126,13 @@ class Comparison:
                 figures["raw_mb_per_s"] = raw.bytes_per_second(size, RAW_SECONDS) / 1e6
                 figures["journal_to_raw"] = figures["journal_mb_per_s"] / figures["raw_mb_per_s"]
             self._keep(number, cluster.name, workload, figures)
+
+    def _failure(self, number: int, workload: Workload) -> None:
+        """Something dies, on a cluster of its own: what a bookie or a writer leaves behind must meet nobody else."""
+        cluster = Tallybook(self._directory / TALLYBOOK, bookies=workload.bookies)
+        self._say(number, f"starting {workload.bookies} bookies of {cluster.name}")
+        with _running(cluster):
+            self._measure(number, cluster, workload)
 
     # -- inside -------------------------------------------------------------------------
 

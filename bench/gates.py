@@ -86,6 +86,14 @@ GATES: Final = (
 )
 
 
+FAILURE_GATES: Final = (
+    Gate("change-qa2", "gap_ms", 500, at_least=False, ratio=False, what="longest gap between confirmations, ms"),
+    Gate("change-qa3", "change_ms", 500, at_least=False, ratio=False, what="ensemble change after the detection, ms"),
+    Gate("recovery", "beyond_tail_ms", 2000, at_least=False, ratio=False, what="recovery without reading the tail, ms"),
+)
+"""On what happens to Tallybook alone when something dies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One round of a gate. ``peer`` is 0 for a gate on Tallybook alone."""

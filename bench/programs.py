@@ -67,6 +67,11 @@ def parse_json_lines(text: str) -> list[dict[str, Any]]:
     return found
 
 
+def print_json_line(value: Mapping[str, Any]) -> None:
+    """What a program says to who started it: one line, at once."""
+    print(json.dumps(value), flush=True)
+
+
 class Server:
     """A program that runs until it is told to stop, and says in one line of JSON that it is ready."""
 
@@ -100,8 +105,13 @@ class Server:
             time.sleep(_POLL_SECONDS)
         return parse_json_lines(text)[0]
 
+    def kill(self) -> None:
+        """End it at once, without a chance to clean up."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
-        """Ask it to stop; after a while, do not ask any more."""
+        """Ask it to stop; after a while, do not ask any more. Nothing happens if it has ended."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .gates import GATES, PEER, TALLYBOOK, Figures, Measurement, Verdict, judge
+from .gates import FAILURE_GATES, GATES, PEER, TALLYBOOK, Figures, Measurement, Verdict, judge
 from .latency import median
-from .workloads import GROUPS, Workload
+from .workloads import FAILURES, GROUPS, Workload
 
 PLOT_NAME: Final = "benchmarks.png"
 
@@ -31,6 +31,14 @@ COLUMNS: Final = {
     "raw_mb_per_s": "raw MB/s",
     "written_per_byte": "written per byte",
     "peak_memory_mib": "peak MiB",
+    "gap_ms": "longest gap ms",
+    "detection_ms": "detection ms",
+    "change_ms": "change ms",
+    "ledger_entries": "entries",
+    "tail_entries": "of them in the tail",
+    "recovery_ms": "recovery ms",
+    "tail_read_ms": "reading the tail ms",
+    "beyond_tail_ms": "the rest ms",
 }
 """The figures that tables show, in order, by the names that people read."""
 
@@ -66,12 +74,23 @@ _HOW: Final = """\
   of its caches.
 """
 
+_FAILURES: Final = """\
+## When something dies
+
+Tallybook alone. *A bookie is killed*: four bookies, one ledger with E = Qw = 3 and 1 KiB entries at a steady rate, and
+`kill -9` to one of its three bookies. Detection runs from there until the writer looks for another bookie: patience
+that settings decide (`away_timeout_ms`, a quarter of it where nothing can be confirmed without the bookie). The change
+runs from there to the first confirmation under the new ensemble. *A writer is killed*: in the middle of its appends;
+recovery fences the ledger, reads what is not known to be confirmed (the tail), writes it again, and closes the ledger.
+"""
+
 _REPEAT: Final = """\
 ## Repeat it
 
     make bench                                      # three rounds, about three quarters of an hour; writes this page
     make bench BENCH_ARGS=--quick                   # a smoke run of some minutes: nothing to conclude from
     make bench BENCH_ARGS='--only adds-1KiB,alone'  # some workloads
+    make bench BENCH_ARGS='--only change,recovery'  # what happens when a bookie or a writer is killed; needs no peer
     make bench BENCH_ARGS='--dir /mnt/disk/bench'   # where both systems keep their data; 40 GB are needed
 
 It needs a JDK 17 and Maven for the peer, which is fetched on the first run. An interrupted run ends its processes and
@@ -92,7 +111,7 @@ def render(facts: dict[str, str], measurements: Sequence[Measurement], *, plot: 
     if plot:
         parts.append(f"![Entries a second and latency of both systems]({PLOT_NAME})\n")
     tables = [_workload(workload, measurements) for group in GROUPS for workload in group]
-    parts += ["## Round by round\n", *filter(None, tables), _HOW, _REPEAT]
+    parts += ["## Round by round\n", *filter(None, tables), *_failures(measurements), _HOW, _REPEAT]
     return "\n".join(parts)
 
 
@@ -101,6 +120,11 @@ def _machine(facts: dict[str, str]) -> str:
 
 
 def _gates(verdicts: Sequence[Verdict]) -> str:
+    how = "A figure with x is Tallybook's divided by BookKeeper's in the same round."
+    return f"## Gates\n\n{how}\n\n{_verdicts(verdicts)}"
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> str:
     rows = [
         (
             verdict.gate.title,
@@ -111,8 +135,16 @@ def _gates(verdicts: Sequence[Verdict]) -> str:
         )
         for verdict in verdicts
     ]
-    table = _table(("gate", "wanted", "median", "met", "rounds"), rows)
-    return f"## Gates\n\nA figure with x is Tallybook's divided by BookKeeper's in the same round.\n\n{table}"
+    return _table(("gate", "wanted", "median", "met", "rounds"), rows)
+
+
+def _failures(measurements: Sequence[Measurement]) -> list[str]:
+    """Tallybook's own figures of what happens when something dies; nothing if there are none."""
+    tables = [table for workload in FAILURES if (table := _workload(workload, measurements))]
+    if not tables:
+        return []
+    verdicts = [verdict for gate in FAILURE_GATES if (verdict := judge(gate, measurements)).pairs]
+    return [_FAILURES, _verdicts(verdicts), *tables]
 
 
 def _unit(verdict: Verdict) -> str:

@@ -6,9 +6,12 @@ neither disk space nor what an earlier load left behind grows over a long compar
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from tallybook.core.errors import InvalidArgument
 
 
 class Kind(Enum):
@@ -20,6 +23,10 @@ class Kind(Enum):
     """Adds on Tallybook alone, for what its bookies write to the disk."""
     JOURNAL = "journal"
     """Adds on a single Tallybook bookie, for how fast its journal is beside them."""
+    CHANGE = "change"
+    """A steady writer on Tallybook, one of whose bookies is killed."""
+    RECOVERY = "recovery"
+    """An open ledger of Tallybook whose writer is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,9 @@ class Workload:
     Args:
         title: for tables.
         half_of: run as an open loop at half of the rate that the peer reached in this workload, in the same round.
+        entries: of the ledger, for workloads that read one.
+        bookies: how many Tallybook runs.
+        ack_quorum: copies that must be durable; more than half where it is 0.
     """
 
     name: str
@@ -39,6 +49,8 @@ class Workload:
     window: int = 0
     half_of: str = ""
     entries: int = 0
+    bookies: int = 3
+    ack_quorum: int = 0
 
     @property
     def compared(self) -> bool:
@@ -65,7 +77,7 @@ class Pace:
     read_share: float = 1.0
 
     def entries(self, workload: Workload) -> int:
-        """How many entries a workload of reads has."""
+        """How many entries a workload that reads has."""
         return round(workload.entries * self.read_share)
 
 
@@ -93,4 +105,29 @@ GROUPS: Final[tuple[tuple[Workload, ...], ...]] = (
     (Workload("journal", "16 KiB entries, 500 unconfirmed, one bookie", Kind.JOURNAL, 16384, window=500),),
 )
 
-WORKLOADS: Final = {workload.name: workload for group in GROUPS for workload in group}
+FAILURES: Final = (
+    Workload("change-qa2", "a bookie is killed, Qa = 2 of 3", Kind.CHANGE, 1024, 1, bookies=4, ack_quorum=2),
+    Workload("change-qa3", "a bookie is killed, Qa = 3 of 3", Kind.CHANGE, 1024, 1, bookies=4, ack_quorum=3),
+    Workload(
+        "recovery", "an open ledger of 100 B entries whose writer is killed", Kind.RECOVERY, 100, 1, entries=10**6
+    ),
+)
+"""What happens to Tallybook alone, each on a cluster of its own."""
+
+WORKLOADS: Final = {workload.name: workload for group in (*GROUPS, FAILURES) for workload in group}
+
+
+def chosen(names: Collection[str]) -> list[Workload]:
+    """The workloads of these names. A name that is none stands for all whose names begin with it and a hyphen.
+
+    Raises:
+        InvalidArgument: a name stands for nothing.
+    """
+    found: list[Workload] = []
+    for name in names:
+        begun = [workload for each, workload in WORKLOADS.items() if each.startswith(f"{name}-")]
+        wanted = [WORKLOADS[name]] if name in WORKLOADS else begun
+        if not wanted:
+            raise InvalidArgument(f"no such workload: {name}")
+        found += wanted
+    return found

@@ -1,0 +1,223 @@
+"""A writer at a steady rate, one of whose bookies is killed: how long its callers hear nothing.
+
+    python -m tallybook.bench.change_load --metadata URI --ack-quorum 2 --pid BOOKIE=PID --pid ...
+
+The load is an open loop: entries are appended when they are due, whatever the cluster does. Three moments are noted::
+
+    killed ----detection----> the writer looks for another bookie ----change----> the first confirmation under
+                                                                                  the new ensemble
+
+Detection is patience that settings decide; the change is work. Where the bookies that are left form every ack
+quorum, entries are confirmed all through the detection, and the longest gap shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, Final
+
+import typer
+
+from tallybook.client.client import Client
+from tallybook.client.ports import ClientWorld
+from tallybook.client.world import open_world
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.client.writer.pending import AppendGroup
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import InvalidArgument, NotEnoughBookies, TallybookError, check
+from tallybook.metadata.store import BookieInfo, Membership, MembershipWatch, Registration
+from tallybook.runtime.rng import SeededRng
+
+from .gates import Figures
+from .pacing import Pacer
+from .programs import print_json_line
+
+KILLED_POSITION: Final = 1
+"""Whose bookie is killed: one of three, all alike."""
+
+_TURN_NS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """What to append, and for how long around the death of a bookie.
+
+    Args:
+        rate: entries a second.
+        before_seconds: steady load before it.
+        after_seconds: load after the ensemble has changed.
+        patience_seconds: how long the change may take before this is given up.
+    """
+
+    ack_quorum: int
+    entry_bytes: int = 1024
+    rate: float = 2000.0
+    before_seconds: float = 3.0
+    after_seconds: float = 2.0
+    patience_seconds: float = 30.0
+
+    def check(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            InvalidArgument: a number lies outside its domain.
+        """
+        if not 1 <= self.ack_quorum <= 3:
+            raise InvalidArgument(f"an ack quorum of {self.ack_quorum} of 3")
+        if min(self.rate, self.before_seconds, self.after_seconds, self.patience_seconds) <= 0:
+            raise InvalidArgument("rate and times must be positive")
+
+
+def figures_of(confirmed_ns: Sequence[int], killed_ns: int, wanted_ns: int, changed_ns: int) -> Figures:
+    """What the moments say, in milliseconds.
+
+    Args:
+        confirmed_ns: when batches were confirmed, ascending, from before the death to after the change.
+        changed_ns: the first confirmation under the new ensemble.
+    """
+    before_ns = [moment for moment in confirmed_ns if moment <= killed_ns]
+    check(bool(before_ns), "entries are confirmed before the bookie is killed")
+    later = [before_ns[-1], *(moment for moment in confirmed_ns if moment > killed_ns)]
+    gap_ns = max(after - before for before, after in pairwise(later))
+    return {
+        "gap_ms": round(gap_ns / _NS_PER_MS, 3),
+        "detection_ms": round((wanted_ns - killed_ns) / _NS_PER_MS, 3),
+        "change_ms": round((changed_ns - wanted_ns) / _NS_PER_MS, 3),
+    }
+
+
+class NotedMembership:
+    """The membership as a client sees it; notes when it was asked for bookies first after ``arm``."""
+
+    def __init__(self, inner: Membership) -> None:
+        self._inner = inner
+        self._armed = False
+        self.asked_ns = 0
+
+    def arm(self) -> None:
+        """From now on."""
+        self._armed = True
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Live bookies by id."""
+        if self._armed and not self.asked_ns:
+            self.asked_ns = time.monotonic_ns()
+        return await self._inner.bookies()
+
+    async def register(self, info: BookieInfo) -> Registration:
+        """As the port has it."""
+        return await self._inner.register(info)
+
+    def watch(self) -> MembershipWatch:
+        """As the port has it."""
+        return self._inner.watch()
+
+
+async def measure_change(
+    world: ClientWorld, plan: ChangePlan, kill: Callable[[str], None], settings: ClientSettings | None = None
+) -> Figures:
+    """Write a ledger, kill one of its bookies meanwhile, remove the ledger, and say what was measured.
+
+    Args:
+        kill: ends the bookie of this id at once.
+
+    Raises:
+        InvalidArgument: the plan cannot be run.
+        TallybookError: the ledger could not be made, written or closed, or its ensemble did not change.
+    """
+    plan.check()
+    membership = NotedMembership(world.membership)
+    async with Client(replace(world, membership=membership), settings) as client:
+        ledger = await client.create_ledger(ack_quorum=plan.ack_quorum)
+        load = _SteadyLoad(ledger, plan)
+        await load.run(lambda elapsed_s: elapsed_s >= plan.before_seconds)
+        membership.arm()
+        killed_ns = time.monotonic_ns()
+        kill(ledger.metadata.last_fragment.bookies[KILLED_POSITION])
+        await load.run(lambda elapsed_s: bool(load.changed_ns) or elapsed_s >= plan.patience_seconds)
+        if not load.changed_ns:
+            raise NotEnoughBookies(f"nobody took the place of the bookie within {plan.patience_seconds} s")
+        await load.run(lambda elapsed_s: elapsed_s >= plan.after_seconds)
+        await ledger.close()
+        await client.delete_ledger(ledger.id)
+    return {
+        "errors": load.errors,
+        "rate": plan.rate,
+        **figures_of(load.confirmed_ns, killed_ns, membership.asked_ns, load.changed_ns),
+    }
+
+
+class _SteadyLoad:
+    """Appends at a fixed rate, in turns of a millisecond, and notes each confirmation."""
+
+    def __init__(self, ledger: LedgerWriter, plan: ChangePlan) -> None:
+        self._ledger = ledger
+        self._rate = plan.rate
+        self._payload = SeededRng(1).token(plan.entry_bytes)
+        self._fragments = len(ledger.metadata.fragments)
+        self._first = ledger.metadata.last_fragment.bookies
+        self._group: AppendGroup | None = None
+        self.confirmed_ns = array("q")
+        self.changed_ns = 0
+        self.errors = 0
+
+    async def run(self, over: Callable[[float], bool]) -> None:
+        """Append until ``over`` says so of the seconds since the start of this call."""
+        start = time.monotonic_ns()
+        sent = 0
+        with Pacer() as pacer:
+            while not over((now := time.monotonic_ns() - start) / _NS_PER_S):
+                due = int(now / _NS_PER_S * self._rate) - sent
+                for _ in range(due):
+                    self._append()
+                sent += due
+                await pacer.until(start + now + _TURN_NS)
+
+    def _append(self) -> None:
+        try:
+            group = self._ledger.append_nowait(self._payload).group
+        except TallybookError:
+            self.errors += 1
+            return
+        if group is not self._group:
+            self._group = group
+            group.on_complete(self._settled)
+
+    def _settled(self, group: AppendGroup) -> None:
+        if group.error is not None:
+            self.errors += group.entry_count
+            return
+        moment = time.monotonic_ns()
+        self.confirmed_ns.append(moment)
+        if not self.changed_ns and self._ledger.metadata.last_fragment.bookies != self._first:
+            self.changed_ns = moment
+
+
+def main(
+    metadata: Annotated[str, typer.Option(help="URI of the metadata store.")],
+    pid: Annotated[list[str], typer.Option(metavar="BOOKIE=PID", help="The process of a bookie; one for each.")],
+    ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append counts.")] = 2,
+    before_seconds: Annotated[float, typer.Option(help="Load before the bookie is killed.")] = 3.0,
+) -> None:
+    """Kill a bookie under a steady writer; print the figures in one line of JSON."""
+    pids = dict(each.rsplit("=", 1) for each in pid)
+    plan = ChangePlan(ack_quorum, before_seconds=before_seconds)
+
+    async def work() -> dict[str, Any]:
+        world = await open_world(metadata, ClientSettings())
+        return await measure_change(world, plan, lambda bookie_id: os.kill(int(pids[bookie_id]), signal.SIGKILL))
+
+    print_json_line(asyncio.run(work()))
+
+
+if __name__ == "__main__":
+    typer.run(main)
