@@ -1,0 +1,104 @@
+"""The audit of a chaos run, on bookies that are made to lose what they promised."""
+
+from __future__ import annotations
+
+from tallybook.client.client import Client
+from tallybook.client.ports import ClientWorld
+from tallybook.sim.chaos.audit import Auditor, close_all, count_copies, keep_promises, read_all
+from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads
+from tallybook.sim.chaos.records import Promises
+from tallybook.sim.chaos.watched import WatchedConnections
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.history import History, check
+from tallybook.sim.scenario import SMALL, scenario
+
+ENTRIES = 40
+
+
+class Audit:
+    """An audit of one ledger that was written and fenced through watched connections."""
+
+    def __init__(self, cluster: MemoryCluster, client: Client) -> None:
+        inside = client._world
+        self.promises, self.history, self.payloads = Promises(), History(), Payloads()
+        self.found: set[str] = set()
+        watched = WatchedConnections(inside.connections, self.promises.note)
+        self.world = ClientWorld(inside.store, inside.membership, watched, inside.clock, inside.rng)
+        self.auditor = Auditor("auditor", Client(self.world, SMALL), self.world)
+        self.cluster = cluster
+
+    async def write(self, *, ack_quorum: int = 2) -> tuple[str, ...]:
+        """One ledger, left open; the bookies that hold it."""
+        writer = await self.auditor.client.create_ledger(ack_quorum=ack_quorum)
+        for number in range(ENTRIES):
+            append = self.history.append("writer", writer.id, self.payloads.of(writer.id, number, LEAST_BYTES))
+            append.ok(entry_id=await writer.append(append.payload))
+        await self.cluster.world.clock.sleep(1)
+        writer.abandon()
+        return writer.metadata.last_fragment.bookies
+
+    async def close(self) -> list[int]:
+        return await close_all(self.auditor, self.history, self.world.clock, 10, self.wrong)
+
+    async def look(self, known: list[int]) -> set[str]:
+        """The invariants that do not hold."""
+        await read_all(self.auditor, known, self.history, self.payloads, self.wrong)
+        await count_copies(self.auditor, known, self.wrong)
+        await keep_promises(self.auditor, self.promises, self.wrong)
+        return self.found | {violation.invariant for violation in check(self.history)}
+
+    def wrong(self, invariant: str, _ledger_id: int, _detail: str) -> None:
+        self.found.add(invariant)
+
+
+@scenario()
+async def test_a_ledger_that_nothing_happened_to_passes_and_its_promises_are_known(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    audit = Audit(cluster, client)
+    members = await audit.write()
+    known = await audit.close()
+    assert await audit.look(known) == set()
+    for bookie_id in members:
+        acked = audit.promises.acked[known[0], bookie_id]
+        assert {entry for first, last in acked.items() for entry in range(first, last + 1)} == set(range(ENTRIES))
+    assert len({bookie_id for _, bookie_id in audit.promises.fenced}) >= 2
+
+
+@scenario()
+async def test_one_copy_that_is_lost_is_a_broken_promise_though_no_reader_misses_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    audit = Audit(cluster, client)
+    members = await audit.write()
+    known = await audit.close()
+    cluster.bookies[members[0]].drop(known[0], 0)
+    assert await audit.look(known) == {"I12"}
+
+
+@scenario()
+async def test_fewer_copies_than_an_ack_quorum_are_found(cluster: MemoryCluster, client: Client) -> None:
+    audit = Audit(cluster, client)
+    members = await audit.write(ack_quorum=3)
+    known = await audit.close()
+    cluster.bookies[members[0]].replace()
+    assert {"I10", "I12"} <= await audit.look(known)
+
+
+@scenario()
+async def test_a_fence_that_is_forgotten_is_found(cluster: MemoryCluster, client: Client) -> None:
+    audit = Audit(cluster, client)
+    members = await audit.write()
+    [ledger_id, *_] = [ledger_id for ledger_id, _ in audit.promises.acked]
+    audit.promises.note("fenced", members[0], ledger_id, 0, 0)
+    await keep_promises(audit.auditor, audit.promises, audit.wrong)
+    assert audit.found == {"I13"}
+
+
+@scenario()
+async def test_a_ledger_that_cannot_be_closed_is_found(cluster: MemoryCluster, client: Client) -> None:
+    audit = Audit(cluster, client)
+    for bookie_id in (await audit.write())[1:]:
+        cluster.bookies[bookie_id].kill()
+    await audit.close()
+    assert audit.found == {"L1"}
