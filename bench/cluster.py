@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +27,17 @@ BUSY_METRIC: Final = "tallybook_journal_device_seconds_total"
 
 
 class Tallybook:
-    """A cluster of ``tallybook up``, loaded by ``tallybook bench``."""
+    """A cluster of ``tallybook up``, loaded by ``tallybook bench``.
+
+    Args:
+        environment: of all its processes; this one's if there is none.
+    """
 
     name = TALLYBOOK
 
-    def __init__(self, directory: Path, bookies: int = 3) -> None:
+    def __init__(self, directory: Path, bookies: int = 3, environment: Mapping[str, str] | None = None) -> None:
         self.directory = directory
+        self._environment = environment
         self._bookies = bookies
         self._server: Server | None = None
         self._metadata = ""
@@ -43,7 +49,7 @@ class Tallybook:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         arguments = ["up", "--data", str(self.directory / "data"), "--bookies", str(self._bookies), "--json"]
-        self._server = Server(_tallybook(*arguments), self.directory / "up.json")
+        self._server = Server(_tallybook(*arguments), self.directory / "up.json", self._environment)
         ready = self._server.ready(START_SECONDS)
         self._metadata = ready["ready"]
         self._pids = {bookie["bookie_id"]: bookie["pid"] for bookie in ready["bookies"]}
@@ -132,24 +138,29 @@ class Tallybook:
         pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]
         options = ["--ack-quorum", str(workload.ack_quorum), "--before-seconds", str(pace.warm_up_seconds), *pids]
         command = _program("tallybook.bench.change_load", "--metadata", self._metadata, *options)
-        return _one(run_json_lines(command, timeout_seconds=pace.warm_up_seconds + SLACK_SECONDS))
+        return self._one(command, pace.warm_up_seconds + SLACK_SECONDS)
 
     def _recovery(self, workload: Workload, pace: Pace) -> Figures:
         entries = ["--entries", str(pace.entries(workload)), "--entry-bytes", str(workload.entry_bytes)]
         program = "tallybook.bench.recovery_load"
         command = _program(program, "write", "--metadata", self._metadata, *entries)
-        writer = Server(command, self.directory / "writer.json")
+        writer = Server(command, self.directory / "writer.json", self._environment)
         try:
             ledger = writer.ready(SLACK_SECONDS)["ledger"]
         finally:
             writer.kill()
         command = _program(program, "recover", str(ledger), "--metadata", self._metadata)
-        return _one(run_json_lines(command, timeout_seconds=SLACK_SECONDS))
+        return self._one(command, SLACK_SECONDS)
 
     def _bench(self, verb: str, options: dict[str, float], timeout_seconds: float) -> dict[str, Any]:
         arguments = [text for name, value in options.items() for text in (name, str(value))]
         command = _tallybook("bench", verb, "--metadata", self._metadata, *arguments, "--json")
-        return _one(run_json_lines(command, timeout_seconds=timeout_seconds))
+        return self._one(command, timeout_seconds)
+
+    def _one(self, command: list[str], timeout_seconds: float) -> dict[str, Any]:
+        found = run_json_lines(command, timeout_seconds=timeout_seconds, environment=self._environment)
+        check(len(found) == 1, "a load prints one line of JSON")
+        return found[0]
 
 
 def memory_budget_bytes() -> int:
@@ -170,11 +181,6 @@ def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figure
     if busy_seconds:
         figures["journal_mb_per_s"] = written / busy_seconds / 1e6
     return figures
-
-
-def _one(found: list[dict[str, Any]]) -> dict[str, Any]:
-    check(len(found) == 1, "a load prints one line of JSON")
-    return found[0]
 
 
 def _tallybook(*arguments: str) -> list[str]:

@@ -78,7 +78,7 @@ class Comparison:
         with ExitStack() as stack:
             for system in systems:
                 self._say(number, f"starting {system.name}")
-                stack.enter_context(_running(system))
+                stack.enter_context(running(system))
             for system in systems:
                 system.measure(PEAK, replace(self._pace, seconds=self._pace.warm_up_seconds), 0.0)
             for workload in group:
@@ -115,7 +115,7 @@ class Comparison:
         """One bookie under adds, and the bare device before and after, with writes as large as its commits were."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=1)
         self._say(number, f"starting one bookie of {cluster.name}")
-        with _running(cluster), RawDevice(cluster.directory / "raw") as raw:
+        with running(cluster), RawDevice(cluster.directory / "raw") as raw:
             os.sync()
             time.sleep(self._pace.settle_seconds)
             figures = cluster.measure(workload, self._pace, 0.0)
@@ -131,7 +131,7 @@ class Comparison:
         """Something dies, on a cluster of its own: what a bookie or a writer leaves behind must meet nobody else."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=workload.bookies)
         self._say(number, f"starting {workload.bookies} bookies of {cluster.name}")
-        with _running(cluster):
+        with running(cluster):
             self._measure(number, cluster, workload)
 
     # -- inside -------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Comparison:
 
 
 @contextmanager
-def _running(system: System) -> Iterator[None]:
+def running(system: System) -> Iterator[None]:
     """Start it, and stop it whatever happens meanwhile, a failed start included."""
     try:
         system.start()

@@ -75,7 +75,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 class Server:
     """A program that runs until it is told to stop, and says in one line of JSON that it is ready."""
 
-    def __init__(self, command: Sequence[str], output: Path) -> None:
+    def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._output = output
         with open(output, "wb") as out, open(output.with_suffix(".log"), "ab") as log:
             # A session of its own: Ctrl-C in a terminal reaches the benchmark alone, which then stops its servers.
@@ -84,6 +84,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
+                env=environment,
                 start_new_session=True,
                 preexec_fn=_die_with_starter,  # noqa: PLW1509 (this process has no threads)
             )

@@ -1,0 +1,163 @@
+"""Is the write path slower than it was? The working tree against another revision, in interleaved pairs.
+
+    .venv/bin/python scripts/compare-revisions REV [--pairs 10]
+
+The revision is unpacked beside the data, and runs with this interpreter and its packages; each side
+has its own code on its path, bookies and load alike. In a pair both clusters are started empty,
+and take turns, workload by workload; who begins changes from pair to pair.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tallybook.core.errors import TallybookError
+
+from .cluster import Tallybook
+from .comparison import running
+from .paired import Loss, loss
+from .programs import ProgramFailed
+from .workloads import WORKLOADS, Pace, Workload
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+COMPARED: Final = tuple(WORKLOADS[name] for name in ("adds-1KiB", "adds-100B"))
+MOST_PAIRS: Final = 100
+FOLDER: Final = "compare-revisions"
+_RATE: Final = "entries_per_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One side: a checkout and where its cluster keeps its data."""
+
+    name: str
+    root: Path
+    directory: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Of every process of this side."""
+        return {**os.environ, "PYTHONPATH": str(self.root / ".ns")}
+
+    def check(self) -> None:
+        """Make sure that it is this side's code that runs.
+
+        Raises:
+            ProgramFailed: it cannot be loaded, or other code is.
+        """
+        command = [sys.executable, "-P", "-c", "import tallybook.client.client as c; print(c.__file__)"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment)
+        found = Path(done.stdout.strip()).resolve()
+        if done.returncode or not found.is_relative_to(self.root.resolve()):
+            raise ProgramFailed(f"{self.name} does not run from {self.root}: {found} {done.stderr.strip()[-500:]}")
+
+
+def unpack(repository: Path, revision: str, target: Path) -> str:
+    """Put a revision's files into ``target``, in place of what is there; return its short name.
+
+    Raises:
+        ProgramFailed: git knows no such revision, or cannot give it.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    name = _git(repository, "rev-parse", "--short", f"{revision}^{{commit}}").strip()
+    archive = target.with_suffix(".tar")
+    try:
+        _git(repository, "archive", "--output", str(archive), name)
+        with tarfile.open(archive) as files:
+            files.extractall(target, filter="tar")
+    finally:
+        archive.unlink(missing_ok=True)
+    return name
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProgramFailed(f"git {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def measure_pair(trees: Sequence[Tree], pace: Pace) -> dict[str, dict[str, float]]:
+    """The rates of both sides in every workload, in the order in which the sides are given.
+
+    Raises:
+        ProgramFailed: a cluster or a load failed, or a load had errors.
+    """
+    rates: dict[str, dict[str, float]] = {tree.name: {} for tree in trees}
+    with ExitStack() as stack:
+        clusters = {tree.name: Tallybook(tree.directory, environment=tree.environment) for tree in trees}
+        for cluster in clusters.values():
+            stack.enter_context(running(cluster))
+        for workload in COMPARED:
+            for tree in trees:
+                rates[tree.name][workload.name] = _rate(clusters[tree.name], workload, pace)
+    return rates
+
+
+def _rate(cluster: Tallybook, workload: Workload, pace: Pace) -> float:
+    os.sync()
+    time.sleep(pace.settle_seconds)
+    figures = cluster.measure(workload, pace, 0.0)
+    if figures["errors"]:
+        raise ProgramFailed(f"{figures['errors']} errors in {workload.title}")
+    return figures[_RATE]
+
+
+def summary(workload: Workload, found: Loss) -> str:
+    """One workload, in lines."""
+    bound = "unknown: more pairs are needed"
+    if found.bound is not None:
+        bound = f"at most {found.bound:.1%}, with 95 % confidence"
+    ratios = ", ".join(f"{ratio:.3f}" for ratio in found.ratios)
+    return (
+        f"{workload.title}\n  now / before  {ratios}\n  median        {found.median_ratio:.3f}\n  loss          {bound}"
+    )
+
+
+def main(
+    revision: Annotated[str, typer.Argument(metavar="REV", help="What to compare the working tree with.")],
+    pairs: Annotated[int, typer.Option(min=1, max=MOST_PAIRS, help="How often both are measured.")] = 10,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Measured time of each load.")] = 8.0,
+    warm_up_seconds: Annotated[float, typer.Option(min=0.0, help="Load before it, not counted.")] = 3.0,
+    settle_seconds: Annotated[float, typer.Option(min=0.0, help="Pause before each load.")] = 3.0,
+    directory: Annotated[
+        Path, typer.Option("--dir", help=f"Where to make the folder {FOLDER}, which is removed: on a real disk.")
+    ] = ROOT / "out",
+) -> None:
+    """Compare the rate of appends with another revision: ratios, their median, and how large a loss may be."""
+    pace = Pace(seconds=seconds, warm_up_seconds=warm_up_seconds, settle_seconds=settle_seconds)
+    directory = directory.resolve() / FOLDER
+    code = directory / "code"
+    try:
+        before = Tree(unpack(ROOT, revision, code), code, directory / "before")
+        now = Tree("working tree", ROOT, directory / "now")
+        for tree in (before, now):
+            tree.check()
+        rates: dict[str, list[dict[str, float]]] = {before.name: [], now.name: []}
+        for number in range(pairs):
+            order = (before, now) if number % 2 == 0 else (now, before)
+            for name, figures in measure_pair(order, pace).items():
+                rates[name].append(figures)
+                shown = ", ".join(f"{workload} {rate:,.0f}/s" for workload, rate in figures.items())
+                print(f"pair {number + 1}: {name}: {shown}", flush=True)
+        for workload in COMPARED:
+            ours, theirs = ([figures[workload.name] for figures in rates[tree.name]] for tree in (now, before))
+            print(summary(workload, loss(ours, theirs)))
+    except (ProgramFailed, TallybookError) as failure:
+        print(failure, file=sys.stderr)
+        raise typer.Exit(2) from failure
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
