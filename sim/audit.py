@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallybook.core.errors import TallybookError
+from tallybook.core.errors import NoSuchLedger, TallybookError
 
 from .god import KnownLedger
 from .history import Reading, check
@@ -30,6 +30,9 @@ async def _read_as_client(universe: Universe) -> None:
         for made in workload.ledgers:
             try:
                 await _read_entry(universe, client, made, await workload.read(client, made))
+            except NoSuchLedger:
+                there = made.ledger_id in universe.god.ledgers
+                universe.god.expect(not there, "I1", f"ledger {made.ledger_id} is not found")
             except TallybookError as error:
                 universe.god.violated("I1", f"ledger {made.ledger_id} cannot be read: {error!r}")
 
@@ -48,7 +51,7 @@ async def _read_entry(universe: Universe, client: ClientProcess, made: MadeLedge
 async def _read_copies(universe: Universe) -> None:
     """Every entry of a closed ledger has an ack quorum of good copies (I10)."""
     god = universe.god
-    for ledger_id, known in god.ledgers.items():
+    for ledger_id, known in list(god.ledgers.items()):
         metadata, entry_id = known.metadata, 0
         await _look_at_fences(universe, ledger_id, known)
         while entry_id <= metadata.last_entry_id:

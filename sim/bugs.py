@@ -14,21 +14,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
+from tallybook.bookie.adds import AddPath
 from tallybook.bookie.commits import Commits
+from tallybook.bookie.enrolment import Enrolment
 from tallybook.bookie.fences import Fences
 from tallybook.bookie.ledger_state import Ledger
 from tallybook.bookie.reads import Reads
 from tallybook.bookie.storage.checkpoint import Checkpointer
 from tallybook.bookie.storage.stored import StoredBatches
+from tallybook.client import client
+from tallybook.client.reader import handle as reader
+from tallybook.client.recovery import driver as recovery_driver
+from tallybook.client.recovery import machine as recovery_machine
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer import handle
 from tallybook.client.writer.actions import ChangeEnsemble
+from tallybook.client.writer.driver import WriterDriver
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.replacing import Replacing
+from tallybook.core.batch import decode_header
 from tallybook.core.errors import (
     OK_CODE,
+    Conflict,
     DiskFailed,
     EntryAbsent,
     EntryCorrupt,
@@ -154,13 +164,6 @@ def _recover_from_0(right: Any) -> Any:
     return read
 
 
-def _recover_from_first_answer(right: Any) -> Any:
-    def covered(self: Any, positions: Any) -> bool:
-        return bool(positions)
-
-    return covered
-
-
 def _lac_of_unacked(right: Any) -> Any:
     def encode_batch(ledger_id: int, first: int, payloads: Any, **facts: Any) -> bytes:
         facts["lac"] = first - 1
@@ -259,6 +262,87 @@ def _unknown_taken_for_not_done(right: Any) -> Any:
     return update
 
 
+def _reads_of_newcomers(_right: Any) -> Any:
+    async def read(self: Any, action: Any) -> None:
+        original, self._bookies = self._bookies, self._machine._fragments[-1].bookies  # noqa: SLF001 - that is the bug
+        try:
+            await _READ(self, action)
+        finally:
+            self._bookies = original
+
+    return read
+
+
+_READ: Final = recovery_driver._Run._read  # noqa: SLF001 - the right one
+
+
+def _fragment_starts_late(right: Any) -> Any:
+    def begin_change(self: Any, replacements: Any, now: float) -> Any:
+        lac = self.lac
+        if self._unconfirmed:
+            self.lac = next(reversed(self._unconfirmed.values())).last
+        try:
+            return right(self, replacements, now)
+        finally:
+            self.lac = lac
+
+    return begin_change
+
+
+def _loss_unnoticed(_right: Any) -> Any:
+    async def until_lost_or_changed(self: Any, registration: Any) -> None:
+        await asyncio.Event().wait()
+
+    return until_lost_or_changed
+
+
+def _any_bytes_held(right: Any) -> Any:
+    def decide(self: Any, *arguments: Any) -> bool:
+        try:
+            found: bool = right(self, *arguments)
+        except Conflict:
+            return True
+        return found
+
+    return decide
+
+
+def _unverified(_right: Any) -> Any:
+    def verify_batch(batch: Any, digest_key: Any = None) -> Any:
+        return decode_header(batch)
+
+    return verify_batch
+
+
+def _any_life(right: Any) -> Any:
+    def connected(self: Any, link: Any, connection: Any) -> None:
+        link.incarnation = None
+        right(self, link, connection)
+
+    return connected
+
+
+def _forced_at_once(_right: Any) -> Any:
+    async def force(self: Any, ledger_id: int, key: bytes) -> None:
+        """Whoever calls believes that it was done."""
+
+    return force
+
+
+def _adopted_again(right: Any) -> Any:
+    def adopt(metadata: LedgerMetadata, *, writer_token: str) -> Any:
+        return right(replace(metadata, writer_token=None), writer_token=writer_token)
+
+    return adopt
+
+
+def _any_key(_right: Any) -> Any:
+    def fits(self: Any, key: bytes) -> bool:
+        return True
+
+    return fits
+
+
 BUGS: Final[dict[str, list[Change]]] = {
     "ack before fsync": [(Commits, "append", _ack_before_fsync)],
     "fence kept in memory only": [(Fences, "fence_durably", _fence_in_memory)],
@@ -268,7 +352,6 @@ BUGS: Final[dict[str, list[Change]]] = {
     "directory fsync skipped": [(SimDisk, "sync_directory", _nothing_synced)],
     "failed fsync retried": [(SimFile, "sync", _failed_sync_retried)],
     "no fence on recovery reads": [(Reads, "recovery_read", _read_without_fence)],
-    "fence coverage of one": [(Quorum, "covered", _recover_from_first_answer)],
     "ABSENT for corrupt": [(StoredBatches, "read_run", _absent_for_corrupt)],
     "ABSENT in limbo": [(Reads, "_nothing", _absent_in_limbo)],
     "recover from 0": [(RecoveryMachine, "_read", _recover_from_0)],
@@ -283,6 +366,16 @@ BUGS: Final[dict[str, list[Change]]] = {
     "recovery writes nothing back": [(RecoveryMachine, "_write", _nothing_written_back)],
     "close without compare-and-set": [(SimStore, "update_ledger", _no_compare)],
     "unknown outcome taken for not done": [(LedgerUpdater, "update", _unknown_taken_for_not_done)],
+    "reads planned on the local replacement": [(recovery_driver._Run, "_read", _reads_of_newcomers)],  # noqa: SLF001
+    "new fragment starts after the unconfirmed": [(WriterMachine, "begin_change", _fragment_starts_late)],
+    "lost registration not noticed": [(Enrolment, "_until_lost_or_changed", _loss_unnoticed)],
+    "idempotent add ignores the body": [(AddPath, "_decide", _any_bytes_held)],
+    "reader believes without a digest": [(reader, "verify_batch", _unverified)],
+    "recovery believes without a digest": [(recovery_machine, "verify_batch", _unverified)],
+    "another life taken for the same": [(WriterDriver, "_connected", _any_life)],
+    "force does not wait": [(AddPath, "force", _forced_at_once)],
+    "adopted a second time": [(client, "adopt", _adopted_again)],
+    "any key fits": [(Ledger, "fits", _any_key)],
 }
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final, TypeVar
 
 from crc32c import crc32c
@@ -19,7 +20,7 @@ from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.journal.format import Mark
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import Buffer, decode_header
-from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, StorageError
+from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, NoSuchLedger, PeerError, StorageError
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata, LedgerState
 
@@ -54,6 +55,12 @@ class KnownLedger:
     """Every entry up to here was once held by an ack quorum, so that its writer may have been told."""
     told: int = NO_ENTRY
     """The highest entry whose writer was told."""
+    lives: dict[str, str] = field(default_factory=dict)
+    """Bookie id to the uuid of the directory that took the writer's last batch there."""
+    past: set[str] = field(default_factory=set)
+    """Directories that the writer knows to be lost: others have answered in their place."""
+    owner: str = ""
+    """The client that was told that the ledger is its own to write."""
     fenced_by: dict[str, str] = field(default_factory=dict)
     """Bookie id to the uuid of the directory that answered a fence."""
 
@@ -65,6 +72,22 @@ class KnownLedger:
         first = self.firsts[at]
         batch = self.batches[first]
         return (first, batch) if entry_id < first + batch.count else None
+
+    def held(self, first: int, metadata: LedgerMetadata) -> bool:
+        """Whether an ack quorum of those that ``metadata`` names has acked the batch from ``first``.
+
+        What a bookie acked before it lost its directory counts no more once the writer has spoken to the next one.
+        """
+        ackers = self.batches[first].ackers
+        good = sum(ackers.get(member, "") not in ("", *self.past) for member in metadata.bookies_of(first))
+        return good >= metadata.quorum.ack_quorum
+
+    def taken_from_writer(self, bookie_id: str, directory_uuid: str) -> None:
+        """A bookie has acked a batch to the writer."""
+        before = self.lives.get(bookie_id, directory_uuid)
+        if before != directory_uuid:
+            self.past.add(before)
+        self.lives[bookie_id] = directory_uuid
 
 
 class God:
@@ -129,6 +152,7 @@ class God:
         pieces = f"{min(len(after.fragments), 4)} {min(len(after.missed), 4)}"
         self.situations.add(f"{states} {pieces} {self._missing()} {known.told >= 0} {known.confirmable > known.told}")
         self._check_fragments(before, after)
+        self._check_told_stays(known, before, after)
         if len(after.fragments) > len(before.fragments):
             self.mark("ledger: its ensemble changed")
         elif after.fragments != before.fragments:
@@ -148,6 +172,16 @@ class God:
         order = list(LedgerState)
         forward = order.index(after.state) >= order.index(before.state)
         self.expect(forward, "I3", f"ledger {after.ledger_id} went from {before.state} back to {after.state}")
+
+    def _check_told_stays(self, known: KnownLedger, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        """Whoever newly holds a position has what callers were told of, or the position begins after it."""
+        if after.fragments == before.fragments:
+            return
+        entry_id = next(now for now, old in zip_longest(after.fragments, before.fragments) if now != old).first_entry_id
+        while entry_id <= known.told and (batch := known.batches.get(entry_id)) is not None:
+            detail = f"entry {entry_id} of ledger {after.ledger_id} was confirmed, and is now to be where it is not"
+            self.expect(known.held(entry_id, after), "I1", detail)
+            entry_id += batch.count
 
     def _check_still_closed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         same = (before.last_entry_id, before.length) == (after.last_entry_id, after.length)
@@ -196,8 +230,8 @@ class God:
                 f"an ack quorum holds up to {known.confirmable}",
             )
 
-    def acked(self, bookie_id: str, incarnation: Incarnation, batch: Buffer) -> None:
-        """A bookie says that it holds a batch durably."""
+    def acked(self, bookie_id: str, incarnation: Incarnation, batch: Buffer, *, by_writer: bool = True) -> None:
+        """A bookie says, to a writer or to a recovery, that it holds a batch durably."""
         header = decode_header(batch)
         known = self.ledgers.get(header.ledger_id)
         if known is None:
@@ -212,6 +246,8 @@ class God:
         same = (found.count, found.crc) == (header.entry_count, crc)
         self.expect(same, "I8", f"ledger {header.ledger_id} has two batches from entry {first}, one at {bookie_id}")
         found.ackers[bookie_id] = incarnation.directory_uuid
+        if by_writer:
+            known.taken_from_writer(bookie_id, incarnation.directory_uuid)
         self._remember(self._acks, bookie_id, incarnation, (header.ledger_id, first))
         if first == known.confirmable + 1:
             self._advance(known)
@@ -229,6 +265,11 @@ class God:
         key = (bookie_id, incarnation.directory_uuid)
         where.setdefault(key, deque(maxlen=RECHECKED)).append(what)
 
+    def acked_last(self, bookie_id: str, incarnation: Incarnation) -> list[tuple[int, int]]:
+        """Ledger and first entry of what this directory acked last, without what was deleted since."""
+        acks = self._acks.get((bookie_id, incarnation.directory_uuid), ())
+        return [(ledger_id, first) for ledger_id, first in acks if ledger_id in self.ledgers]
+
     def may_hold(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
         """Whether the bookie of this id has ever acked the entry."""
         known = self.ledgers.get(ledger_id)
@@ -240,7 +281,7 @@ class God:
         uuid = bookie.incarnation.directory_uuid
         for ledger_id in list(self._fences.get((bookie_id, uuid), ())):
             await self.recheck_fence(bookie_id, bookie, ledger_id)
-        for ledger_id, first in list(self._acks.get((bookie_id, uuid), ())):
+        for ledger_id, first in self.acked_last(bookie_id, bookie.incarnation):
             if ledger_id in self.ledgers:
                 await self.recheck(bookie_id, bookie, ledger_id, first, excused)
 
@@ -248,8 +289,8 @@ class God:
         """Whether a bookie still knows that it fenced a ledger."""
         try:
             fenced = (await bookie.read_lac(ledger_id)).fenced
-        except EntryAbsent:
-            fenced = False
+        except (EntryAbsent, NoSuchLedger):
+            fenced = ledger_id not in self.ledgers
         self.expect(fenced, "I13", f"{bookie_id} has forgotten that it fenced ledger {ledger_id}")
 
     async def recheck(
@@ -263,7 +304,9 @@ class God:
         expected = self.ledgers[ledger_id].batches[first]
         try:
             batch = (await bookie.read_batches(ledger_id, first, first, 1)).batches[0]
-        except EntryAbsent:
+        except (EntryAbsent, NoSuchLedger):
+            if ledger_id not in self.ledgers:
+                return True  # deleted meanwhile
             self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
             return False
         except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:
@@ -286,10 +329,21 @@ class God:
 
     # -- clients --------------------------------------------------------------------------
 
+    def adopted(self, ledger_id: int, client: str) -> None:
+        """A client was told that a ledger is its own to write."""
+        known = self.ledgers.get(ledger_id)
+        if known is not None:
+            detail = f"ledger {ledger_id} was given to {client}, and to {known.owner} before"
+            self.expect(not known.owner, "I16", detail)
+            known.owner = client
+
     def confirmed(self, ledger_id: int, entry_id: int) -> None:
         """A writer was told that its entry is confirmed."""
-        known = self.ledgers[ledger_id]
-        if entry_id > known.confirmable:
+        known = self.ledgers.get(ledger_id)
+        if known is None:
+            return
+        found = known.batch_of(entry_id)
+        if entry_id > known.confirmable or found is None or not known.held(found[0], known.metadata):
             self.violated("I1", f"entry {entry_id} of ledger {ledger_id} was confirmed, no ack quorum holds it")
         if known.metadata.closed and entry_id > known.metadata.last_entry_id:
             end = known.metadata.last_entry_id

@@ -18,6 +18,7 @@ from tallybook.metadata.model import LedgerState
 from tallybook.runtime.deterministic import Effect, Operation, SimClock
 from tallybook.runtime.rng import Rng
 
+from .intruder import contradict
 from .node import BookieNode
 from .process import SimProcess, Surroundings
 from .swarm import Swarm, pick
@@ -46,6 +47,7 @@ class Nemesis:
         self._strikes: dict[str, Callable[[], None]] = {
             "kill": lambda: self._node().kill(self._down_seconds()),
             "power": lambda: self._node().lose_power(self._down_seconds()),
+            "absence": self._absence,
             "kill_at": lambda: self._strike_at(BookieNode.kill),
             "power_at": lambda: self._strike_at(BookieNode.lose_power),
             "freeze": lambda: self._freeze(self._node().process),
@@ -55,6 +57,7 @@ class Nemesis:
             "read_error": self._read_error,
             "disk_full": self._disk_full,
             "rot": self._rot,
+            "bad_memory": self._bad_memory,
             "wipe": self._wipe,
             "cut": lambda: self._cut_between(*self._two(), one_way=False),
             "one_way_cut": lambda: self._cut_between(*self._two(), one_way=True),
@@ -67,6 +70,7 @@ class Nemesis:
             "clock_jump": self._clock_jump,
             "kill_client": self._kill_client,
             "freeze_client": lambda: self._freeze(self._client()),
+            "contradict": self._contradict,
         }
 
     async def run(self) -> None:
@@ -90,8 +94,13 @@ class Nemesis:
         for client in self._workload.processes.values():
             client.process.thaw()
         for node in self._nodes.values():
+            untroubled = node.ready and not node.excused
             node.free_disk()
-            if self._rng.random() < 0.5 and not node.empty:
+            node.memory_fails = False
+            draw = self._rng.random()
+            if untroubled and draw < 0.3 and node.process is not None:
+                node.process.thaw()
+            elif draw < 0.6 and not node.empty:
                 node.lose_power()
             else:
                 node.kill()
@@ -134,6 +143,26 @@ class Nemesis:
             process.freeze()
             self._later(seconds, process.thaw)
 
+    def _absence(self) -> None:
+        """A bookie is away for so long that it is replaced; it comes back without what was written meanwhile."""
+        self._node().kill(MAX_DOWN_SECONDS * (0.3 + 0.4 * self._rng.random()))
+
+    def _bad_memory(self) -> None:
+        """A bookie gives out copies that are not what it holds."""
+        node = self._node()
+        node.memory_fails = True
+
+        def exchanged() -> None:
+            node.memory_fails = False
+
+        self._later(self._seconds(6.0), exchanged)
+
+    def _contradict(self) -> None:
+        """Somebody with the right key, or with another one, sends other bytes for entries that a bookie holds."""
+        node = self._node()
+        if node.bookie is not None and not node.damaged:
+            contradict(node.bookie, self._around.god, self._rng)
+
     def _kill_client(self) -> None:
         process = self._client()
         if process is not None:
@@ -173,12 +202,16 @@ class Nemesis:
 
         Such a one strikes where it must not matter: the index in memory, which stands for a database, trusts its file.
         """
+        node = self._excused()
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY, Effect.CACHE_ONLY))
         kind, part, latest = pick(self._rng, (("sync", "", 6), ("sync-directory", "", 6), ("write-durable", "", 6)))
         if effect is Effect.CACHE_ONLY:
             # Entry logs are synced once a checkpoint.
             kind, part, latest = pick(self._rng, (("sync", "/ledgers/entrylog", 2), ("write-durable", "/journal/", 6)))
-        self._excused().disk.fail(kind, part, nth=self._rng.randint(1, latest), effect=effect)
+        node.disk.fail(kind, part, nth=self._rng.randint(1, latest), effect=effect)
+        if self._rng.random() < 0.5:
+            # Who goes on as if nothing had been lost is found out by the next power loss.
+            self._later(0.5 + self._seconds(4.0), lambda: node.lose_power(self._down_seconds()))
 
     def _write_error(self) -> None:
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.PART))
@@ -224,7 +257,8 @@ class Nemesis:
         directory = f"{node.settings.data_directory}/{part}"
         paths = [f"{directory}/{name}" for name in disk.state.names(directory)]
         path = pick(self._rng, [path for path in paths if disk.state.inode(path) is not None])
-        used = _used_sectors(disk.peek(path))
+        data = disk.peek(path)
+        used = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)
         if not used:
             return
         self._around.god.damaged.add(node.name)
@@ -304,6 +338,18 @@ def _weighted(rng: Rng, names: list[str], weights: list[float]) -> str:
         if at < 0:
             return name
     return names[-1]
+
+
+def _vouched_bytes(data: bytes) -> int:
+    """How much of the index in memory a later record vouches for.
+
+    Damage behind it looks like a torn end to the index that stands in here; the one of production keeps a mark for it.
+    """
+    at = vouched = 0
+    while data[at : at + 4] == b"TMIX":
+        vouched = int.from_bytes(data[at + 16 : at + 24], "little")
+        at += 32 + int.from_bytes(data[at + 4 : at + 8], "little")
+    return vouched
 
 
 def _used_sectors(data: bytes) -> list[int]:

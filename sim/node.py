@@ -68,6 +68,8 @@ class BookieNode:
         self.bookie: Bookie | None = None
         self.excused = False
         """Its disk was made to fail in this life: it may give up."""
+        self.memory_fails = False
+        """What it gives out is not what it holds."""
         self._around = around
         self._rng = around.rng.fork(name)
         self._restart_seconds = restart_seconds
@@ -210,7 +212,7 @@ class BookieNode:
         )
         bookie = await boot(self.settings, world)
         god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
-        observed = ObservedBookie(bookie, god)
+        observed = ObservedBookie(bookie, god, lambda: self.memory_fails)
         service = BookieService(observed, self.settings, self.clock, tasks, await store.cluster_id(), fail_safe)
         listener = await process.transport.listen(f"{self.name}:{PORT}", service.accept)
         info = BookieInfo(self.name, listener.address, bookie.incarnation)

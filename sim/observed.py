@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from tallybook.bookie.bookie import Bookie
@@ -17,11 +18,18 @@ T = TypeVar("T")
 
 
 class ObservedBookie:
-    """A ``LedgerStore`` over one life of a bookie."""
+    """A ``LedgerStore`` over one life of a bookie.
 
-    def __init__(self, bookie: Bookie, god: God) -> None:
+    Args:
+        memory_fails: whether what it gives out now is not what it holds.
+    """
+
+    def __init__(self, bookie: Bookie, god: God, memory_fails: Callable[[], bool]) -> None:
         self._bookie = bookie
         self._god = god
+        self._memory_fails = memory_fails
+        self._early: dict[int, list[Buffer]] = {}
+        """Of each ledger what this life has acked before it was durable, and was not made so by a force."""
 
     @property
     def bookie_id(self) -> str:
@@ -49,8 +57,9 @@ class ObservedBookie:
         def answered(answer: AddAnswer) -> None:
             if answer.code == OK_CODE and deferred:
                 god.mark("bookie: acked before it was durable")
+                self._early.setdefault(answer.ledger_id, []).append(batch)
             elif answer.code == OK_CODE:
-                god.acked(bookie.bookie_id, bookie.incarnation, batch)
+                god.acked(bookie.bookie_id, bookie.incarnation, batch, by_writer=not recovery)
                 if recovery:
                     god.mark("bookie: recovery add")
             else:
@@ -61,7 +70,15 @@ class ObservedBookie:
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """See the port."""
-        await self._bookie.force(ledger_id, key)
+        early = self._early.pop(ledger_id, [])
+        try:
+            await self._bookie.force(ledger_id, key)
+        except BaseException:
+            self._early[ledger_id] = early + self._early.get(ledger_id, [])
+            raise
+        self._god.mark("bookie: forced")
+        for batch in early:
+            self._god.acked(self.bookie_id, self.incarnation, batch, by_writer=True)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """See the port."""
@@ -71,19 +88,24 @@ class ObservedBookie:
 
     async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
         """See the port."""
-        return await self._read(ledger_id, first, lambda: self._bookie.read_batches(ledger_id, first, last, max_bytes))
+        return self._given_out(
+            await self._read(ledger_id, first, lambda: self._bookie.read_batches(ledger_id, first, last, max_bytes))
+        )
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
         """See the port."""
         try:
-            return await self._read(ledger_id, entry_id, lambda: self._bookie.recovery_read(ledger_id, entry_id, key))
+            return self._given_out(
+                await self._read(ledger_id, entry_id, lambda: self._bookie.recovery_read(ledger_id, entry_id, key))
+            )
         except EntryAbsent:
             self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
             raise
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
         """See the port."""
-        return await self._read(ledger_id, entry_id, lambda: self._bookie.read_entry(ledger_id, entry_id))
+        found = await self._read(ledger_id, entry_id, lambda: self._bookie.read_entry(ledger_id, entry_id))
+        return replace(found, payload=_damaged(found.payload)) if self._memory_fails() and found.payload else found
 
     async def read_lac(self, ledger_id: int) -> LacAnswer:
         """See the port."""
@@ -105,13 +127,24 @@ class ObservedBookie:
             self._god.violated("I6", f"{detail}, an ack quorum holds up to {known.confirmable}")
         return answer
 
+    def _given_out(self, answer: ReadAnswer) -> ReadAnswer:
+        if not self._memory_fails():
+            return answer
+        self._god.mark("bookie: gave out a damaged copy")
+        return answer._replace(batches=tuple(map(_damaged, answer.batches)))
+
     async def _read(self, ledger_id: int, entry_id: int, read: Callable[[], Awaitable[T]]) -> T:
         held = self._god.may_hold(self.bookie_id, ledger_id, entry_id)
         try:
             return await read()
         except EntryAbsent:
             self._god.mark("bookie: read answered ABSENT")
-            if held:
+            if held and self._god.may_hold(self.bookie_id, ledger_id, entry_id):
                 detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and says that it is absent"
                 self._god.violated("I11", detail)
             raise
+
+
+def _damaged(batch: Buffer) -> bytes:
+    """With another last byte, which is one of a payload."""
+    return bytes(batch[:-1]) + bytes([batch[-1] ^ 1])

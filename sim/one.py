@@ -81,6 +81,7 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> R
         return await live_through(world)
 
     collecting = gc.isenabled()
+    gc.freeze()  # what was there before need not be looked at when the run is over
     gc.disable()  # what the collector ends, it would end at other moments in another process
     try:
         _, report.outcome = run_untraced(seed, scenario, deadline_seconds=DEADLINE_SECONDS)
@@ -92,5 +93,6 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> R
         if collecting:
             gc.enable()
         gc.collect()
+        gc.unfreeze()
     report.digest, report.seconds = loops[0].trace_digest(), loops[0].time()
     return report

@@ -36,6 +36,7 @@ from .workload import Workload
 BOOT_SECONDS: Final = 30.0
 LIVENESS_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.25
+HEALED_METADATA_MS: Final = 3.0
 CAPACITY_BYTES: Final = 16 * MIB
 
 
@@ -118,15 +119,16 @@ class Universe:
             node.start()
         await self._until(self._all_serve, BOOT_SECONDS, "boot", "not every bookie came up")
         self._enter("safety")
-        self._set_metadata_faults(self.swarm.metadata_faults)
+        self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
         self.workload.start()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
         await self.world.clock.sleep(self.swarm.safety_seconds)
         self._enter("heal")
         striking.cancel()
-        self._set_metadata_faults(0.0)
+        self._set_metadata_faults(0.0, HEALED_METADATA_MS)
         self.nemesis.heal()
         await self._until(self._all_serve, LIVENESS_SECONDS, "L0", "not every bookie came back")
+        await self._until(self._all_listed, LIVENESS_SECONDS, "L0", "not every bookie is registered again")
         self._enter("liveness")
         await self._bring_to_an_end()
         self._enter("audit")
@@ -172,11 +174,15 @@ class Universe:
     def _all_serve(self) -> bool:
         return not self._missing()
 
+    def _all_listed(self) -> bool:
+        return set(self.nodes) <= set(self.metadata.shared.bookies)
+
     def _enter(self, phase: str) -> None:
         self.world.note("phase", phase)
 
-    def _set_metadata_faults(self, rate: float) -> None:
+    def _set_metadata_faults(self, rate: float, longest_ms: float) -> None:
         faults = self.metadata.faults
+        faults.delay_seconds = (longest_ms / 10_000, longest_ms / 1000)
         faults.unavailable = faults.applied = faults.lost = faults.late = rate / 4
         faults.stale = self.swarm.stale_reads if rate else 0.0
         faults.partial = faults.slow_watch = rate

@@ -8,7 +8,7 @@ does. All limits are tiny, so that their edges are near.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeVar
 
 from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
@@ -16,6 +16,8 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.core.quorum import Quorum
 from tallybook.runtime.deterministic import Latency
 from tallybook.runtime.rng import Rng
+
+from .themes import theme_of
 
 T = TypeVar("T")
 
@@ -26,6 +28,7 @@ FAULTS: Final = {
     "power": 5.0,
     "kill_at": 2.0,
     "power_at": 4.0,
+    "absence": 1.0,
     "freeze": 5.0,
     "slow_disk": 2.0,
     "sync_error": 2.0,
@@ -33,6 +36,7 @@ FAULTS: Final = {
     "read_error": 2.0,
     "disk_full": 2.0,
     "rot": 2.5,
+    "bad_memory": 2.0,
     "wipe": 1.5,
     "cut": 4.0,
     "one_way_cut": 3.0,
@@ -45,6 +49,7 @@ FAULTS: Final = {
     "clock_jump": 1.0,
     "kill_client": 3.0,
     "freeze_client": 4.0,
+    "contradict": 1.0,
 }
 """Every kind of fault, with the weight it has where it takes part in a run."""
 
@@ -53,6 +58,8 @@ FAULTS: Final = {
 class Swarm:
     """One run, decided before it begins. ``str`` gives it on one line."""
 
+    theme: str
+    """What the run dwells on; see ``themes``. Empty: nothing in particular."""
     bookies: int
     quorums: tuple[tuple[int, int, int, int], ...]
     """E, Qw, Qa and stripe entries, one of which is drawn for each ledger."""
@@ -79,16 +86,25 @@ class Swarm:
     in_flight: int
     pending_bytes: int
     add_timeout_ms: int
+    away_timeout_ms: int
     request_timeout_ms: int
+    quarantine_ms: int
+    explicit_lac_ms: int
     net_delay_ms: float
     window_bytes: int
     keepalive_seconds: float
     disk_ms: float
     session_seconds: float
+    metadata_ms: float
+    """Longest way of a message to the metadata store, or from it."""
     metadata_faults: float
     stale_reads: float
     passwords: bool
     hmac: bool
+    unlike: float
+    """Share of ledgers written with deferred sync, under chosen ids, or adopted."""
+    deletions: float
+    """Share of recoveries after which the ledger is deleted."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
@@ -134,13 +150,15 @@ class Swarm:
             max_in_flight_batches=self.in_flight,
             max_pending_bytes=self.pending_bytes,
             add_timeout_ms=self.add_timeout_ms,
+            away_timeout_ms=self.away_timeout_ms,
             request_timeout_ms=self.request_timeout_ms,
             connect_timeout_ms=500,
             reconnect_ms=100,
             metadata_timeout_ms=1000,
-            explicit_lac_ms=50,
+            explicit_lac_ms=self.explicit_lac_ms,
             read_bytes=8 * KIB,
             tail_wait_ms=1000,
+            quarantine_ms=self.quarantine_ms,
         )
 
 
@@ -179,11 +197,21 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
 
 def swarm_of(rng: Rng) -> Swarm:
     """The shape of one run."""
+    swarm = _any_swarm(rng)
+    theme = theme_of(rng)
+    if theme is None:
+        return swarm
+    faults = tuple((name, FAULTS[name]) for name in theme.faults)
+    return replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
+
+
+def _any_swarm(rng: Rng) -> Swarm:
     bookies = rng.randint(3, 7)
     batch_bytes = pick(rng, (256, 512, 1 * KIB, 2 * KIB))
     commit_bytes = pick(rng, (8 * KIB, 12 * KIB))
     calm = rng.random() < 0.4
     return Swarm(
+        theme="",
         bookies=bookies,
         quorums=tuple(_quorum(rng, bookies) for _ in range(rng.randint(1, 2))),
         writers=rng.randint(1, 3),
@@ -191,7 +219,7 @@ def swarm_of(rng: Rng) -> Swarm:
         readers=rng.randint(0, 2),
         faults=_faults(rng),
         fault_seconds=_log_uniform(rng, 0.2, 2.0),
-        safety_seconds=5.0 + 9.0 * rng.random(),
+        safety_seconds=4.0 + 6.0 * rng.random(),
         burst=pick(rng, (1, 4, 12)),
         entry_bytes=pick(rng, (20, 100, 600)),
         think_seconds=_log_uniform(rng, 0.1, 0.8),
@@ -204,14 +232,20 @@ def swarm_of(rng: Rng) -> Swarm:
         in_flight=pick(rng, (1, 2, 4, 8)),
         pending_bytes=pick(rng, (4 * KIB, 16 * KIB, 1 * MIB)),
         add_timeout_ms=pick(rng, (500, 1000, 2000)),
+        away_timeout_ms=pick(rng, (400, 1000, 4000)),
         request_timeout_ms=pick(rng, (500, 1000)),
+        quarantine_ms=pick(rng, (0, 1000, 60_000)),
+        explicit_lac_ms=pick(rng, (50, 300, 2000)),
         net_delay_ms=_log_uniform(rng, 0.2, 20.0),
         window_bytes=pick(rng, (16 * KIB, 1 * MIB)),
         keepalive_seconds=pick(rng, (1.0, 3.0, 10.0)),
         disk_ms=_log_uniform(rng, 0.1, 5.0),
         session_seconds=pick(rng, (1.0, 3.0, 6.0)),
+        metadata_ms=_log_uniform(rng, 1.0, 300.0),
         metadata_faults=0.0 if calm else 0.15 * rng.random(),
         stale_reads=0.0 if calm else 0.5 * rng.random(),
         passwords=rng.random() < 0.3,
         hmac=rng.random() < 0.2,
+        unlike=pick(rng, (0.0, 0.3, 0.7)),
+        deletions=pick(rng, (0.0, 0.0, 0.3)),
     )

@@ -11,25 +11,24 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.connections import BookieConnections
 from tallybook.client.ports import ClientWorld
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import PendingAppend
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Busy, Outcome, TallybookError, is_defect
+from tallybook.core.errors import Busy, EntryAbsent, NoSuchLedger, Outcome, TallybookError, is_defect
 from tallybook.metadata.model import DigestType, LedgerMetadata
 from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 from .history import End, History, Operation, Reading
+from .pens import ChosenPen, DeferredPen, Pen
 from .process import SimProcess, Surroundings
-from .swarm import Swarm
+from .swarm import Swarm, pick
 
 CLOSE_ATTEMPTS: Final = 5
 PASSWORD: Final = b"open sesame"
@@ -81,6 +80,8 @@ class Workload:
         self._clock = SimClock()
         self._rng = around.rng.fork("workload")
         self._tasks = Tasks("workload", self._died)
+        self._unowned: list[MadeLedger] = []
+        """Ledgers made for others to adopt."""
         self._slots: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -162,92 +163,137 @@ class Workload:
     # -- writers --------------------------------------------------------------------------
 
     async def _writer(self, client: ClientProcess) -> None:
-        """One ledger: made, written, closed or left open."""
+        """One ledger: made or adopted, written, closed or left open."""
         swarm, rng = self._swarm, client.rng
-        quorum = swarm.quorum(rng)
-        password = PASSWORD if swarm.passwords or swarm.hmac else b""
-        made = self._history.create(client.name)
-        try:
-            ledger = await client.client.create_ledger(
-                ensemble=quorum.ensemble,
-                write_quorum=quorum.write_quorum,
-                ack_quorum=quorum.ack_quorum,
-                stripe_entries=quorum.stripe_entries,
-                password=password,
-                digest=DigestType.HMAC_SHA256 if swarm.hmac else DigestType.CRC32C,
-            )
-        except TallybookError as error:
-            self._failed(made, error)
+        pen = await self._pen(client)
+        if pen is None:
             await self._pause(client, 0.5)
             return
-        made.ledger_id = ledger.id
-        made.ok()
-        self.ledgers.append(MadeLedger(ledger.id, password))
+        self._god.adopted(pen.id, client.name)
         number = 0
         settling: asyncio.Task[None] | None = None
         for _ in range(rng.randint(1, swarm.ledger_bursts)):
-            number, settling = self._burst(client, ledger, number, settling)
+            number, settling = self._burst(client, pen, number, settling)
             await self._pause(client, swarm.think_seconds)
-            if ledger.ended or self.over:
+            if pen.ended or self.over:
                 break
-        if self.over and not ledger.ended:
-            _, settling = self._burst(client, ledger, number, settling)
+        if self.over and not pen.ended:
+            _, settling = self._burst(client, pen, number, settling)
             await asyncio.wait((settling,))
         if rng.random() < 0.8:
-            await self._close(client, ledger)
+            await self._close(client, pen)
         else:
             self._god.mark("writer: abandoned")
-            ledger.abandon()
+            pen.abandon()
+
+    async def _pen(self, client: ClientProcess) -> Pen | None:
+        """A ledger to write, and the way in which it is written; ``None`` if there is none now."""
+        rng = client.rng
+        kind = pick(rng, ("deferred", "chosen", "adopted")) if rng.random() < self._swarm.unlike else "plain"
+        if kind == "adopted":
+            return await self._adopted(client)
+        created = self._history.create(client.name)
+        try:
+            ledger = await client.client.create_ledger(**self._wanted(rng), deferred_sync=kind == "deferred")
+        except TallybookError as error:
+            self._failed(created, error)
+            return None
+        self._made(created, ledger.id)
+        if kind == "deferred":
+            return DeferredPen(ledger, rng)
+        return ChosenPen(ledger, rng, client.process.spawn) if kind == "chosen" else Pen(ledger, rng)
+
+    async def _adopted(self, client: ClientProcess) -> Pen | None:
+        """Of the ledgers that nobody owned lately: others try to adopt them as well."""
+        rng = client.rng
+        if len(self._unowned) < 2 or rng.random() < 0.3:
+            created = self._history.create(client.name)
+            try:
+                metadata = await client.client.create_unowned_ledger(**self._wanted(rng))
+            except TallybookError as error:
+                self._failed(created, error)
+                return None
+            self._unowned.append(self._made(created, metadata.ledger_id))
+        made = pick(rng, self._unowned[-2:])
+        try:
+            return Pen(await client.client.adopt_ledger(made.ledger_id, password=made.password), rng)
+        except TallybookError as error:
+            self._god.mark(f"adoption: {type(error).__name__}")
+            return None
+
+    def _wanted(self, rng: Rng) -> dict[str, Any]:
+        """What the next ledger is to be like."""
+        quorum, hmac = self._swarm.quorum(rng), self._swarm.hmac
+        return {
+            "ensemble": quorum.ensemble,
+            "write_quorum": quorum.write_quorum,
+            "ack_quorum": quorum.ack_quorum,
+            "stripe_entries": quorum.stripe_entries,
+            "password": self._password,
+            "digest": DigestType.HMAC_SHA256 if hmac else DigestType.CRC32C,
+        }
+
+    @property
+    def _password(self) -> bytes:
+        return PASSWORD if self._swarm.passwords or self._swarm.hmac else b""
+
+    def _made(self, created: Operation, ledger_id: int) -> MadeLedger:
+        created.ledger_id = ledger_id
+        created.ok()
+        made = MadeLedger(ledger_id, self._password)
+        self.ledgers.append(made)
+        return made
 
     def _burst(
-        self, client: ClientProcess, ledger: LedgerWriter, number: int, settling: asyncio.Task[None] | None
+        self, client: ClientProcess, pen: Pen, number: int, settling: asyncio.Task[None] | None
     ) -> tuple[int, asyncio.Task[None]]:
         """Append some entries; they are settled in the background, after those before them."""
-        sent: list[tuple[Operation, PendingAppend]] = []
-        for _ in range(client.rng.randint(1, self._swarm.burst)):
-            append, pending = self._append(client, ledger, number)
-            number += 1
-            if pending is not None:
-                sent.append((append, pending))
-        return number, client.process.spawn(self._settle(ledger, sent, settling))
-
-    def _append(
-        self, client: ClientProcess, ledger: LedgerWriter, number: int
-    ) -> tuple[Operation, PendingAppend | None]:
-        payload = b"%d/%d/" % (ledger.id, number)
-        payload += b"." * client.rng.randint(0, self._swarm.entry_bytes)
-        append = self._history.append(client.name, ledger.id, payload)
-        try:
-            return append, ledger.append_nowait(payload)
-        except TallybookError as error:
-            if isinstance(error, Busy):
-                self._god.mark("writer: client budget used up")
-            self._failed(append, error)
-            return append, None
+        rng, appends = client.rng, []
+        for at in range(number, number + rng.randint(1, self._swarm.burst)):
+            payload = b"%d/%d/" % (pen.id, at) + b"." * rng.randint(0, self._swarm.entry_bytes)
+            appends.append(self._history.append(client.name, pen.id, payload))
+        sent: list[tuple[Operation, Awaitable[int]]] = []
+        for append, written in zip(appends, pen.write([append.payload for append in appends]), strict=True):
+            if isinstance(written, TallybookError):
+                if isinstance(written, Busy):
+                    self._god.mark("writer: client budget used up")
+                self._failed(append, written)
+            else:
+                sent.append((append, written))
+        return number + len(appends), client.process.spawn(self._settle(pen, sent, settling))
 
     async def _settle(
-        self,
-        ledger: LedgerWriter,
-        sent: list[tuple[Operation, PendingAppend]],
-        settling: asyncio.Task[None] | None,
+        self, pen: Pen, sent: list[tuple[Operation, Awaitable[int]]], settling: asyncio.Task[None] | None
     ) -> None:
         if settling is not None:
             # Of two tasks that wait for entries of one batch, the later one may be woken first.
             await asyncio.wait((settling,))
+        told: list[tuple[Operation, int]] = []
         for append, pending in sent:
             try:
-                entry_id = await pending
+                told.append((append, await pending))
             except TallybookError as error:
                 self._failed(append, error)
+                pen.failed()
             else:
-                append.ok(entry_id=entry_id)
-                self._god.confirmed(ledger.id, entry_id)
+                await self._rely(pen, told)
+        await self._rely(pen, told)
 
-    async def _close(self, client: ClientProcess, ledger: LedgerWriter) -> None:
+    async def _rely(self, pen: Pen, told: list[tuple[Operation, int]]) -> None:
+        """Of what was confirmed, write down what may be relied on."""
+        if not told:
+            return
+        through = await pen.reliable(told[-1][1])
+        while told and told[0][1] <= through:
+            append, entry_id = told.pop(0)
+            append.ok(entry_id=entry_id)
+            self._god.confirmed(pen.id, entry_id)
+
+    async def _close(self, client: ClientProcess, pen: Pen) -> None:
         for _ in range(CLOSE_ATTEMPTS):
-            close = self._history.close(client.name, ledger.id)
+            close = self._history.close(client.name, pen.id)
             try:
-                close.ok(end=_end(await ledger.close()))
+                close.ok(end=_end(await pen.close()))
             except TallybookError as error:
                 self._failed(close, error)
                 if not error.retriable and error.outcome is not Outcome.UNKNOWN:
@@ -255,21 +301,45 @@ class Workload:
                 await self._pause(client, 0.3)
             else:
                 return
-        ledger.abandon()
+        pen.abandon()
 
     # -- recoverers and readers -----------------------------------------------------------
 
     async def _recoverer(self, client: ClientProcess) -> None:
         await self._pause(client, 1.5)
         made = self._some_ledger(client.rng)
-        if made is not None:
-            await self.recover(client, made)
+        if made is None:
+            return
+        if made.password and client.rng.random() < 0.2:
+            await self._guess(client, made)
+        if await self.recover(client, made) and client.rng.random() < self._swarm.deletions:
+            await self._delete(client, made)
+
+    async def _guess(self, client: ClientProcess, made: MadeLedger) -> None:
+        """Try a password that does not fit."""
+        try:
+            await client.client.recover_ledger(made.ledger_id, password=b"a guess")
+        except TallybookError as error:
+            self._god.mark(f"guessed password: {type(error).__name__}")
+        else:
+            self._god.violated("I17", f"{client.name} recovers ledger {made.ledger_id} with a password that it guessed")
+
+    async def _delete(self, client: ClientProcess, made: MadeLedger) -> None:
+        try:
+            await client.client.delete_ledger(made.ledger_id, password=made.password)
+            self._god.mark("ledger: deleted")
+        except TallybookError as error:
+            self._god.mark(f"deletion: {type(error).__name__}")
 
     async def recover(self, client: ClientProcess, made: MadeLedger) -> bool:
         """Recover one ledger; whether its end is known now."""
         recover = self._history.recover(client.name, made.ledger_id)
         try:
             metadata = await client.client.recover_ledger(made.ledger_id, password=made.password)
+        except NoSuchLedger:
+            # Gone for good, unless it is said of one that is there.
+            self._god.expect(made.ledger_id not in self._god.ledgers, "I2", f"ledger {made.ledger_id} is not found")
+            return True
         except TallybookError as error:
             self._failed(recover, error)
             self._god.mark(f"recovery: {type(error).__name__}")
@@ -287,6 +357,8 @@ class Workload:
         patience = asyncio.timeout(seconds)
         try:
             async with patience:
+                if client.rng.random() < 0.3:
+                    await self._look_ahead(client, made)
                 await self.read(client, made, lambda: patience.reschedule(None) if self.over else None)
         except TimeoutError:
             return
@@ -313,6 +385,18 @@ class Workload:
         self._look(reader, reading)
         reading.done(_end(reader.metadata))
         return reading
+
+    async def _look_ahead(self, client: ClientProcess, made: MadeLedger) -> None:
+        """Read what is there beyond what is confirmed: no promise, but nothing else than what was appended."""
+        reader = await client.client.open_ledger(made.ledger_id, password=made.password, recover=False)
+        reading = self._history.reading(client.name, made.ledger_id)
+        first = max(0, reader.last_add_confirmed)
+        try:
+            async for entry in reader.read_unconfirmed(first, first + 10):
+                reading.saw(entry.entry_id, entry.payload)
+                self._god.mark("reader: saw unconfirmed entries")
+        except EntryAbsent:
+            self._god.mark("reader: nothing unconfirmed")
 
     def _look(self, reader: LedgerReader, reading: Reading) -> None:
         reading.lac(reader.last_add_confirmed)

@@ -20,7 +20,7 @@ def test_a_failure_says_what_was_broken_and_leaves_the_end_of_the_trace() -> Non
         report = run(seed)
     assert report.failure.startswith("InvariantBroken: I")
     assert any("VIOLATION" in line for line in report.trace)
-    assert report.config.startswith("bookies=")
+    assert report.config.startswith("theme=")
 
 
 @pytest.mark.parametrize("bug", list(BUGS))
