@@ -3,6 +3,7 @@
     python -m tallybook.sim run 7 --trace /tmp/trace     one seed, with all of its trace
     python -m tallybook.sim many --seeds 300 --jobs 2    many of them; the last line sums up
     python -m tallybook.sim bugs                         is every bug found that is planted on purpose?
+    python -m tallybook.sim bugs --write                 the same, with the table in docs/simulation.md
 
 Ends with 1 where a seed failed, and says how to run that seed again.
 """
@@ -18,8 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from .bug_table import row, write_table
 from .bugs import BUGS
-from .marks import known_marks
+from .marks import known_marks, marks_of_the_product
 from .one import Report, run, run_quietly, search
 from .results import Results, code_hash, commit, sources
 
@@ -84,9 +86,11 @@ def run_many(seeds: int, base: int, jobs: int) -> int:
                 continue
             met.update(report.outcome.met)
             situations |= report.outcome.situations
-    known = known_marks(path.read_text("utf-8") for path in sources())
+    texts = [path.read_text("utf-8") for path in sources()]
+    known, in_product = known_marks(texts), marks_of_the_product(texts)
     never = [mark for mark in known if mark not in met]
     say(f"marks never met: {', '.join(never) or 'none'}")
+    say(f"{sum(mark in met for mark in in_product)} of {len(in_product)} marks of the product met")
     if failed:
         say(f"failed seeds: {' '.join(map(str, sorted(failed)))}")
     say(
@@ -97,17 +101,17 @@ def run_many(seeds: int, base: int, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def find_bugs(names: list[str], seeds: int, jobs: int) -> int:
+def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
     """Search for each planted bug in up to ``seeds`` seeds; a table of what gave them away."""
-    missed = []
+    searches = []
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        searches = [pool.apply_async(search, (name, seeds)) for name in names]
-        for found in (each.get() for each in searches):
-            if not found.failure:
-                missed.append(found.bug)
-            what = found.failure.splitlines()[0][:150] if found.failure else "NOT FOUND"
-            say(f"{found.bug:36} {found.seeds:5} seeds  {what}")
+        for found in [pool.apply_async(search, (name, seeds)) for name in names]:
+            searches.append(found.get())
+            say(row(searches[-1]))
+    missed = [found.bug for found in searches if not found.failure]
     say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
+    if write:
+        write_table(searches)
     return 1 if missed else 0
 
 
@@ -126,9 +130,10 @@ def main() -> int:
     bugs.add_argument("bug", nargs="*", choices=[*BUGS, []], default=[], help="all, unless named")
     bugs.add_argument("--seeds", type=int, default=2000, help="how many seeds to try at most")
     bugs.add_argument("--jobs", type=int, default=2, help="processes")
+    bugs.add_argument("--write", action="store_true", help="put the table into docs/simulation.md")
     chosen = parser.parse_args()
     if chosen.command == "bugs":
-        return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs)
+        return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs, write=chosen.write)
     if chosen.command == "run":
         return run_one(chosen.seed, chosen.trace)
     return run_many(chosen.seeds, chosen.base, chosen.jobs)

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tallybook.bookie.adds import AddPath
 from tallybook.bookie.commits import Commits
@@ -58,6 +58,14 @@ from .metadata import SimStore
 
 Change = tuple[Any, str, Callable[[Any], Any]]
 """A class or module, the name of a function in it, and what makes the wrong one of the right one."""
+
+
+class Bug(NamedTuple):
+    """One way of being wrong."""
+
+    breaks: str
+    """What happens that must not."""
+    changes: list[Change]
 
 
 def _ack_before_fsync(right: Any) -> Any:
@@ -343,47 +351,143 @@ def _any_key(_right: Any) -> Any:
     return fits
 
 
-BUGS: Final[dict[str, list[Change]]] = {
-    "ack before fsync": [(Commits, "append", _ack_before_fsync)],
-    "fence kept in memory only": [(Fences, "fence_durably", _fence_in_memory)],
-    "fence without effect": [(Ledger, "_settle", _fence_without_effect)],
-    "mark before index flush": [(Checkpointer, "_checkpoint", _mark_before_flush)],
-    "journal trimmed early": [(Checkpointer, "_checkpoint", _mark_taken_late)],
-    "directory fsync skipped": [(SimDisk, "sync_directory", _nothing_synced)],
-    "failed fsync retried": [(SimFile, "sync", _failed_sync_retried)],
-    "no fence on recovery reads": [(Reads, "recovery_read", _read_without_fence)],
-    "ABSENT for corrupt": [(StoredBatches, "read_run", _absent_for_corrupt)],
-    "ABSENT in limbo": [(Reads, "_nothing", _absent_in_limbo)],
-    "recover from 0": [(RecoveryMachine, "_read", _recover_from_0)],
-    "LAC from unacked": [(handle, "encode_batch", _lac_of_unacked)],
-    "ack out of order": [(WriterMachine, "_confirm_head", _ack_out_of_order)],
-    "confirm during an ensemble change": [(WriterMachine, "_confirm_head", _confirm_during_change)],
-    "acks of a replaced bookie kept": [(WriterMachine, "changed", _replaced_acks_kept)],
-    "local-only ensemble change": [(Replacing, "_write", _local_change)],
-    "off-by-one in write set": [(LedgerMetadata, "bookies_of", _one_entry_further)],
-    "ABSENT count off by one": [(Quorum, "absent", _one_absent_too_few)],
-    "silence taken for ABSENT": [(RecoveryMachine, "read_failed", _silence_is_absence)],
-    "recovery writes nothing back": [(RecoveryMachine, "_write", _nothing_written_back)],
-    "close without compare-and-set": [(SimStore, "update_ledger", _no_compare)],
-    "unknown outcome taken for not done": [(LedgerUpdater, "update", _unknown_taken_for_not_done)],
-    "reads planned on the local replacement": [(recovery_driver._Run, "_read", _reads_of_newcomers)],  # noqa: SLF001
-    "new fragment starts after the unconfirmed": [(WriterMachine, "begin_change", _fragment_starts_late)],
-    "lost registration not noticed": [(Enrolment, "_until_lost_or_changed", _loss_unnoticed)],
-    "idempotent add ignores the body": [(AddPath, "_decide", _any_bytes_held)],
-    "reader believes without a digest": [(reader, "verify_batch", _unverified)],
-    "recovery believes without a digest": [(recovery_machine, "verify_batch", _unverified)],
-    "another life taken for the same": [(WriterDriver, "_connected", _any_life)],
-    "force does not wait": [(AddPath, "force", _forced_at_once)],
-    "adopted a second time": [(client, "adopt", _adopted_again)],
-    "any key fits": [(Ledger, "fits", _any_key)],
+BUGS: Final[dict[str, Bug]] = {
+    "ack before fsync": Bug(
+        "a bookie acks what is not durable yet",
+        [(Commits, "append", _ack_before_fsync)],
+    ),
+    "fence kept in memory only": Bug(
+        "a fence is answered before it is durable",
+        [(Fences, "fence_durably", _fence_in_memory)],
+    ),
+    "fence without effect": Bug(
+        "a fenced bookie goes on taking the writer's adds",
+        [(Ledger, "_settle", _fence_without_effect)],
+    ),
+    "mark before index flush": Bug(
+        "the journal's mark moves before entry log and index are flushed",
+        [(Checkpointer, "_checkpoint", _mark_before_flush)],
+    ),
+    "journal trimmed early": Bug(
+        "the journal's mark is taken after the flush began, not before",
+        [(Checkpointer, "_checkpoint", _mark_taken_late)],
+    ),
+    "directory fsync skipped": Bug(
+        "new files are not made durable in their directory",
+        [(SimDisk, "sync_directory", _nothing_synced)],
+    ),
+    "failed fsync retried": Bug(
+        "a sync that failed is called again, and believed",
+        [(SimFile, "sync", _failed_sync_retried)],
+    ),
+    "no fence on recovery reads": Bug(
+        "a read by a recovery does not fence",
+        [(Reads, "recovery_read", _read_without_fence)],
+    ),
+    "ABSENT for corrupt": Bug(
+        "a damaged copy is called absent",
+        [(StoredBatches, "read_run", _absent_for_corrupt)],
+    ),
+    "ABSENT in limbo": Bug(
+        "a bookie that may have lost entries calls them absent",
+        [(Reads, "_nothing", _absent_in_limbo)],
+    ),
+    "recover from 0": Bug(
+        "a recovery starts at entry 0, below the last fragment",
+        [(RecoveryMachine, "_read", _recover_from_0)],
+    ),
+    "LAC from unacked": Bug(
+        "a batch says that all before it is confirmed",
+        [(handle, "encode_batch", _lac_of_unacked)],
+    ),
+    "ack out of order": Bug(
+        "entries are confirmed past a gap",
+        [(WriterMachine, "_confirm_head", _ack_out_of_order)],
+    ),
+    "confirm during an ensemble change": Bug(
+        "entries are confirmed while a change is being written",
+        [(WriterMachine, "_confirm_head", _confirm_during_change)],
+    ),
+    "acks of a replaced bookie kept": Bug(
+        "acks of who was replaced count for who replaced it",
+        [(WriterMachine, "changed", _replaced_acks_kept)],
+    ),
+    "local-only ensemble change": Bug(
+        "a change of the ensemble is not written to the metadata",
+        [(Replacing, "_write", _local_change)],
+    ),
+    "off-by-one in write set": Bug(
+        "an entry is looked for in the write set of the next one",
+        [(LedgerMetadata, "bookies_of", _one_entry_further)],
+    ),
+    "ABSENT count off by one": Bug(
+        "a recovery ends on one ABSENT too few",
+        [(Quorum, "absent", _one_absent_too_few)],
+    ),
+    "silence taken for ABSENT": Bug(
+        "a recovery takes no answer for ABSENT",
+        [(RecoveryMachine, "read_failed", _silence_is_absence)],
+    ),
+    "recovery writes nothing back": Bug(
+        "a recovery does not add again what it finds",
+        [(RecoveryMachine, "_write", _nothing_written_back)],
+    ),
+    "close without compare-and-set": Bug(
+        "metadata are written whatever their version is",
+        [(SimStore, "update_ledger", _no_compare)],
+    ),
+    "unknown outcome taken for not done": Bug(
+        "an update that may have been made is taken for not made",
+        [(LedgerUpdater, name, _unknown_taken_for_not_done) for name in ("update", "create")],
+    ),
+    "reads planned on the local replacement": Bug(
+        "a recovery asks those that it has only just put in the place of others",
+        [(recovery_driver._Run, "_read", _reads_of_newcomers)],  # noqa: SLF001
+    ),
+    "new fragment starts after the unconfirmed": Bug(
+        "a new fragment starts above the last add confirmed + 1",
+        [(WriterMachine, "begin_change", _fragment_starts_late)],
+    ),
+    "lost registration not noticed": Bug(
+        "a bookie whose registration is gone does not register again",
+        [(Enrolment, "_until_lost_or_changed", _loss_unnoticed)],
+    ),
+    "idempotent add ignores the body": Bug(
+        "a bookie acks other bytes for an entry that it holds",
+        [(AddPath, "_decide", _any_bytes_held)],
+    ),
+    "reader believes without a digest": Bug(
+        "a reader does not check what it reads",
+        [(reader, "verify_batch", _unverified)],
+    ),
+    "recovery believes without a digest": Bug(
+        "a recovery does not check what it reads",
+        [(recovery_machine, "verify_batch", _unverified)],
+    ),
+    "another life taken for the same": Bug(
+        "acks of a bookie count on after another directory answers in its place",
+        [(WriterDriver, "_connected", _any_life)],
+    ),
+    "force does not wait": Bug(
+        "a force is answered before all is durable",
+        [(AddPath, "force", _forced_at_once)],
+    ),
+    "adopted a second time": Bug(
+        "a ledger that has an owner is given to another one",
+        [(client, "adopt", _adopted_again)],
+    ),
+    "any key fits": Bug(
+        "a bookie does not look at the ledger's key",
+        [(Ledger, "fits", _any_key)],
+    ),
 }
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Put a bug in, for as long as the block runs."""
-    right = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in BUGS[name]]
-    for owner, attribute, wrong in BUGS[name]:
+    right = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in BUGS[name].changes]
+    for owner, attribute, wrong in BUGS[name].changes:
         setattr(owner, attribute, wrong(getattr(owner, attribute)))
     try:
         yield

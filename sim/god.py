@@ -30,6 +30,10 @@ RECHECKED: Final = 16
 """How many of the batches that a bookie acked, and of its fences, are looked at again each time it starts."""
 
 
+ATTEMPT: Final = "attempt"
+"""Under this name a ledger carries which attempt to create one it comes from."""
+
+
 class InvariantBroken(Exception):
     """A run has shown something that must not be."""
 
@@ -59,6 +63,10 @@ class KnownLedger:
     """Bookie id to the uuid of the directory that took the writer's last batch there."""
     past: set[str] = field(default_factory=set)
     """Directories that the writer knows to be lost: others have answered in their place."""
+    recovered: bool = False
+    """It was closed by a recovery."""
+    closing: bool = False
+    """Its writer may close it: it is at it, or does not know what became of it."""
     owner: str = ""
     """The client that was told that the ledger is its own to write."""
     fenced_by: dict[str, str] = field(default_factory=dict)
@@ -112,6 +120,8 @@ class God:
         self._fences: dict[tuple[str, str], deque[int]] = {}
         """Ledgers that each directory fenced last."""
         self._marks: dict[tuple[str, str], Mark] = {}
+        self._created: set[bytes] = set()
+        self._not_created: set[bytes] = set()
         self._note = note
 
     # -- verdicts -------------------------------------------------------------------------
@@ -147,12 +157,14 @@ class God:
         known = self.ledgers.get(ledger_id)
         if before is None or known is None:
             self.ledgers[ledger_id] = KnownLedger(after)
+            attempt = after.custom.get(ATTEMPT, b"")
+            self._created.add(attempt)
+            self._check_created(attempt)
             return
         states = f"{before.state.value} {after.state.value}"
         pieces = f"{min(len(after.fragments), 4)} {min(len(after.missed), 4)}"
         self.situations.add(f"{states} {pieces} {self._missing()} {known.told >= 0} {known.confirmable > known.told}")
         self._check_fragments(before, after)
-        self._check_told_stays(known, before, after)
         if len(after.fragments) > len(before.fragments):
             self.mark("ledger: its ensemble changed")
         elif after.fragments != before.fragments:
@@ -163,6 +175,7 @@ class God:
             self._check_still_closed(before, after)
         elif after.closed:
             self._check_close(known, before, after)
+        self._check_told_stays(known, before, after)
         known.metadata = after
         self._advance(known)
 
@@ -193,8 +206,11 @@ class God:
         ledger_id, last = after.ledger_id, after.last_entry_id
         self.expect(last >= known.told, "I2", f"ledger {ledger_id} was closed at {last}, {known.told} was confirmed")
         if before.state is not LedgerState.IN_RECOVERY:
+            detail = f"ledger {ledger_id} is closed by its writer, which was told that this has not been done"
+            self.expect(known.closing or not known.owner, "I21", detail)
             return  # the writer closes at what it knows to be confirmed, although more may be held by now
         self.mark("recovery: closed a ledger")
+        known.recovered = True
         held = self._held_by_quorum(known, before)
         self.expect(last >= held, "I2", f"ledger {ledger_id} was closed at {last}, an ack quorum holds up to {held}")
 
@@ -328,6 +344,32 @@ class God:
         self._marks[key] = mark
 
     # -- clients --------------------------------------------------------------------------
+
+    def not_created(self, attempt: bytes) -> None:
+        """A client was told that the ledger which carries this has not been, and will not be, created."""
+        self._not_created.add(attempt)
+        self._check_created(attempt)
+
+    def _check_created(self, attempt: bytes) -> None:
+        told = attempt in self._not_created
+        there = attempt in self._created
+        self.expect(not (told and there), "I21", f"what was told not to be created is there: {attempt!r}")
+
+    def closing(self, ledger_id: int) -> bool:
+        """A writer begins to close its ledger; whether it may be doing so already."""
+        known = self.ledgers.get(ledger_id)
+        if known is None:
+            return False
+        before, known.closing = known.closing, True
+        return before
+
+    def not_closed(self, ledger_id: int) -> None:
+        """A writer was told that none of its attempts to close its ledger has been, or will be, made."""
+        known = self.ledgers.get(ledger_id)
+        if known is not None:
+            ended = known.metadata.closed and not known.recovered
+            self.expect(not ended, "I21", f"ledger {ledger_id} is closed, and its writer was told that it is not")
+            known.closing = False
 
     def adopted(self, ledger_id: int, client: str) -> None:
         """A client was told that a ledger is its own to write."""

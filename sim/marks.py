@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _CALLS: Final = re.compile(r'(?:\bsometimes|\bmark)\(\s*"([^"{]+)"')
+_PRODUCT_CALLS: Final = re.compile(r'\bsometimes\(\s*"([^"{]+)"')
 
 
 class Marks:
@@ -28,3 +29,8 @@ class Marks:
 def known_marks(sources: Iterable[str]) -> list[str]:
     """Every mark that is written down in these texts, sorted."""
     return sorted({name for source in sources for name in _CALLS.findall(source)})
+
+
+def marks_of_the_product(sources: Iterable[str]) -> list[str]:
+    """Those of ``known_marks`` that the product itself has, without those of the simulation."""
+    return sorted({name for source in sources for name in _PRODUCT_CALLS.findall(source)})

@@ -51,6 +51,7 @@ class Nemesis:
             "kill_at": lambda: self._strike_at(BookieNode.kill),
             "power_at": lambda: self._strike_at(BookieNode.lose_power),
             "freeze": lambda: self._freeze(self._node().process),
+            "stumble": self._stumble,
             "slow_disk": self._slow_disk,
             "sync_error": self._sync_error,
             "write_error": self._write_error,
@@ -142,6 +143,15 @@ class Nemesis:
             seconds = SHORTEST_FREEZE_SECONDS * span ** self._rng.random()
             process.freeze()
             self._later(seconds, process.thaw)
+
+    def _stumble(self) -> None:
+        """A bookie is away just until writers give it up, and is back while they look for another one."""
+        node, patience_seconds = self._node(), self._swarm.add_timeout_ms / 1000
+        if self._rng.random() < 0.5:
+            node.kill(patience_seconds * (0.2 + self._rng.random()))
+        elif node.process is not None:
+            node.process.freeze()
+            self._later(patience_seconds * (0.9 + 1.5 * self._rng.random()), node.process.thaw)
 
     def _absence(self) -> None:
         """A bookie is away for so long that it is replaced; it comes back without what was written meanwhile."""

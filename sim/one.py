@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tallybook.runtime.deterministic import Leak, SimLoop, Stuck, Unhandled, World, run_untraced
-from tallybook.runtime.rng import SeededRng
 
 from .bugs import planted
 from .god import InvariantBroken
 from .run import Outcome, live_through
-from .swarm import swarm_of
+from .swarm import swarm_of_seed
 
 DEADLINE_SECONDS: Final = 1800.0
 
@@ -72,7 +71,7 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> R
     Args:
         on_trace_line: told every line of the trace.
     """
-    report = Report(seed, str(swarm_of(SeededRng(seed).fork("world").fork("swarm"))))
+    report = Report(seed, str(swarm_of_seed(seed)))
     loops: list[SimLoop] = []
 
     async def scenario(world: World) -> Outcome:

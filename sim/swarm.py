@@ -15,7 +15,7 @@ from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSetti
 from tallybook.core.limits import KIB, MIB
 from tallybook.core.quorum import Quorum
 from tallybook.runtime.deterministic import Latency
-from tallybook.runtime.rng import Rng
+from tallybook.runtime.rng import Rng, SeededRng
 
 from .themes import theme_of
 
@@ -30,6 +30,7 @@ FAULTS: Final = {
     "power_at": 4.0,
     "absence": 1.0,
     "freeze": 5.0,
+    "stumble": 3.0,
     "slow_disk": 2.0,
     "sync_error": 2.0,
     "write_error": 2.0,
@@ -203,6 +204,11 @@ def swarm_of(rng: Rng) -> Swarm:
         return swarm
     faults = tuple((name, FAULTS[name]) for name in theme.faults)
     return replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
+
+
+def swarm_of_seed(seed: int) -> Swarm:
+    """The shape of the run of this seed."""
+    return swarm_of(SeededRng(seed).fork("world").fork("swarm"))
 
 
 def _any_swarm(rng: Rng) -> Swarm:

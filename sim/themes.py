@@ -35,7 +35,7 @@ THEMES: Final = (
     # Members fail, again and again, under writers with much in flight, and each change takes its time.
     Theme(
         "changes",
-        ("kill", "absence", "freeze", "one_way_cut", "kill_client"),
+        ("kill", "absence", "stumble", "stumble", "one_way_cut", "kill_client"),
         {
             "bookies": 6,
             "quorums": ((3, 3, 2, 1), (2, 2, 2, 1)),
@@ -52,17 +52,17 @@ THEMES: Final = (
             "add_timeout_ms": 500,
             "away_timeout_ms": 400,
             "quarantine_ms": 0,
-            "metadata_ms": 300.0,
+            "metadata_ms": 450.0,
             "unlike": 0.0,
         },
     ),
     # Nobody knows what became of a change: the store is lost in the middle of it.
     Theme(
         "doubts",
-        ("kill", "absence", "freeze", "metadata_cut", "metadata_away"),
+        ("stumble", "stumble", "stumble", "metadata_cut"),
         {
             "bookies": 6,
-            "quorums": ((3, 3, 2, 1), (3, 2, 1, 4)),
+            "quorums": ((2, 2, 2, 1), (3, 3, 2, 1)),
             "writers": 3,
             "recoverers": 0,
             "readers": 0,
@@ -70,11 +70,12 @@ THEMES: Final = (
             "entry_bytes": 20,
             "think_seconds": 0.1,
             "ledger_bursts": 30,
-            "add_timeout_ms": 500,
+            "add_timeout_ms": 1000,
             "away_timeout_ms": 400,
             "quarantine_ms": 0,
-            "metadata_ms": 200.0,
-            "metadata_faults": 0.5,
+            "explicit_lac_ms": 300,
+            "metadata_ms": 300.0,
+            "metadata_faults": 0.25,
             "unlike": 0.2,
         },
     ),

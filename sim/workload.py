@@ -25,7 +25,8 @@ from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .history import End, History, Operation, Reading
+from .god import ATTEMPT
+from .history import End, History, Kind, Operation, Reading
 from .pens import ChosenPen, DeferredPen, Pen
 from .process import SimProcess, Surroundings
 from .swarm import Swarm, pick
@@ -80,6 +81,7 @@ class Workload:
         self._clock = SimClock()
         self._rng = around.rng.fork("workload")
         self._tasks = Tasks("workload", self._died)
+        self._attempts = 0
         self._unowned: list[MadeLedger] = []
         """Ledgers made for others to adopt."""
         self._slots: dict[str, asyncio.Task[None]] = {}
@@ -194,7 +196,7 @@ class Workload:
             return await self._adopted(client)
         created = self._history.create(client.name)
         try:
-            ledger = await client.client.create_ledger(**self._wanted(rng), deferred_sync=kind == "deferred")
+            ledger = await client.client.create_ledger(**self._wanted(rng, created), deferred_sync=kind == "deferred")
         except TallybookError as error:
             self._failed(created, error)
             return None
@@ -209,7 +211,7 @@ class Workload:
         if len(self._unowned) < 2 or rng.random() < 0.3:
             created = self._history.create(client.name)
             try:
-                metadata = await client.client.create_unowned_ledger(**self._wanted(rng))
+                metadata = await client.client.create_unowned_ledger(**self._wanted(rng, created))
             except TallybookError as error:
                 self._failed(created, error)
                 return None
@@ -221,14 +223,17 @@ class Workload:
             self._god.mark(f"adoption: {type(error).__name__}")
             return None
 
-    def _wanted(self, rng: Rng) -> dict[str, Any]:
+    def _wanted(self, rng: Rng, created: Operation) -> dict[str, Any]:
         """What the next ledger is to be like."""
+        self._attempts += 1
+        created.payload = b"%s %d" % (created.actor.encode(), self._attempts)
         quorum, hmac = self._swarm.quorum(rng), self._swarm.hmac
         return {
             "ensemble": quorum.ensemble,
             "write_quorum": quorum.write_quorum,
             "ack_quorum": quorum.ack_quorum,
             "stripe_entries": quorum.stripe_entries,
+            "custom": {ATTEMPT: created.payload},
             "password": self._password,
             "digest": DigestType.HMAC_SHA256 if hmac else DigestType.CRC32C,
         }
@@ -292,10 +297,13 @@ class Workload:
     async def _close(self, client: ClientProcess, pen: Pen) -> None:
         for _ in range(CLOSE_ATTEMPTS):
             close = self._history.close(client.name, pen.id)
+            under_way = self._god.closing(pen.id)
             try:
                 close.ok(end=_end(await pen.close()))
             except TallybookError as error:
                 self._failed(close, error)
+                if error.outcome is Outcome.NOT_DONE and not under_way:
+                    self._god.not_closed(pen.id)
                 if not error.retriable and error.outcome is not Outcome.UNKNOWN:
                     break
                 await self._pause(client, 0.3)
@@ -417,6 +425,8 @@ class Workload:
             self._god.violated("defect", f"{operation.actor} met {error!r}")
         if error.outcome is Outcome.NOT_DONE:
             operation.failed()
+            if operation.kind is Kind.CREATE:
+                self._god.not_created(operation.payload)
 
 
 def _end(metadata: LedgerMetadata) -> End:

@@ -8,10 +8,10 @@ import pytest
 
 from tallybook.core.answers import Incarnation
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, close
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, change_ensemble, close
 from tallybook.sim.disk_bookie import batch_of
-from tallybook.sim.god import God, InvariantBroken
-from tallybook.sim.marks import Marks, known_marks
+from tallybook.sim.god import ATTEMPT, God, InvariantBroken
+from tallybook.sim.marks import Marks, known_marks, marks_of_the_product
 
 BOOKIES = ("b0", "b1", "b2")
 OPEN = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, BOOKIES),), "creator", 0, writer_token="writer")
@@ -125,6 +125,69 @@ def test_a_ledger_that_opens_again_is_noticed(watched: Watched) -> None:
     assert watched.found == ["I3"]
 
 
+def test_a_change_of_the_ensemble_that_takes_in_what_was_confirmed_is_noticed(watched: Watched) -> None:
+    watched.god.changed(1, OPEN, change_ensemble(OPEN, OPEN.last_fragment, 3, ("b0", "b1", "b7")))
+    assert watched.found == []
+    # Entry 2 was acked by b0 and b1 only.
+    watched.god.changed(1, OPEN, change_ensemble(OPEN, OPEN.last_fragment, 2, ("b0", "b7", "b2")))
+    assert watched.found == ["I1"]
+
+
+def test_acks_of_a_directory_that_the_writer_knows_to_be_lost_do_not_count(watched: Watched) -> None:
+    watched.ack(3)
+    watched.ack(4, by=("b1", "b2"))
+    watched.god.acked("b0", Incarnation("another uuid of b0", 1), batch_of(4))
+    watched.god.confirmed(1, 4)
+    assert watched.found == []
+    watched.god.confirmed(1, 3)
+    assert watched.found == ["I1"]
+
+
+def test_a_second_owner_is_noticed(watched: Watched) -> None:
+    watched.god.adopted(1, "one")
+    assert watched.found == []
+    watched.god.adopted(1, "other")
+    assert watched.found == ["I16"]
+
+
+def test_a_writer_that_is_told_not_to_have_closed_what_it_closes_is_noticed(watched: Watched) -> None:
+    watched.god.adopted(1, "one")
+    assert not watched.god.closing(1)
+    watched.god.changed(1, OPEN, close(OPEN, 2, 30))
+    assert watched.found == []
+    watched.god.not_closed(1)
+    assert watched.found == ["I21"]
+
+
+def test_a_close_after_its_writer_was_told_that_there_is_none_is_noticed(watched: Watched) -> None:
+    watched.god.adopted(1, "one")
+    watched.god.closing(1)
+    watched.god.not_closed(1)
+    assert watched.found == []
+    watched.god.changed(1, OPEN, close(OPEN, 2, 30))
+    assert watched.found == ["I21"]
+
+
+def test_a_ledger_whose_creation_was_called_undone_is_noticed_before_and_after(watched: Watched) -> None:
+    watched.god.not_created(b"late")
+    assert watched.found == []
+    watched.god.changed(2, None, replace(OPEN, ledger_id=2, custom={ATTEMPT: b"late"}))
+    assert watched.found == ["I21"]
+    watched.god.changed(3, None, replace(OPEN, ledger_id=3, custom={ATTEMPT: b"early"}))
+    watched.god.not_created(b"early")
+    assert watched.found == ["I21", "I21"]
+
+
+def test_a_ledger_that_was_deleted_is_nobodys_business(watched: Watched) -> None:
+    watched.god.changed(1, OPEN, None)
+    watched.ack(3)
+    watched.god.confirmed(1, 3)
+    watched.god.adopted(1, "late")
+    watched.god.not_closed(1)
+    assert not watched.god.closing(1)
+    assert watched.found == []
+
+
 def test_marks_are_counted_and_those_written_in_the_code_are_known() -> None:
     marks = Marks()
     marks("journal: rare")
@@ -132,3 +195,4 @@ def test_marks_are_counted_and_those_written_in_the_code_are_known() -> None:
     assert marks.met == {"journal: rare": 2}
     source = 'sometimes("a: one")\nself._god.mark("b: two")\nmark(f"c: {not_known}")'
     assert known_marks([source]) == ["a: one", "b: two"]
+    assert marks_of_the_product([source]) == ["a: one"]

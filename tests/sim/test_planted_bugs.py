@@ -25,7 +25,7 @@ def test_a_failure_says_what_was_broken_and_leaves_the_end_of_the_trace() -> Non
 
 @pytest.mark.parametrize("bug", list(BUGS))
 def test_a_planted_bug_is_gone_after_its_block(bug: str) -> None:
-    before = [getattr(owner, name) for owner, name, _ in BUGS[bug]]
+    before = [getattr(owner, name) for owner, name, _ in BUGS[bug].changes]
     with planted(bug):
-        assert [getattr(owner, name) for owner, name, _ in BUGS[bug]] != before
-    assert [getattr(owner, name) for owner, name, _ in BUGS[bug]] == before
+        assert [getattr(owner, name) for owner, name, _ in BUGS[bug].changes] != before
+    assert [getattr(owner, name) for owner, name, _ in BUGS[bug].changes] == before
