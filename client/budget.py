@@ -19,6 +19,7 @@ class ByteBudget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.taken_bytes = 0
+        self._early_bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
@@ -52,6 +53,20 @@ class ByteBudget:
         check(self.taken_bytes >= 0, "more bytes given back than were taken")
         if self._waiters:
             self._grant()
+
+    def count_early(self, size: int) -> bool:
+        """Count ``size`` bytes of what waits for something of lower id; ``False`` where that would be above half.
+
+        The other half is for what all of it waits for, whichever ledger it belongs to.
+        """
+        if self._early_bytes + size > self.limit_bytes // 2:
+            return False
+        self._early_bytes += size
+        return True
+
+    def discount_early(self, size: int) -> None:
+        """They wait no more."""
+        self._early_bytes -= size
 
     def exchange(self, given: int, taken: int) -> None:
         """Replace ``given`` bytes by the ``taken`` ones they became; never waits."""

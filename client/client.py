@@ -360,7 +360,7 @@ class Client:
             world.clock,
             world.rng,
             self._quarantine,
-            self._settings.placement,
+            self._settings,
         )
 
     @property

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from tallybook.core.config import PlacementPolicy
-from tallybook.core.errors import TallybookError
+from tallybook.core.config import ClientSettings, PlacementPolicy
+from tallybook.core.errors import EntryAbsent, TallybookError
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Membership, MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
@@ -30,25 +31,32 @@ class Spares:
         clock: Clock,
         rng: Rng,
         quarantine: Quarantine,
-        policy: PlacementPolicy,
+        settings: ClientSettings,
     ) -> None:
         self._membership = membership
         self._connections = connections
         self._clock = clock
         self._rng = rng
         self._quarantine = quarantine
-        self._policy: PlacementPolicy = policy
+        self._policy: PlacementPolicy = settings.placement
+        self._patience_s = settings.connect_timeout_ms / 1000
 
     async def find(
-        self, ensemble: Sequence[str], positions: Sequence[int], write_quorum: int, *, excluded: Collection[str] = ()
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Sequence[str],
+        positions: Sequence[int],
+        *,
+        excluded: Collection[str] = (),
     ) -> dict[int, str]:
         """Bookies for as many of the ``positions`` of ``ensemble`` as there are any for, by position.
 
         Args:
+            metadata: of the ledger that they are for.
             excluded: bookies that are not to be taken, whatever they answer.
 
         Raises:
-            MetadataUnavailable: who is alive cannot be told.
+            MetadataUnavailable, DamagedFile: who is alive cannot be told.
         """
         found: dict[int, str] = {}
         tried = list(excluded)
@@ -61,12 +69,13 @@ class Spares:
                 self._rng,
                 excluded=(*ensemble, *tried),
                 quarantined=self._quarantine.now(self._clock.monotonic()),
-                write_quorum=write_quorum,
+                write_quorum=metadata.quorum.write_quorum,
                 policy=self._policy,
             )
             if not chosen:
                 break
-            answers = await asyncio.gather(*(self._answers(bookie_id) for bookie_id in chosen.values()))
+            asked = (self._answers(bookie_id, metadata.ledger_id) for bookie_id in chosen.values())
+            answers = await asyncio.gather(*asked)
             tried += chosen.values()
             for (position, bookie_id), answers_now in zip(chosen.items(), answers, strict=True):
                 if answers_now:
@@ -81,10 +90,15 @@ class Spares:
         """It failed here: every ledger of this client chooses others for a while, where there are any."""
         self._quarantine.failed(bookie_id, self._clock.monotonic())
 
-    async def _answers(self, bookie_id: str) -> bool:
+    async def _answers(self, bookie_id: str, ledger_id: int) -> bool:
+        """Whether it says something of the ledger in time: a connection may be old, and its bookie hang."""
         try:
-            await self._connections.get(bookie_id)
-        except TallybookError:
+            async with asyncio.timeout(self._patience_s):
+                connection = await self._connections.get(bookie_id)
+                await connection.read_lac(ledger_id)
+        except EntryAbsent:
+            return True
+        except (TallybookError, TimeoutError):
             # Whatever its reason: it is no replacement now.
             self.avoid(bookie_id)
             return False

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Busy, PeerError, RecoveryFailed, TallybookError
+from tallybook.core.errors import Busy, RecoveryFailed, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, begin_recovery, close, of_members
 from tallybook.runtime.clock import Clock
@@ -106,8 +106,12 @@ class _Run:
         Raises:
             TallybookError: what the machine failed with.
         """
-        async with asyncio.TaskGroup() as group:
-            end = await self._drive(group)
+        try:
+            async with asyncio.TaskGroup() as group:
+                end = await self._drive(group)
+        except ExceptionGroup as several:
+            # What no task expects. Whoever asked for the recovery expects one error, of its own kind.
+            raise several.exceptions[0] from several
         if isinstance(end, Failed):
             raise end.error
         return end
@@ -185,13 +189,14 @@ class _Run:
             await self._report(self._machine.added, at, entry_id)
 
     async def _find_spares(self, action: FindSpares) -> None:
-        quorum = self._metadata.quorum
         try:
             # Whoever failed once is written off, though it may still let us in: each search offers new ones.
             found = await self._context.spares.find(
-                action.ensemble, action.positions, quorum.write_quorum, excluded=self._written_off
+                self._metadata, action.ensemble, action.positions, excluded=self._written_off
             )
-        except PeerError:
+        except TallybookError as error:
+            if is_defect(error):
+                raise
             # Who is alive cannot be told: then it has to do without.
             found = {}
         await self._report(self._machine.spares_found, found)

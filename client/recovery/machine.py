@@ -246,7 +246,8 @@ class RecoveryMachine:
     def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
         if self.phase is not Phase.WRITING or entry_id != self.entry_id:
             return []
-        if isinstance(error, Unauthorized | NoSuchLedger):
+        newcomer = self._fragments[-1].bookies[position] not in self._bookies
+        if isinstance(error, Unauthorized | NoSuchLedger) and not newcomer:
             return self._fail(error)
         self._adds[position] = error
         if len(self._adds) < self._quorum.write_quorum:

@@ -83,9 +83,13 @@ class ChangeEnsemble:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Other bookies hold these positions now: connect to them, and forget those before them."""
+    """Other bookies hold these positions now: connect to them, and forget those before them.
+
+    Those before at the ``silent`` ones owe acks: their connections are to be broken, with all that is queued on them.
+    """
 
     positions: tuple[int, ...]
+    silent: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,17 +34,17 @@ class _Early(NamedTuple):
 class ChosenIdsWriter:
     """Writes a ledger under ids of the caller's choice: each of 0, 1, 2, ... once, in any order.
 
-    What waits for lower ids takes at most half of the client's byte budget, so that the entry it waits for
-    always finds room.
+    What waits for lower ids, in all ledgers of the client, takes at most half of its byte budget, so that the
+    entries it waits for find room.
     """
 
     def __init__(self, ledger: LedgerWriter) -> None:
         self._ledger = ledger
         self._next = 0
         self._early: dict[int, _Early] = {}
-        self._early_bytes = 0
         self._in_hand: set[int] = set()
         """Ids of entries that wait for room in the budget."""
+        ledger.on_end.append(self._ended)
 
     @property
     def id(self) -> int:
@@ -86,15 +86,14 @@ class ChosenIdsWriter:
         size = self._ledger.admissible(payload)
         self._check_new(entry_id)
         early_bytes = size if entry_id > self._next else 0
-        if early_bytes and self._early_bytes + size > self._ledger.budget_bytes // 2:
+        if early_bytes and not self._ledger.budget.count_early(size):
             raise Busy(f"ledger {self.id}: too much waits for entry {self._next}", retry_after_ms=1)
         self._in_hand.add(entry_id)
         # Counted before there is room: many at once must not take all of it.
-        self._early_bytes += early_bytes
         try:
             await self._ledger.take_room(size)
         except BaseException:
-            self._early_bytes -= early_bytes
+            self._ledger.budget.discount_early(early_bytes)
             raise
         finally:
             self._in_hand.discard(entry_id)
@@ -117,11 +116,11 @@ class ChosenIdsWriter:
             turn: asyncio.Future[PendingAppend] = asyncio.get_running_loop().create_future()
             self._early[entry_id] = _Early(payload, size, turn)
             return turn
-        self._early_bytes -= early_bytes
+        self._ledger.budget.discount_early(early_bytes)
         pending = self._ledger.gather(payload)
         self._next += 1
         while (early := self._early.pop(self._next, None)) is not None:
-            self._early_bytes -= early.size
+            self._ledger.budget.discount_early(early.size)
             early.turn.set_result(self._ledger.gather(early.payload))
             self._next += 1
         return pending
@@ -132,21 +131,26 @@ class ChosenIdsWriter:
         What still waits for lower ids fails with ``LedgerClosed`` and was not written.
         """
         reason = f"ledger {self.id} is closed before entry {self._next}, which was never given"
-        self._refuse(LedgerClosed(reason, outcome=Outcome.NOT_DONE))
+        self._refuse(LedgerClosed(reason))
         return await self._ledger.close()
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for a recovery to end."""
-        self._refuse(LedgerClosed(f"ledger {self.id}: the handle was abandoned", outcome=Outcome.NOT_DONE))
         self._ledger.abandon()
 
+    def _ended(self, error: TallybookError) -> None:
+        """The handle can append nothing more: what waits never got into a batch."""
+        self._refuse(type(error)(error.message))
+
     def _refuse(self, error: TallybookError) -> None:
+        error.outcome = Outcome.NOT_DONE
         early, self._early = self._early, {}
         for entry in early.values():
-            self._early_bytes -= entry.size
+            self._ledger.budget.discount_early(entry.size)
             self._ledger.give_room(entry.size)
-            entry.turn.set_exception(error)
-            entry.turn.exception()  # whoever waits hears it; there may be nobody left
+            if not entry.turn.done():
+                entry.turn.set_exception(error)
+                entry.turn.exception()  # whoever waits hears it; there may be nobody left
 
     async def __aenter__(self) -> Self:
         return self

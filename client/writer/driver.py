@@ -7,7 +7,7 @@ serves one ledger handle and lives on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -101,6 +101,7 @@ class WriterDriver:
     def __init__(
         self,
         machine: WriterMachine,
+        metadata: LedgerMetadata,
         connections: Connections,
         spares: Spares,
         key: bytes,
@@ -129,6 +130,7 @@ class WriterDriver:
         self._lac_sent = machine.lac
         self._replacing = Replacing(
             machine,
+            metadata,
             spares,
             update,
             clock,
@@ -233,7 +235,7 @@ class WriterDriver:
                 case ReplacementWanted():
                     self._replacing.look()
                 case Replaced():
-                    self._relink(action.positions)
+                    self._relink(action)
                 case Died():
                     self._events.died(action.error)
         if actions:
@@ -268,15 +270,22 @@ class WriterDriver:
         """Whether its bookie still holds the position."""
         return self._links[link.position] is link
 
-    def _relink(self, positions: Sequence[int]) -> None:
+    def _relink(self, action: Replaced) -> None:
         """Other bookies hold these positions now. What those before them still answer concerns nobody."""
-        for at in positions:
+        for at in action.positions:
+            given_up = self._links[at].connection
+            if at in action.silent and given_up is not None:
+                given_up.abort()
             self._links[at] = _Link(at, self.machine.fragment.bookies[at])
             self._reconnect(self._links[at])
 
     def _reconnect(self, link: _Link, *, breaking: bool = False) -> None:
         given_up, link.connection = link.connection, None
         link.generation += 1
+        if breaking:
+            # It may hang and yet let us in: not at once again, and less often each time.
+            link.refusals += 1
+            link.refused_at = self._clock.monotonic()
         if breaking and given_up is not None:
             # What it still holds for a bookie that does not keep up must not stay in memory.
             given_up.abort()
@@ -328,14 +337,16 @@ class WriterDriver:
 
     async def _watch(self) -> None:
         """Timeouts, the LAC after silence, and notes of what members missed."""
-        period_s = max(self._settings.explicit_lac_ms, 10) / 1000
+        lac_s = self._settings.explicit_lac_ms / 1000
+        limits_ms = (self._settings.add_timeout_ms // 8, self._settings.away_timeout_ms // 16)
+        period_s = max(min(self._settings.explicit_lac_ms, *limits_ms), 10) / 1000
         while not self._stopped.is_set():
             await self._clock.sleep(period_s)
             now = self._clock.monotonic()
             self._perform(self.machine.tick(now))
             if self.machine.error is not None:
                 return
-            if self.machine.lac > self._lac_sent and now - self._quiet_since >= period_s:
+            if self.machine.lac > self._lac_sent and now - self._quiet_since >= lac_s:
                 self._tell_lac()
             if self._missed_stale and not self._recording and now >= self._record_again_at:
                 # The metadata store may take its time; timers go on meanwhile.

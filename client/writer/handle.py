@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from tallybook.core.batch import Buffer, encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     Busy,
+    Conflict,
     EntryTooLarge,
     InvalidArgument,
     LedgerClosed,
     LedgerFenced,
-    NotEnoughBookies,
+    NoSuchLedger,
     Outcome,
     RequestTimeout,
     TallybookError,
+    Unauthorized,
 )
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
@@ -52,6 +54,10 @@ class WriterContext:
     tasks: Tasks
     settings: ClientSettings
     budget: ByteBudget
+
+
+_NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, Conflict)
+"""What ended a handle that may not even close its ledger any more."""
 
 
 class LedgerWriter:
@@ -86,6 +92,8 @@ class LedgerWriter:
         self._closed: LedgerMetadata | None = None
         self._flush_scheduled = False
         self._idle = asyncio.Event()
+        self.on_end: list[Callable[[TallybookError], None]] = []
+        """Called once, when the handle can append nothing more: closed, dead or abandoned."""
         machine = WriterMachine(
             metadata.ledger_id,
             metadata.quorum,
@@ -95,7 +103,16 @@ class LedgerWriter:
         )
         self._machine = machine
         self._driver = WriterDriver(
-            machine, context.connections, context.spares, key, update, self, context.clock, context.tasks, settings
+            machine,
+            metadata,
+            context.connections,
+            context.spares,
+            key,
+            update,
+            self,
+            context.clock,
+            context.tasks,
+            settings,
         )
         self._driver.start()
 
@@ -215,9 +232,9 @@ class LedgerWriter:
         self._budget.give(size)
 
     @property
-    def budget_bytes(self) -> int:
+    def budget(self) -> ByteBudget:
         """What all ledgers of the client may hold together."""
-        return self._budget.limit_bytes
+        return self._budget
 
     def gather(self, payload: Buffer) -> PendingAppend:
         """Give the entry the next id and send it off. Last step of an append: there is room for it already."""
@@ -289,6 +306,8 @@ class LedgerWriter:
             self._budget.give(group.held_bytes)
             group.complete(error)
         self._idle.set()
+        for tell in self.on_end:
+            tell(error)
 
     # -- force ------------------------------------------------------------------------
 
@@ -313,8 +332,8 @@ class LedgerWriter:
     async def close(self) -> LedgerMetadata:
         """Wait for pending appends, settle the end of the ledger, return its final metadata.
 
-        Closing twice returns the same. A handle that lost its quorum still closes, at its last
-        add confirmed. With deferred sync, what was appended is forced first.
+        Closing twice returns the same. A handle that died still closes, at its last add confirmed,
+        unless the ledger is in other hands. With deferred sync, what was appended is forced first.
 
         Raises:
             LedgerFenced: another client recovered the ledger.
@@ -327,7 +346,7 @@ class LedgerWriter:
         self._closing = True
         await self._finish_appends()
         error = self._machine.error
-        if error is not None and error is not self._ended and not isinstance(error, NotEnoughBookies):
+        if error is not None and error is not self._ended and isinstance(error, _NOT_OURS):
             raise error.with_traceback(None)
         if error is None:
             await self.force()

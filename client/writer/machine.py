@@ -70,6 +70,9 @@ FATAL_CODES = frozenset(error.wire_code for error in (LedgerFenced, LedgerClosed
 CONNECTION_CODES = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))
 """Answers that say the connection failed: the bookie may be back in a moment."""
 
+_HOPEFUL_TIMEOUTS = 3
+"""Add timeouts for which a batch may wait without a quorum while others are coming."""
+
 _URGENT_SHARE = 4
 """A member without whom nothing can be confirmed is replaced so many times sooner."""
 
@@ -150,10 +153,13 @@ class WriterMachine:
         self.changes = 0
         self.error: TallybookError | None = None
         self.rules = rules
-        self._positions = [Position(bookie, away_since=now) for bookie in bookies]
+        self._positions = [Position(bookie, away_since=now, unserved_since=now) for bookie in bookies]
+        self._now = now
         self._departed: dict[str, Missed] = {}
         """What bookies missed in fragments that they are, or were, replaced after."""
         self._change: _Change | None = None
+        self._in_vain = False
+        """Whether nobody was found who could take a place."""
         # In order of entry id; ``_unconfirmed`` is the tail of it that is not confirmed.
         self._batches: dict[int, _Batch] = {}
         self._unconfirmed: dict[int, _Batch] = {}
@@ -193,7 +199,7 @@ class WriterMachine:
         rules = self.rules
         if not self._may_change:
             return ()
-        present = [at for at, member in enumerate(self._positions) if member.state is Member.UP]
+        present = [at for at, member in enumerate(self._positions) if member.state is Member.UP and not member.doubted]
         enough = self.quorum.writable(present)
         patience_s = rules.away_timeout_s if enough else rules.away_timeout_s / _URGENT_SHARE
         if enough and rules.delay_changes:
@@ -205,6 +211,7 @@ class WriterMachine:
     def submit(self, first: int, last: int, payload_bytes: int, data: bytes, now: float) -> list[Action]:
         """A batch was sealed. Batches come in order and without a gap."""
         check(self.error is None, f"ledger {self.ledger_id}: batch submitted to a dead writer")
+        self._now = now
         batch = _Batch(first, last, payload_bytes, data, self.quorum.write_set(first), now)
         self._batches[first] = self._unconfirmed[first] = batch
         actions: list[Action] = []
@@ -218,13 +225,14 @@ class WriterMachine:
         member = self._positions[position]
         if member.state is Member.GONE or self.error is not None:
             return []
+        self._now = now
         actions: list[Action] = []
         member.state, member.busy_since = Member.UP, None
         for batch in self._batches.values():
             if self._owes(position, batch):
                 self._send(position, batch, now, actions)
-        # Owing nothing it cannot prove itself by an ack, and is believed.
-        member.serving = not any(isinstance(action, Send) for action in actions)
+        # Owing nothing it cannot prove itself by an ack, and is believed, unless it has failed before.
+        member.serving = not actions and not member.doubted
         return actions
 
     def disconnected(self, position: int, now: float) -> list[Action]:
@@ -232,8 +240,12 @@ class WriterMachine:
         member = self._positions[position]
         if member.state is not Member.UP or self.error is not None:
             return []
+        self._now = now
         if member.serving:
-            member.away_since, member.serving = now, False
+            member.away_since = member.unserved_since = now
+            member.serving = False
+        else:
+            member.doubted = True
         member.state, member.busy_since = Member.DOWN, None
         for batch in self._batches.values():
             batch.sent_at.pop(position, None)
@@ -270,6 +282,7 @@ class WriterMachine:
             return []
         actions: list[Action] = []
         member.busy_since, member.serving = None, member.state is Member.UP
+        member.doubted = member.doubted and not member.serving
         if member.missed.growing and member.state is Member.UP:
             # It is back: what it missed ends here.
             sometimes("writer: a lost member is back")
@@ -298,6 +311,7 @@ class WriterMachine:
         """The bookie of ``position`` did not take the batch, for the reason ``code``."""
         if self.error is not None:
             return []
+        self._now = now
         member = self._positions[position]
         if code in FATAL_CODES:
             kind = error_class(code)
@@ -330,6 +344,7 @@ class WriterMachine:
         """Time has passed: give up on members that owe too long. Call a few times per timeout."""
         if self.error is not None:
             return []
+        self._now = now
         actions: list[Action] = []
         for index, member in enumerate(self._positions):
             if member.state is Member.DOWN and now - member.away_since >= self.rules.add_timeout_s:
@@ -362,6 +377,7 @@ class WriterMachine:
 
         From here on nothing is confirmed. The new fragment starts after the LAC, at a batch boundary.
         """
+        self._in_vain = not replacements
         wanted = self.wanted(now)
         taken = {at: bookie for at, bookie in sorted(replacements.items()) if at in wanted}
         if not taken:
@@ -382,19 +398,23 @@ class WriterMachine:
         change = self._change
         if change is None or self.error is not None:
             return []
+        self._now = now
         actions: list[Action] = []
+        silent = tuple(at for at in change.positions if any(at in batch.sent_at for batch in self._batches.values()))
         for at in change.positions:
+            before = self._positions[at]
             actions += self._lose(at)
-            if self._depart(self._positions[at]):
+            if self._depart(before):
                 actions.append(MissedChanged())
-            self._positions[at] = Position(change.wanted.bookies[at], away_since=now)
+            bookie_id = change.wanted.bookies[at]
+            self._positions[at] = Position(bookie_id, away_since=now, unserved_since=before.unserved_since)
             for batch in self._unconfirmed.values():
                 if len(batch.acked) == self.quorum.ack_quorum and at in batch.acked:
                     sometimes("writer: a change undoes what was complete")
                 batch.acked.discard(at)
         self._change, self.fragment = None, change.wanted
         self.changes += 1
-        actions.append(Replaced(change.positions))
+        actions.append(Replaced(change.positions, silent))
         self._confirm_head(actions)
         return actions
 
@@ -496,7 +516,10 @@ class WriterMachine:
         member = self._positions[position]
         if not member.retained_for or self.error is not None:
             return []
-        member.state, member.serving, member.busy_since, member.lag_bytes = Member.LOST, False, None, 0
+        if member.serving or member.busy_since is not None:
+            member.unserved_since = self._now
+        member.state, member.serving, member.doubted = Member.LOST, False, True
+        member.busy_since, member.lag_bytes = None, 0
         actions: list[Action] = []
         for batch in list(self._batches.values()):
             batch.sent_at.pop(position, None)
@@ -508,19 +531,45 @@ class WriterMachine:
         return actions
 
     def _give_up_without_quorum(self, now: float) -> list[Action]:
-        """Fail once the oldest batch has waited a whole timeout and the members left form no ack quorum."""
+        """Fail once a batch has waited for a whole timeout since no ack quorum was left, and nobody gives hope.
+
+        Bookies that have just come give hope, but not for ever: whoever takes a place begins with the debt of the
+        one before.
+        """
         oldest = next(iter(self._unconfirmed.values()), None)
+        lost_at = self._quorum_lost_at()
+        if oldest is None or lost_at is None:
+            return []
         coming = self._change.positions if self._change is not None else ()
-        live = [at for at, member in enumerate(self._positions) if at in coming or self._lives(member, now)]
-        if oldest is None or now - oldest.submitted_at < self.rules.add_timeout_s or self.quorum.writable(live):
+        hopeful = [at for at, member in enumerate(self._positions) if at in coming or self._lives(member, now)]
+        hope, since = self.quorum.writable(hopeful), oldest.submitted_at
+        patience_s = self.rules.add_timeout_s
+        if self.rules.max_changes and not self.rules.deferred:
+            since = max(since, lost_at)
+            patience_s *= _HOPEFUL_TIMEOUTS if hope or not self._in_vain else 1
+        elif hope:
+            return []
+        if now - since < patience_s:
             return []
         sometimes("writer: no quorum is left")
-        lost = ", ".join(member.bookie_id for member in self._positions if not self._lives(member, now))
+        lost = ", ".join(member.bookie_id for member in self._positions if not _serves(member))
         return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
+
+    def _quorum_lost_at(self) -> float | None:
+        """Since when some write set has fewer than Qa members that serve; ``None`` if none has."""
+        lost_at: float | None = None
+        for members in self.quorum.write_sets():
+            unserved = sorted(self._positions[at].unserved_since for at in members if not _serves(self._positions[at]))
+            missing = len(unserved) - (self.quorum.write_quorum - self.quorum.ack_quorum)
+            if missing > 0:
+                # The one whose loss left too few of them.
+                since = unserved[len(unserved) - missing]
+                lost_at = since if lost_at is None else min(lost_at, since)
+        return lost_at
 
     def _lives(self, member: Position, now: float) -> bool:
         """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
-        if member.serving or member.busy_since is not None:
+        if _serves(member):
             return True
         return member.retained_for and now - member.away_since < self.rules.add_timeout_s
 
@@ -540,7 +589,12 @@ class WriterMachine:
         return self.quorum.writable(accepting)
 
 
+def _serves(member: Position) -> bool:
+    """Whether it answers: with acks, or by saying that it is busy."""
+    return member.serving or member.busy_since is not None
+
+
 def _failed(member: Position, now: float, patience_s: float) -> bool:
-    """Whether another bookie should take its place. One that only connects, and never acks, is away as well."""
-    away = not member.serving and member.busy_since is None and now - member.away_since >= patience_s
-    return away or member.state in (Member.LOST, Member.GONE)
+    """Whether another bookie should take its place. One that has just come has the whole add timeout for its ack."""
+    away = member.state is Member.DOWN and now - member.away_since >= patience_s
+    return away or member.doubted or member.state is Member.GONE

@@ -64,8 +64,12 @@ class Position:
     state: Member = Member.DOWN
     away_since: float = 0.0
     """When it was last known to serve: connecting again proves nothing until it acks."""
+    unserved_since: float = 0.0
+    """The same for the position: whoever takes it starts with the debt of those before, until an ack."""
     serving: bool = False
-    """Whether it has acked since it connected, or owed nothing then."""
+    """Whether it has acked since it connected, or owed nothing then and is not doubted."""
+    doubted: bool = False
+    """It was lost, or came back and left without an ack: only an ack proves that it serves."""
     busy_since: float | None = None
     lag_bytes: int = 0
     missed: Missed = field(default_factory=Missed)

@@ -11,7 +11,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from tallybook.core.errors import LedgerClosed, MetadataConflict, MetadataUnavailable, PeerError, TallybookError
+from tallybook.core.errors import (
+    InvalidArgument,
+    LedgerClosed,
+    MetadataConflict,
+    MetadataUnavailable,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, change_ensemble, of_members, record_missed
 from tallybook.metadata.store import MembershipWatch
@@ -41,6 +48,7 @@ class Replacing:
     def __init__(
         self,
         machine: WriterMachine,
+        metadata: LedgerMetadata,
         spares: Spares,
         update: UpdateLedger,
         clock: Clock,
@@ -50,6 +58,7 @@ class Replacing:
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     ) -> None:
         self._machine = machine
+        self._metadata = metadata
         self._spares = spares
         self._update = update
         self._clock = clock
@@ -90,8 +99,10 @@ class Replacing:
     async def _found(self, positions: tuple[int, ...]) -> dict[int, str]:
         machine = self._machine
         try:
-            return await self._spares.find(machine.fragment.bookies, positions, machine.quorum.write_quorum)
-        except PeerError as error:
+            return await self._spares.find(self._metadata, machine.fragment.bookies, positions)
+        except TallybookError as error:
+            if is_defect(error):
+                raise
             _log.info("no replacement yet", ledger_id=machine.ledger_id, reason=error.message)
             return {}
 
@@ -117,7 +128,7 @@ class Replacing:
 
         try:
             metadata = (await self._update(changed)).value
-        except (MetadataConflict, MetadataUnavailable) as error:
+        except (InvalidArgument, MetadataConflict, MetadataUnavailable) as error:
             # Certainly not made: on with the members there are.
             _log.info("ensemble not changed", ledger_id=machine.ledger_id, reason=error.message)
             self._perform(machine.unchanged())

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import Busy, EntryTooLarge, InvalidArgument, LedgerClosed, Outcome
+from tallybook.core.errors import Busy, EntryTooLarge, InvalidArgument, LedgerClosed, LedgerFenced, Outcome
 from tallybook.sim.cluster import MemoryCluster
 from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
 
@@ -133,3 +133,45 @@ async def test_leaving_the_block_with_an_error_leaves_the_ledger_open(cluster: M
         await other.append(0, b"zero")
         assert (other.length, other.last_add_confirmed) == (4, 0)
     assert (await client.ledger_metadata(other.id)).last_entry_id == 0
+
+
+@scenario()
+async def test_what_waits_for_lower_ids_hears_of_the_end_of_the_handle(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger_with_chosen_ids()
+    await ledger.append(0, b"zero")
+    above = asyncio.ensure_future(ledger.append(5, b"above"))
+    await asyncio.sleep(0)
+    async with cluster.client(SMALL) as other:
+        await other.recover_ledger(ledger.id)
+    with pytest.raises(LedgerFenced):
+        await ledger.append(1, b"one")
+    with pytest.raises(LedgerFenced) as caught:
+        await above
+    assert caught.value.outcome is Outcome.NOT_DONE
+    assert client._budget.taken_bytes == 0
+
+
+@scenario()
+async def test_what_waits_for_lower_ids_ends_with_its_client(cluster: MemoryCluster, client: Client) -> None:
+    async with cluster.client(SMALL) as writer:
+        ledger = await writer.create_ledger_with_chosen_ids()
+        above = asyncio.ensure_future(ledger.append(5, b"above"))
+        await asyncio.sleep(0)
+    with pytest.raises(LedgerClosed):
+        await above
+
+
+@scenario()
+async def test_two_ledgers_that_wait_for_lower_ids_leave_room_for_each_other(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await client.create_ledger_with_chosen_ids() for _ in range(2)]
+    large = bytes(8 * 1024)
+    early = [asyncio.ensure_future(ledger.append(entry_id, large)) for ledger in ledgers for entry_id in (1, 2, 3)]
+    await asyncio.sleep(0)
+    assert sum(append.done() for append in early) == 3, "half of the budget is for all of them together"
+    for ledger in ledgers:
+        assert await ledger.append(0, large) == 0
+    plain = await client.create_ledger()
+    assert await plain.append(b"there is room for others") == 0
+    await asyncio.gather(*early, return_exceptions=True)

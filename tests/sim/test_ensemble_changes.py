@@ -313,6 +313,97 @@ async def test_a_bookie_that_all_others_outpace_with_busy_is_replaced(cluster: M
         await eventually(lambda: busy[2].bookie_id not in members(ledger), cluster)
 
 
+# -- members that fall silent ---------------------------------------------------------------------
+
+
+@scenario(bookies=6)
+async def test_two_members_that_hang_are_replaced_by_spares_that_answer(cluster: MemoryCluster, client: Client) -> None:
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(3))
+        hanging = [cluster.bookies[name] for name in members(ledger)[:2]]
+        hanging.append(next(bookie for name, bookie in cluster.bookies.items() if name not in members(ledger)))
+        for bookie in hanging:
+            bookie.pause()
+        assert await ledger.append(b"waits for others") == 3
+        assert not {bookie.bookie_id for bookie in hanging} & set(members(ledger)), "a spare that hangs is no spare"
+        closed = await ledger.close()
+        for bookie in hanging:
+            bookie.resume()
+    held_by_those_named(cluster, closed)
+
+
+@scenario(bookies=4)
+async def test_a_member_that_hangs_and_lets_us_in_is_replaced(cluster: MemoryCluster, client: Client) -> None:
+    """Its process greets whoever connects, and its journal is stuck."""
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        stuck = cluster.bookies[members(ledger)[1]]
+        stuck.hold_commits()
+        for _ in range(100):
+            await ledger.append(b"one more")
+            await cluster.world.clock.sleep(0.1)
+            if stuck.bookie_id not in members(ledger):
+                break
+        assert stuck.bookie_id not in members(ledger)
+        assert len(ledger.metadata.fragments) == 2
+        await ledger.close()
+
+
+@scenario(bookies=8)
+async def test_bookies_that_connect_and_never_ack_do_not_hold_an_append_for_ever(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(3))
+        for bookie in cluster.bookies.values():
+            if bookie.bookie_id != members(ledger)[0]:
+                bookie.hold_commits()
+        started = cluster.world.clock.monotonic()
+        with pytest.raises(NotEnoughBookies):
+            await ledger.append(b"never confirmed")
+        assert cluster.world.clock.monotonic() - started < 5 * QUICK.add_timeout_ms / 1000
+        assert (await ledger.close()).last_entry_id == 2
+
+
+@scenario(bookies=6)
+async def test_bookies_that_are_slow_but_ack_in_time_keep_the_writer_going(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async def slowly(method: str, _ledger_id: int) -> None:
+        if method == "add":
+            await cluster.world.clock.sleep(1.0)
+
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(3))
+        for bookie in cluster.bookies.values():
+            bookie.gate = slowly
+        for name in members(ledger)[:2]:
+            cluster.die(name)
+        assert await ledger.append(b"late, and confirmed") == 3
+        assert len(ledger.metadata.fragments) <= 3
+        await ledger.close()
+
+
+@scenario(bookies=4)
+async def test_a_membership_that_cannot_be_read_replaces_nobody_and_ends_nobody(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(3))
+        spare = next(name for name in cluster.bookies if name not in members(ledger))
+        cluster.metadata.bookies[spare].value = b"of a newer version"
+        cluster.die(members(ledger)[0])
+        assert await ledger.append_many(lines(20, start=3)) == range(3, 23)
+        await cluster.world.clock.sleep(5)
+        assert await ledger.append(b"goes on with two") == 23
+        ledger.abandon()
+        assert (await writer.recover_ledger(ledger.id)).last_entry_id == 23
+
+
 # -- recovery -------------------------------------------------------------------------------------
 
 
