@@ -69,6 +69,8 @@ class Proxy:
         if self._listener is not None:
             self._listener.close()
         await self.reset()
+        # What was broken is closed by the loop in its next turn; there may be no loop after that.
+        await self._clock.sleep(0)
 
     # -- what can be done to it -----------------------------------------------------------
 
@@ -105,6 +107,8 @@ class Proxy:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         carried = self._tasks.spawn(self._carry(reader, writer), name="connection")
+        # A task that is cancelled before its first step never gets to its own clean-up.
+        carried.add_done_callback(lambda _: writer.transport.abort())
         self._connections = [*(other for other in self._connections if not other.done()), carried]
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

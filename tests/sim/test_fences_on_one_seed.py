@@ -30,7 +30,9 @@ class HeldAdds:
         self._held: list[Callable[[], None]] = []
         bookie.add = self._hold  # type: ignore[method-assign]
 
-    def _hold(self, batch: bytes, key: bytes, on_answer: Any, *, recovery: bool = False) -> None:
+    def _hold(
+        self, batch: bytes, key: bytes, on_answer: Any, *, recovery: bool = False, deferred: bool = False
+    ) -> None:
         if recovery:
             self._take(batch, key, on_answer, recovery=True)
         else:

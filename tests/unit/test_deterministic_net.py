@@ -379,7 +379,7 @@ def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> N
         await net.transport("bookie").listen("bookie", echo)
         connecting = asyncio.ensure_future(connect(net))
         # In the very turn in which the answer arrives, right after it.
-        world.loop.call_at(moments[0] + 4e-10, connecting.cancel)
+        world.loop.call_at(moments[0], connecting.cancel)
         await asyncio.wait([connecting])
         assert connecting.cancelled()
         await asyncio.sleep(1)
