@@ -378,8 +378,8 @@ def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_nothing_behind() -> N
     async def cancelled(world: World, net: SimNet) -> None:
         await net.transport("bookie").listen("bookie", echo)
         connecting = asyncio.ensure_future(connect(net))
-        # In the very turn in which the answer arrives, right after it.
-        world.loop.call_at(moments[0], connecting.cancel)
+        # Right after the answer has arrived, and before whoever waits for it goes on.
+        world.loop.call_at(moments[0], lambda: world.loop.call_soon(connecting.cancel))
         await asyncio.wait([connecting])
         assert connecting.cancelled()
         await asyncio.sleep(1)
