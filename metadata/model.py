@@ -93,6 +93,7 @@ class LedgerMetadata:
         check_ledger_id(self.ledger_id)
         _check_fragments(self)
         _check_end(self)
+        _check_missed(self)
         for key, value in self.custom.items():
             if type(key) is not str or type(value) is not bytes:
                 raise InvalidArgument(f"custom metadata maps text to bytes, not {key!r} to {type(value).__name__}")
@@ -141,7 +142,11 @@ def _check_fragments(metadata: LedgerMetadata) -> None:
         raise InvalidArgument(f"ledger {metadata.ledger_id}: first ids of fragments must strictly increase: {firsts}")
     for fragment in fragments:
         distinct = len(set(fragment.bookies))
-        if len(fragment.bookies) != metadata.quorum.ensemble or distinct != len(fragment.bookies):
+        if (
+            len(fragment.bookies) != metadata.quorum.ensemble
+            or distinct != len(fragment.bookies)
+            or "" in fragment.bookies
+        ):
             raise InvalidArgument(
                 f"ledger {metadata.ledger_id}: the fragment from {fragment.first_entry_id} must name "
                 f"{metadata.quorum.ensemble} different bookies, got {list(fragment.bookies)}"
@@ -154,11 +159,21 @@ def _check_end(metadata: LedgerMetadata) -> None:
         raise InvalidArgument(
             f"ledger {metadata.ledger_id} has an end, entry {last} with {length} bytes, but is not closed"
         )
+    if length < 0 or (last == NO_ENTRY and length):
+        raise InvalidArgument(f"ledger {metadata.ledger_id} cannot end at entry {last} with {length} bytes")
     if metadata.closed and not metadata.last_fragment.first_entry_id - 1 <= last <= MAX_ID:
         first = metadata.last_fragment.first_entry_id
         raise InvalidArgument(
             f"ledger {metadata.ledger_id} ends at entry {last}, before its last fragment, from {first}"
         )
+
+
+def _check_missed(metadata: LedgerMetadata) -> None:
+    for entry in metadata.missed:
+        end = entry.last_entry_id
+        backwards = end is not None and end < entry.first_entry_id
+        if not entry.bookie_id or entry.first_entry_id < 0 or backwards or (metadata.closed and end is None):
+            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is no range of entries that a bookie can miss")
 
 
 def adopt(metadata: LedgerMetadata, writer_token: str) -> LedgerMetadata:

@@ -23,7 +23,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.metadata.codec import encode_ledger
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.sim.cluster import MemoryCluster
 from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
 
@@ -167,6 +167,7 @@ def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
         "nothing at the start": (as_stored(metadata, fragments=(Fragment(3, bookies),)), "must start at entry 0"),
         "no fragments": (as_stored(metadata, fragments=()), "must start at entry 0"),
         "a bookie twice": (as_stored(metadata, fragments=(Fragment(0, (bookies[0],) * 3),)), "different bookies"),
+        "a missed range backwards": (as_stored(metadata, missed=(MissedRange(bookies[0], 5, 4),)), "can miss"),
         "an end of an open ledger": (as_stored(metadata, last_entry_id=3), "is not closed"),
         "an unknown version": (sealed(body, 9), "format 9 by a newer Tallybook"),
         "cut short": (encode_ledger(metadata)[:-1], "length or checksum"),

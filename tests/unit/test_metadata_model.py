@@ -234,9 +234,20 @@ def test_an_end_belongs_to_closed_ledgers_and_lies_in_or_right_before_the_last_f
             ledger(**end)
     closed = {"state": LedgerState.CLOSED, "fragments": THREE_FRAGMENTS, "length": 100}
     assert ledger(last_entry_id=24, **closed).last_entry_id == 24
-    for last in (23, -1, -2, MAX_ID + 1):
+    for last in (23, -2, MAX_ID + 1):
         with pytest.raises(InvalidArgument, match="before its last fragment"):
             ledger(last_entry_id=last, **closed)
+    for last, length in ((-1, 100), (24, -1)):
+        with pytest.raises(InvalidArgument, match="cannot end at"):
+            ledger(last_entry_id=last, **{**closed, "length": length})
+
+
+def test_what_no_bookie_can_have_missed_is_refused():
+    for missed in (MissedRange("b1", -1, 3), MissedRange("b1", 5, 4), MissedRange("", 0, 4)):
+        with pytest.raises(InvalidArgument, match="can miss"):
+            ledger(missed=(missed,))
+    with pytest.raises(InvalidArgument, match="can miss"):
+        ledger(state=LedgerState.CLOSED, last_entry_id=9, missed=(MissedRange("b1", 0, None),))
 
 
 # --- ensemble change --------------------------------------------------------------------------------------------------
