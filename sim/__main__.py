@@ -19,11 +19,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from .bug_table import row, write_table
+from .bug_table import row, with_table
 from .bugs import BUGS
 from .marks import known_marks, marks_of_the_product
 from .one import Report, run, run_quietly, search
-from .results import Results, code_hash, commit, sources
+from .results import PAGE, Results, code_hash, commit, sources
 
 SEEDS_PER_PROCESS: Final = 40
 """After so many seeds a process is replaced: what it never collects goes with it."""
@@ -111,7 +111,7 @@ def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
     missed = [found.bug for found in searches if not found.failure]
     say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
     if write:
-        write_table(searches)
+        PAGE.write_text(with_table(PAGE.read_text("utf-8"), searches), "utf-8")
     return 1 if missed else 0
 
 

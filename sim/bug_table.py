@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from .bugs import BUGS
 from .one import Search
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "simulation.md"
 BEGIN: Final = "<!-- written by `python -m tallybook.sim bugs --write` -->"
 END: Final = "<!-- end of what was written -->"
 WIDTH: Final = 110
@@ -36,8 +34,7 @@ def table(searches: Sequence[Search]) -> str:
     return "\n".join(lines)
 
 
-def write_table(searches: Sequence[Search]) -> None:
-    """Put the table into its page."""
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(searches)}\n\n{END}{after}", "utf-8")
+def with_table(page: str, searches: Sequence[Search]) -> str:
+    """The page, with this table in the place of the one before."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table(searches)}\n\n{END}{rest.partition(END)[2]}"

@@ -46,6 +46,8 @@ class AckedBatch:
     crc: int
     ackers: dict[str, str] = field(default_factory=dict)
     """Bookie id to the uuid of the directory that acked it durably."""
+    told_writer: set[str] = field(default_factory=set)
+    """Bookies that acked it to the writer, and not only to a recovery."""
 
 
 @dataclass(slots=True)
@@ -215,11 +217,14 @@ class God:
         self.expect(last >= held, "I2", f"ledger {ledger_id} was closed at {last}, an ack quorum holds up to {held}")
 
     def _held_by_quorum(self, known: KnownLedger, metadata: LedgerMetadata) -> int:
-        """Up to which entry every entry is held by an ack quorum of the ensembles of ``metadata``."""
+        """Up to which entry an ack quorum of the ensembles of ``metadata`` has acked every entry to the writer.
+
+        What recoveries add does not count: of two at once, one may close before what the other is still adding.
+        """
         end = NO_ENTRY
         while (batch := known.batches.get(end + 1)) is not None:
             members = metadata.bookies_of(end + 1)
-            holders = sum(member in batch.ackers and member not in self.damaged for member in members)
+            holders = sum(member in batch.told_writer and member not in self.damaged for member in members)
             if holders < metadata.quorum.ack_quorum:
                 break
             end += batch.count
@@ -263,6 +268,7 @@ class God:
         self.expect(same, "I8", f"ledger {header.ledger_id} has two batches from entry {first}, one at {bookie_id}")
         found.ackers[bookie_id] = incarnation.directory_uuid
         if by_writer:
+            found.told_writer.add(bookie_id)
             known.taken_from_writer(bookie_id, incarnation.directory_uuid)
         self._remember(self._acks, bookie_id, incarnation, (header.ledger_id, first))
         if first == known.confirmable + 1:

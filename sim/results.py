@@ -11,6 +11,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "out" / "sim" / "results.jsonl"
+PAGE: Final = ROOT / "docs" / "simulation.md"
+"""What tells of the simulation, with the table of planted bugs."""
+
 NOT_UNDER_TEST: Final = frozenset({"tests", "docs", "bench", "cli", "scripts", "build", "out", "data"})
 
 

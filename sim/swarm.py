@@ -50,7 +50,7 @@ FAULTS: Final = {
     "clock_jump": 1.0,
     "kill_client": 3.0,
     "freeze_client": 4.0,
-    "contradict": 1.0,
+    "contradict": 3.0,
 }
 """Every kind of fault, with the weight it has where it takes part in a run."""
 

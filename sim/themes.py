@@ -105,13 +105,21 @@ THEMES: Final = (
     # Disks that lie about what is durable, and lose power.
     Theme(
         "syncs",
-        ("sync_error", "sync_error", "write_error", "power", "power_at"),
-        {"fault_seconds": 0.3, "flush_ms": 500, "write_cache_bytes": 8192, "recoverers": 1, "readers": 0},
+        ("sync_error", "sync_error", "write_error", "power", "power_at", "slow_disk"),
+        {
+            "recoverers": 1,
+            "readers": 0,
+            "fault_seconds": 0.3,
+            "think_seconds": 0.15,
+            "flush_ms": 500,
+            "write_cache_bytes": 8192,
+            "unlike": 0.7,
+        },
     ),
     # Bookies that have lost something, or come back as another one.
     Theme(
         "losses",
-        ("rot", "wipe", "wipe", "bad_memory", "kill", "cut"),
+        ("rot", "wipe", "wipe", "bad_memory", "contradict", "kill", "cut"),
         {
             "bookies": 5,
             "quorums": ((3, 3, 2, 1), (4, 3, 3, 2)),
@@ -120,6 +128,7 @@ THEMES: Final = (
             "add_timeout_ms": 2000,
             "away_timeout_ms": 4000,
             "quarantine_ms": 0,
+            "passwords": True,
             "deletions": 0.0,
         },
     ),

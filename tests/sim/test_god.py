@@ -72,6 +72,14 @@ def test_a_recovery_that_drops_what_an_ack_quorum_holds_is_noticed(watched: Watc
     assert watched.found == ["I2"]
 
 
+def test_a_recovery_may_close_before_what_another_one_is_still_adding(watched: Watched) -> None:
+    watched.ack(3, by=("b0",))
+    watched.god.acked("b1", life("b1"), batch_of(3, payload=b"entry"), by_writer=False)
+    in_recovery = begin_recovery(OPEN)
+    watched.god.changed(1, in_recovery, close(in_recovery, 2, 30))
+    assert watched.found == []
+
+
 def test_a_writer_may_close_below_what_it_was_not_told(watched: Watched) -> None:
     watched.ack(3)
     watched.god.changed(1, OPEN, close(OPEN, 2, 30))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tallybook.sim.bug_table import BEGIN, END, with_table
 from tallybook.sim.bugs import BUGS, planted
-from tallybook.sim.one import run, search
+from tallybook.sim.one import Search, run, search
+from tallybook.sim.results import PAGE
 
 
 @pytest.mark.parametrize("bug", ["fence without effect", "mark before index flush"])
@@ -29,3 +31,20 @@ def test_a_planted_bug_is_gone_after_its_block(bug: str) -> None:
     with planted(bug):
         assert [getattr(owner, name) for owner, name, _ in BUGS[bug].changes] != before
     assert [getattr(owner, name) for owner, name, _ in BUGS[bug].changes] == before
+
+
+def test_the_page_has_a_line_for_every_bug_and_says_what_found_nearly_all_of_them() -> None:
+    text = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert {bug: breaks for bug, breaks, *_ in rows} == {name: bug.breaks for name, bug in BUGS.items()}
+    assert len([bug for bug, _, _, found_by in rows if found_by == "not found"]) <= 1
+
+
+def test_a_new_table_takes_the_place_of_the_one_before() -> None:
+    bug = next(iter(BUGS))
+    page = f"before\n{BEGIN}\nold\n{END}\nafter"
+    once = with_table(page, [Search(bug, 7, "InvariantBroken: I1: a | b < c\nmore")])
+    assert f"| {bug} | {BUGS[bug].breaks} | 7 | I1: a / b &lt; c |" in once
+    assert "old" not in once
+    assert with_table(once, [Search(bug, 7, "InvariantBroken: I1: a | b < c\nmore")]) == once
+    assert (once.startswith("before\n"), once.endswith("\nafter")) == (True, True)
