@@ -55,6 +55,7 @@ class Proxy:
         self._tasks = tasks
         self._lanes = {direction: _Lane() for direction in Direction}
         self._refusing = False
+        self._closed = False
         self._connections: list[asyncio.Task[None]] = []
         self._listener: asyncio.Server | None = None
 
@@ -68,6 +69,7 @@ class Proxy:
         """Stop listening and break every connection."""
         if self._listener is not None:
             self._listener.close()
+        self._closed = True
         await self.reset()
         # What was broken is closed by the loop in its next turn; there may be no loop after that.
         await self._clock.sleep(0)
@@ -106,6 +108,10 @@ class Proxy:
     # -- inside ---------------------------------------------------------------------------
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            # It was accepted before the end, and nobody was told until now.
+            writer.transport.abort()
+            return
         carried = self._tasks.spawn(self._carry(reader, writer), name="connection")
         # A task that is cancelled before its first step never gets to its own clean-up.
         carried.add_done_callback(lambda _: writer.transport.abort())

@@ -53,7 +53,17 @@ class Ends:
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Ends]:
     accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-    server = await asyncio.start_server(lambda *ends: accepted.put_nowait(ends), "127.0.0.1", 0)
+    served: list[asyncio.StreamWriter] = []
+    over = asyncio.Event()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A proxy that connects again makes more than one, perhaps only when the test is over.
+        served.append(writer)
+        accepted.put_nowait((reader, writer))
+        if over.is_set():
+            writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     tasks = Tasks("proxy", lambda name, error: None)
     proxy = Proxy(RealClock(), tasks)
     proxy.target = "{}:{}".format(*server.sockets[0].getsockname())
@@ -64,11 +74,13 @@ async def connected() -> AsyncIterator[Ends]:
     try:
         yield ends
     finally:
-        for end in (ends.writer, ends.served_writer):
-            end.transport.abort()
+        over.set()
         await proxy.close()
         server.close()
         await tasks.close()
+        for end in (ends.writer, *served):
+            end.transport.abort()
+        await asyncio.sleep(0)
 
 
 async def arrives(reader: asyncio.StreamReader, expected: bytes) -> None:
