@@ -190,6 +190,8 @@ def test_c05_adds_reads_and_ensemble_changes_together_ask_members_of_the_write_s
             dead = cluster.die(ledger.metadata.last_fragment.bookies[(seed + moment) % 5]).bookie_id
             await asyncio.gather(*pending)
             await eventually(lambda dead=dead: dead not in ledger.metadata.last_fragment.bookies, cluster)
+            # Three deaths in a row may take all copies of what lies further back.
+            await eventually(lambda upto=40 * (moment + 1): len(seen) == upto, cluster)
         ledger.abandon()
         async with cluster.client(QUICK, seen_through=witness) as recoverer:
             closed = await recoverer.recover_ledger(ledger.id)
