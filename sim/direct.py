@@ -266,12 +266,14 @@ class DirectConnections:
             BookieUnavailable: there is no bookie of this id, or it is down.
         """
         held = self._open.get(bookie_id)
-        if held is not None and not held.broken:
-            return held
         if bookie_id not in self._stores:
             raise BookieUnavailable(f"bookie {bookie_id} is not known")
         if not self._alive(bookie_id):
+            if held is not None:
+                held.abort()
             raise BookieUnavailable(f"bookie {bookie_id} is down")
+        if held is not None and not held.broken:
+            return held
         if held is not None:
             held.cut()
         made = DirectConnection(
