@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -21,6 +22,9 @@ START_ATTEMPTS: Final = 3
 START_POLLS: Final = 600
 POLL_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
+STOP_POLLS: Final = 500
+STOP_POLL_SECONDS: Final = 0.01
+"""A signal reaches the threads of a process one by one."""
 MAX_SESSION_MS: Final = 60_000
 """Without it ZooKeeper would cut sessions down to 20 ticks."""
 
@@ -32,6 +36,14 @@ _JVM_OPTIONS: Final = (
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.preAllocSize=1024",
 )
+
+
+def _stopped(status: Path) -> bool:
+    """Whether a thread stands still, or is gone."""
+    try:
+        return "State:\tT" in status.read_text()
+    except OSError:
+        return True
 
 
 class ZooKeeperNotStarted(Exception):
@@ -140,8 +152,13 @@ class ZooKeeperServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Freeze the server: connections stay, answers stop."""
-        self._running().send_signal(signal.SIGSTOP)
+        """Freeze the server: connections stay, answers stop. Returns when every thread of it stands still."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(STOP_POLLS):
+            if all(_stopped(status) for status in Path(f"/proc/{process.pid}/task").glob("*/status")):
+                return
+            time.sleep(STOP_POLL_SECONDS)
 
     def resume(self) -> None:
         """Let a paused server go on."""

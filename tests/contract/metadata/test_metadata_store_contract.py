@@ -43,7 +43,7 @@ async def test_a_created_ledger_is_read_by_every_client_as_it_was_given(world):
         key_verifier=b"\xffverifier",
         writer_token="",
         fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(40, ("b1", "b4", "b3"))),
-        missed=(MissedRange("b4", 40, 50), MissedRange("b1", 41, None)),
+        missed=(MissedRange("b4", 40, 50), MissedRange("b1", 41, 99)),
         custom={"owner": b"\x00\xff", "": b""},
     )
     async with world() as store:
