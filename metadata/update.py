@@ -28,7 +28,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeAlias
 
-from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, PeerError
+from tallybook.core.errors import (
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
@@ -71,7 +78,8 @@ class LedgerUpdater:
             MetadataConflict: somebody else was first again and again; nothing was changed.
             MetadataUnavailable: the store does not answer; nothing was changed.
             MetadataOutcomeUnknown: the change may have been made, or may still be made.
-            Whatever ``transition`` raises: the change is not allowed, and was not made.
+            Whatever ``transition`` raises: the change is not allowed, and was not made. Where an earlier attempt of
+                this call may yet land, it is ``MetadataOutcomeUnknown`` instead.
         """
         attempts = self._attempts(f"the update of ledger {ledger_id}")
         current = known
@@ -90,7 +98,12 @@ class LedgerUpdater:
                     continue
                 check_succession(current.value, wanted)
                 result = await self._store.update_ledger(wanted, current.version)
-            except MetadataUnavailable as error:
+            except NoSuchLedger:
+                # Over what is gone no write of ours can land.
+                raise
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
                 attempts.give_up(error)
             if isinstance(result, Ok):
                 return Versioned(wanted, result.version)
@@ -180,7 +193,7 @@ class _Attempts:
         span = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**self._failures)
         await self._clock.sleep(self._rng.random() * span)
 
-    def give_up(self, error: PeerError) -> NoReturn:
+    def give_up(self, error: TallybookError) -> NoReturn:
         """End the call with ``error``, or with something worse if a write is in the air."""
         if self.unsettled:
             sometimes("update: given up with its outcome unknown")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.core.errors import (
+    InvalidArgument,
     InvariantViolation,
     LedgerClosed,
     LedgerExists,
@@ -260,6 +261,23 @@ async def test_a_refused_second_write_does_not_settle_the_first():
     await rig.other.create_ledger(ledger())
     with pytest.raises(MetadataOutcomeUnknown):
         await rig.updater.update(7, begin_recovery)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
+async def test_c07_a_transition_that_refuses_a_second_time_does_not_settle_the_first_write(fault):
+    """The value was legal when it was first written, and what goes into it has grown since."""
+    rig = Rig(("update_ledger", fault))
+    await rig.other.create_ledger(ledger())
+    tries = []
+
+    def grows(metadata: LedgerMetadata) -> LedgerMetadata:
+        tries.append(metadata)
+        if len(tries) > 1:
+            raise InvalidArgument("too large by now")
+        return begin_recovery(metadata)
+
+    with pytest.raises(MetadataOutcomeUnknown):
+        await rig.updater.update(7, grows)
 
 
 async def test_a_lost_write_over_a_version_that_has_moved_on_is_settled():
