@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from tallybook.core.config import ClientSettings, PlacementPolicy
-from tallybook.core.errors import EntryAbsent, TallybookError
+from tallybook.core.errors import EntryAbsent, TallybookError, is_defect
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Membership, MembershipWatch
 from tallybook.runtime.clock import Clock
@@ -98,7 +98,9 @@ class Spares:
                 await connection.read_lac(ledger_id)
         except EntryAbsent:
             return True
-        except (TallybookError, TimeoutError):
+        except (TallybookError, TimeoutError) as error:
+            if isinstance(error, TallybookError) and is_defect(error):
+                raise
             # Whatever its reason: it is no replacement now.
             self.avoid(bookie_id)
             return False
