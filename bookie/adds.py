@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -54,10 +53,10 @@ from .verifiers import Verifiers, verifier_to_record
 MAX_WAITING_ADDS: Final = 4_096
 """Adds on the slow way at once; more are BUSY."""
 
-JOURNAL_LOOK_SECONDS: Final = 0.005
-"""How often an add that waits for room in the journal looks again."""
-
 _WAITING: Final = Refusal(Busy.wire_code, 20, "adds that wait")
+
+_Waiters = dict[asyncio.Future[None], int]
+"""What wakes each add that waits for room, in the order in which they came, and its size."""
 
 StoredOverlap = Callable[[int, int, int], Awaitable[list[Buffer | None]]]
 """What the index holds of a ledger within a range of ids: batches, ``None`` for one that is damaged."""
@@ -103,7 +102,9 @@ class AddPath:
         self._tasks = tasks
         self._max_cache_wait_seconds = max_cache_wait_seconds
         self._waiting: dict[asyncio.Task[bool], PendingAdd] = {}
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._room_waiters: _Waiters = {}
+        self._journal_waiters: dict[bool, _Waiters] = {True: {}, False: {}}
+        """By lane: recovery adds have a reserve of their own."""
         self._closed_code = OK_CODE
         self.taken_batches = 0
         self.taken_bytes = 0
@@ -142,10 +143,18 @@ class AddPath:
 
     def _room_freed(self) -> None:
         """The write cache has room again: let those who wait for it try."""
-        waiters, self._room_waiters = self._room_waiters, deque()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        for waiter in self._room_waiters:
+            _wake(waiter)
+
+    def journal_room_freed(self) -> None:
+        """The journal has room again: wake as many of those who wait for it as fit, each lane in its order."""
+        for recovery, waiters in self._journal_waiters.items():
+            woken_bytes = 0
+            for waiter, size in waiters.items():
+                woken_bytes += size
+                if not self._admission.journal_takes(woken_bytes, recovery=recovery):
+                    break
+                _wake(waiter)
 
     def refuse(self, code: int) -> None:
         """Take nothing from now on; what is on the slow way is refused as well, with ``code``."""
@@ -225,9 +234,9 @@ class AddPath:
                     await self._commits.durable(ledger)
                     return True
                 elif not self._fits(batch, add.recovery):
-                    await self._room(deadline)
+                    await self._room(add, deadline)
                 elif not self._admission.journal_takes(add.size, recovery=add.recovery):
-                    await self._journal_room(deadline)
+                    await self._journal_room(add, deadline)
                 else:
                     self._hand_over(ledger, header, batch, add)
                     return False
@@ -250,27 +259,30 @@ class AddPath:
             self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")
             self._commits.answer(add, InvariantViolation.wire_code)
 
-    async def _room(self, deadline: float) -> None:
+    async def _room(self, add: PendingAdd, deadline: float) -> None:
         """Wait until the write cache may have room; ask for the checkpoint that makes it."""
         sometimes("add: waits for room in the write cache")
         self._request_flush()
+        await self._woken(self._room_waiters, add, deadline, CACHE_FULL)
+
+    async def _journal_room(self, add: PendingAdd, deadline: float) -> None:
+        """Wait until the journal may have room. It has no segment ready; a checkpoint helps only if it is full."""
+        sometimes("add: waits for room in the journal")
+        self._look_at_journal()
+        await self._woken(self._journal_waiters[add.recovery], add, deadline, JOURNAL_ROOM)
+
+    async def _woken(self, waiters: _Waiters, add: PendingAdd, deadline: float, refusal: Refusal) -> None:
+        """Wait to be woken, among ``waiters``; past the deadline, be refused."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room_waiters.append(waiter)
+        waiters[waiter] = add.size
         try:
             async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
                 await waiter
         except TimeoutError as error:
-            self._admission.count(CACHE_FULL)
-            raise Busy("the write cache is full", retry_after_ms=CACHE_FULL.retry_after_ms) from error
-
-    async def _journal_room(self, deadline: float) -> None:
-        """Give the journal a moment: it has no segment ready. With nothing to flush, a checkpoint would not help."""
-        sometimes("add: waits for room in the journal")
-        self._look_at_journal()
-        if self._clock.monotonic() >= deadline:
-            self._admission.count(JOURNAL_ROOM)
-            raise Busy("the journal is full", retry_after_ms=JOURNAL_ROOM.retry_after_ms)
-        await self._clock.sleep(JOURNAL_LOOK_SECONDS)
+            self._admission.count(refusal)
+            raise Busy(f"no {refusal.reason}", retry_after_ms=refusal.retry_after_ms) from error
+        finally:
+            del waiters[waiter]
 
     # Steps 4 and 5, in one turn of the event loop: nothing below this line waits.
 
@@ -356,6 +368,11 @@ def _is_stored(header: BatchHeader, batch: Buffer, recovery: bool, stored: list[
     if any(copy is not None and copy != batch for copy in stored):
         raise Conflict(f"ledger {header.ledger_id} holds other bytes from entry {header.first_entry_id}")
     return bool(stored) and None not in stored
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _answer_soon(on_answer: AddCallback, answer: AddAnswer) -> None:

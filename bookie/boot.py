@@ -264,6 +264,7 @@ class _Assembly:
             tasks=world.tasks,
             max_cache_wait_seconds=settings.admission.max_cache_wait_ms / 1000,
         )
+        journal.on_room = adds.journal_room_freed
         fences = Fences(table, commits, admission, verifiers)
         return Parts(
             directory=self._directory,

@@ -185,7 +185,9 @@ class Journal:
         self._ring = Ring(facts.geometry, settings.max_commit_bytes)
         self._max_body_bytes = self._ring.max_body_bytes
         self._seal_after_seconds = settings.seal_after_ms / 1000
-        self._keeper = make_keeper(self._kick, self._fail)
+        self.on_room: Callable[[], None] = _nobody_waits
+        """Called on the loop when ``room_bytes`` may have grown."""
+        self._keeper = make_keeper(self._segment_ready, self._fail)
         self._source = GroupCommit(
             instance=facts.instance,
             begin=facts.begin,
@@ -379,8 +381,9 @@ class Journal:
 
     # -- events ---------------------------------------------------------------------------
 
-    def _kick(self) -> None:
+    def _segment_ready(self) -> None:
         self._pump.kick()
+        self.on_room()
 
     def _committed(self, commit: Commit) -> None:
         self.written_bytes += commit.size_bytes
@@ -400,6 +403,7 @@ class Journal:
                 self._fail(error)
                 return
         self._mark = commit.mark
+        self.on_room()
         if not self._queued_count:
             self._idle.set()
 
@@ -442,6 +446,10 @@ class Journal:
                 await self._clock.sleep(wait_seconds)
             self._source.want_seal()
             self._pump.kick()
+
+
+def _nobody_waits() -> None:
+    """Nobody waits for room."""
 
 
 def _facts_before_the_first_life(instance: bytes, settings: JournalSettings) -> Superblock:

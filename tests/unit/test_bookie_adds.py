@@ -326,6 +326,25 @@ def test_recovery_adds_and_fences_are_taken_while_ordinary_adds_are_busy() -> No
     play(scenario, admission=AdmissionSettings(max_inflight_bytes=16 * KIB))
 
 
+@pytest.mark.parametrize(("held_s", "last"), [(0.5, 0), (5.0, BUSY)])
+def test_adds_that_wait_for_room_in_the_journal_are_woken_by_its_commits_or_refused_in_time(
+    held_s: float, last: int
+) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        hold_journal(node, held_s)
+        began = world.clock.monotonic()
+        # All are let in, since none of a ledger that has to be loaded is in the journal yet. Each counts as a block of it.
+        answers = [node.add(batch_of(at, ledger_id=2)) for at in range(100)]
+        await world.clock.sleep(0.3)
+        assert node.bookie.stats()["adds_waiting"] > 0
+        assert (await answers[-1]).code == last
+        assert world.clock.monotonic() - began == pytest.approx(min(held_s, 1.0), abs=0.2)
+        assert set(await codes(answers)) == {0, last}
+
+    waits = AdmissionSettings(max_cache_wait_ms=1_000, max_queue_age_ms=60_000)
+    play(scenario, admission=waits)
+
+
 def test_j08_an_add_that_waits_for_the_cache_starts_the_flush_that_makes_room() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         for number in range(200):
