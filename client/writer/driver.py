@@ -17,6 +17,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     OK_CODE,
     BookieUnavailable,
+    Busy,
     LedgerFenced,
     NotEnoughBookies,
     PeerError,
@@ -172,7 +173,7 @@ class WriterDriver:
         Any failure ends the writer: an entry that was acked may be lost, and the LAC cannot pass it.
 
         Raises:
-            NotEnoughBookies: one of them is away, or did not answer; the writer has ended.
+            NotEnoughBookies: one of them was away for the add timeout, or has lost it; the writer has ended.
         """
         through, length = self.machine.confirmed, self.machine.confirmed_length
         outcomes = await asyncio.gather(*map(self._force, self._links), return_exceptions=True)
@@ -190,9 +191,26 @@ class WriterDriver:
         self._perform(self.machine.forced(through, length))
 
     async def _force(self, link: _Link) -> None:
-        if link.connection is None:
-            raise BookieUnavailable(f"{link.bookie_id} is not connected")
-        await link.connection.force(self.machine.ledger_id, self._key)
+        """Ask one bookie until it has done it. One that comes back in the same life still has what it acked."""
+        deadline = self._clock.monotonic() + self._settings.add_timeout_ms / 1000
+        while self.machine.error is None:
+            connection = link.connection
+            pause_ms: int = self._settings.reconnect_ms
+            failed: PeerError = BookieUnavailable(f"{link.bookie_id} is not connected")
+            if connection is not None:
+                try:
+                    await connection.force(self.machine.ledger_id, self._key)
+                except Busy as busy:
+                    failed, pause_ms = busy, max(busy.retry_after_ms, 1)
+                except PeerError as error:
+                    failed = error
+                    if connection is link.connection:
+                        self._perform(self.machine.disconnected(link.position, self._clock.monotonic()))
+                else:
+                    return
+            if self._clock.monotonic() + pause_ms / 1000 >= deadline:
+                raise failed
+            await self._clock.sleep(pause_ms / 1000)
 
     def stop(self) -> None:
         """End background work; connections stay with the pool they came from."""
@@ -382,5 +400,5 @@ class WriterDriver:
 
     def _with_missed(self, metadata: LedgerMetadata) -> LedgerMetadata:
         if metadata.state is not LedgerState.OPEN:
-            raise LedgerFenced(f"ledger {metadata.ledger_id} was recovered by another client")
+            raise LedgerFenced(f"ledger {metadata.ledger_id} is not open for writing any more: {metadata.state.value}")
         return record_missed(metadata, of_members(metadata, self.machine.missed()))

@@ -317,8 +317,8 @@ class LedgerWriter:
         It covers every append that was awaited before. Without deferred sync there is nothing to do.
 
         Raises:
-            NotEnoughBookies: a bookie of the ensemble is away, or was started again since it acked. The handle is
-                dead, and may still be closed, at the last add confirmed.
+            NotEnoughBookies: a bookie of the ensemble was away for the add timeout, or was started again since it
+                acked. The handle is dead, and may still be closed, at the last add confirmed.
             LedgerFenced, ...: the handle is dead.
         """
         if self._machine.error is not None:

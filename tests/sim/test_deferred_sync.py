@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import LedgerFenced, NotEnoughBookies, ReadBeyondLac
+from tallybook.core.errors import BookieUnavailable, Busy, LedgerFenced, NotEnoughBookies, ReadBeyondLac
 from tallybook.sim.cluster import MemoryCluster
 from tallybook.sim.memory_bookie import MemoryBookie
 from tallybook.sim.scenario import SMALL, lines, read_all, scenario
@@ -79,7 +79,7 @@ async def test_c19_a_bookie_that_was_started_again_since_it_acked_ends_the_write
         await ledger.append_many(lines(5, start=5))
         bookie.restart()
         assert len(bookie.durable_batches(ledger.id)) <= 5, "what it had acked is lost"
-        with pytest.raises(NotEnoughBookies):
+        with pytest.raises(NotEnoughBookies, match="was started again"):
             await ledger.force()
         assert (await ledger.close()).last_entry_id == 4
 
@@ -96,6 +96,25 @@ async def test_c19_a_short_loss_of_the_connection_alone_ends_nothing(cluster: Me
         bookie.resume()
         assert await pending == 5
         assert await ledger.force() == 5
+        await ledger.close()
+
+
+@scenario()
+async def test_c19_a_force_waits_out_a_lost_connection_and_a_busy_bookie(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger(deferred_sync=True)
+        await ledger.append_many(lines(5))
+        troubles = [BookieUnavailable("the connection is lost"), Busy("no room", retry_after_ms=20)]
+
+        async def troubled(method: str, _ledger_id: int) -> None:
+            if method == "force" and troubles:
+                raise troubles.pop()
+
+        members(cluster, ledger)[0].gate = troubled
+        assert await ledger.force() == 4
+        assert not troubles
         await ledger.close()
 
 

@@ -333,7 +333,7 @@ def test_adds_that_wait_for_room_in_the_journal_are_woken_by_its_commits_or_refu
     async def scenario(node: DiskBookie, world: World) -> None:
         hold_journal(node, held_s)
         began = world.clock.monotonic()
-        # All are let in, since none of a ledger that has to be loaded is in the journal yet. Each counts as a block of it.
+        # All are let in, since none of a ledger that has to be loaded is in the journal yet. Each counts as a block.
         answers = [node.add(batch_of(at, ledger_id=2)) for at in range(100)]
         await world.clock.sleep(0.3)
         assert node.bookie.stats()["adds_waiting"] > 0
