@@ -382,7 +382,7 @@ class God:
         known = self.ledgers.get(ledger_id)
         if known is not None:
             detail = f"ledger {ledger_id} was given to {client}, and to {known.owner} before"
-            self.expect(not known.owner, "I16", detail)
+            self.expect(not known.owner, "I22", detail)
             known.owner = client
 
     def confirmed(self, ledger_id: int, entry_id: int) -> None:

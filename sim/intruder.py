@@ -36,7 +36,7 @@ def contradict(bookie: Bookie, god: God, rng: Rng) -> None:
             god.violated("I8", f"{bookie.bookie_id} acks other bytes for entry {first} of ledger {ledger_id}")
         elif answer.code == Conflict.wire_code and not fits:
             god.violated(
-                "I17", f"{bookie.bookie_id} looks at entries of ledger {ledger_id} for a key that does not fit"
+                "I23", f"{bookie.bookie_id} looks at entries of ledger {ledger_id} for a key that does not fit"
             )
 
     bookie.add(batch, key, answered, recovery=rng.random() < 0.5)

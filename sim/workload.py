@@ -330,7 +330,7 @@ class Workload:
         except TallybookError as error:
             self._god.mark(f"guessed password: {type(error).__name__}")
         else:
-            self._god.violated("I17", f"{client.name} recovers ledger {made.ledger_id} with a password that it guessed")
+            self._god.violated("I23", f"{client.name} recovers ledger {made.ledger_id} with a password that it guessed")
 
     async def _delete(self, client: ClientProcess, made: MadeLedger) -> None:
         try:

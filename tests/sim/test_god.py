@@ -155,7 +155,7 @@ def test_a_second_owner_is_noticed(watched: Watched) -> None:
     watched.god.adopted(1, "one")
     assert watched.found == []
     watched.god.adopted(1, "other")
-    assert watched.found == ["I16"]
+    assert watched.found == ["I22"]
 
 
 def test_a_writer_that_is_told_not_to_have_closed_what_it_closes_is_noticed(watched: Watched) -> None:

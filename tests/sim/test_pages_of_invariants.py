@@ -1,0 +1,35 @@
+"""The numbers of the invariants: what checks report is what the pages explain, and each number means one thing."""
+
+from __future__ import annotations
+
+import re
+
+from tallybook.sim.results import ROOT
+
+NUMBER = r"[IL]\d+"
+OF_PARTS_THAT_ARE_NOT_THERE = {"I16", "I17", "L3", "L4"}
+
+
+def reported() -> set[str]:
+    """Every number that a check in sim/ can report."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "sim").rglob("*.py")]
+    return {number for text in texts for number in re.findall(rf'"({NUMBER})"', text)}
+
+
+def explained(page: str) -> list[str]:
+    """The numbers in the first column of the tables of a page."""
+    rows = re.findall(rf"^\| ({NUMBER}(?:, {NUMBER})*) \|", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
+    return [number for row in rows for number in row.split(", ")]
+
+
+def test_both_pages_explain_every_invariant_that_is_checked_once_and_no_other() -> None:
+    for page in ("simulation.md", "recovery.md"):
+        numbers = explained(page)
+        assert sorted(numbers) == sorted(reported()), page
+
+
+def test_no_check_carries_the_number_of_an_invariant_about_parts_that_are_not_there() -> None:
+    assert not reported() & OF_PARTS_THAT_ARE_NOT_THERE
+    for page in ("simulation.md", "recovery.md"):
+        text = (ROOT / "docs" / page).read_text("utf-8")
+        assert all(re.search(rf"\b{number}\b", text) for number in OF_PARTS_THAT_ARE_NOT_THERE), page
