@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
@@ -118,9 +118,12 @@ def tallybook(*arguments: object, stdin: bytes = b"", timeout: float = PATIENCE_
     return result
 
 
-def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """Start one command and leave it running."""
-    return subprocess.Popen([*TALLYBOOK, *map(str, arguments)], env=environment(), **options)
+def start(*arguments: object, through: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+    """Start one command and leave it running; ``through`` another one that is given its words.
+
+    Without ``preexec_fn``: code that runs between fork and exec meets gRPC's own threads half made.
+    """
+    return subprocess.Popen([*through, *TALLYBOOK, *map(str, arguments)], env=environment(), **options)
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = PATIENCE_SECONDS) -> Any:

@@ -112,7 +112,8 @@ def test_a_command_without_metadata_says_what_is_missing(cli):
 def test_a_closed_standard_input_is_an_empty_one(cluster, cli):
     # As a daemon might start it: descriptor 0 is free for whatever is opened first.
     words = ["ledger", "append", str(cluster.create()), "--metadata", cluster.metadata]
-    appending = cli.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(0))
+    without_input = ("sh", "-c", 'exec "$@" <&-', "sh")
+    appending = cli.start(*words, through=without_input, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = appending.communicate(timeout=cli.patience)
     assert (appending.returncode, err) == (0, b"")
     assert out.startswith(b"0 entries, 0 bytes, ")
