@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Final, TypeVar
 
@@ -67,6 +67,8 @@ class KnownLedger:
     """Directories that the writer knows to be lost: others have answered in their place."""
     recovered: bool = False
     """It was closed by a recovery."""
+    written_to: LedgerMetadata | None = None
+    """Its metadata when its first recovery began: no writer can change it any more, so no ack counts elsewhere."""
     closing: bool = False
     """Its writer may close it: it is at it, or does not know what became of it."""
     owner: str = ""
@@ -173,6 +175,8 @@ class God:
             self.mark("ledger: its last fragment was replaced")
         if len(after.missed) > len(before.missed):
             self.mark("ledger: missed entries went on record")
+        if before.state is LedgerState.OPEN and after.state is LedgerState.IN_RECOVERY:
+            known.written_to = before
         if before.closed:
             self._check_still_closed(before, after)
         elif after.closed:
@@ -199,8 +203,7 @@ class God:
             entry_id += batch.count
 
     def _check_still_closed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
-        same = (before.last_entry_id, before.length) == (after.last_entry_id, after.length)
-        same = same and len(before.fragments) == len(after.fragments)
+        same = _apart_from_members(before) == _apart_from_members(after)
         self.expect(same, "I3", f"closed ledger {after.ledger_id} was changed from {before} to {after}")
 
     def _check_close(self, known: KnownLedger, before: LedgerMetadata, after: LedgerMetadata) -> None:
@@ -270,9 +273,22 @@ class God:
         if by_writer:
             found.told_writer.add(bookie_id)
             known.taken_from_writer(bookie_id, incarnation.directory_uuid)
+            self._check_beyond_end(known, first)
         self._remember(self._acks, bookie_id, incarnation, (header.ledger_id, first))
         if first == known.confirmable + 1:
             self._advance(known)
+
+    def _check_beyond_end(self, known: KnownLedger, first: int) -> None:
+        """What a recovery has found absent, and closed the ledger before, is never held by an ack quorum."""
+        metadata = known.metadata
+        if not known.recovered or known.written_to is None or first <= metadata.last_entry_id:
+            return
+        told = known.batches[first].told_writer
+        holders = [member for member in known.written_to.bookies_of(first) if member in told]
+        detail = (
+            f"{holders} have acked entry {first} of ledger {metadata.ledger_id}, closed at {metadata.last_entry_id}"
+        )
+        self.expect(len(holders) < metadata.quorum.ack_quorum, "I5", detail)
 
     def fenced(self, bookie_id: str, incarnation: Incarnation, ledger_id: int) -> None:
         """A bookie says that a ledger is fenced, durably."""
@@ -397,3 +413,9 @@ class God:
             end = known.metadata.last_entry_id
             self.violated("I5", f"entry {entry_id} of ledger {ledger_id} was confirmed after it was closed at {end}")
         known.told = max(known.told, entry_id)
+
+
+def _apart_from_members(metadata: LedgerMetadata) -> dict[str, object]:
+    """What stays as it is once the ledger is closed: all but who holds its fragments, and what they miss."""
+    settled = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name != "missed"}
+    return settled | {"fragments": [fragment.first_entry_id for fragment in metadata.fragments]}

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tallybook.core.answers import Incarnation
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, change_ensemble, close
+from tallybook.metadata.model import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    begin_recovery,
+    change_ensemble,
+    close,
+)
 from tallybook.sim.disk_bookie import batch_of
 from tallybook.sim.god import ATTEMPT, God, InvariantBroken
 from tallybook.sim.marks import Marks, known_marks, marks_of_the_product
@@ -105,6 +114,16 @@ def test_a_confirmation_above_the_end_is_noticed(watched: Watched) -> None:
     assert watched.found == ["I5"]
 
 
+def test_what_a_recovery_found_absent_may_be_acked_by_less_than_an_ack_quorum(watched: Watched) -> None:
+    in_recovery = begin_recovery(OPEN)
+    watched.god.changed(1, OPEN, in_recovery)
+    watched.god.changed(1, in_recovery, close(in_recovery, 2, 30))
+    watched.ack(3, by=("b0", "b7"))
+    assert watched.found == []
+    watched.ack(3, by=("b1",))
+    assert watched.found == ["I5"]
+
+
 def test_two_bodies_of_one_entry_are_noticed(watched: Watched) -> None:
     watched.ack(2, by=("b2",), payload=b"other")
     assert watched.found == ["I8"]
@@ -120,11 +139,31 @@ def test_a_lac_above_what_is_held_is_noticed(watched: Watched) -> None:
     assert watched.found == ["I6"]
 
 
-def test_a_closed_ledger_that_changes_is_noticed(watched: Watched) -> None:
-    closed = close(OPEN, 2, 30)
-    watched.god.changed(1, OPEN, closed)
-    watched.god.changed(1, closed, replace(closed, length=31))
-    assert watched.found == ["I3"]
+CLOSED = close(change_ensemble(OPEN, OPEN.last_fragment, 2, ("b0", "b1", "b7")), 2, 30)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"length": 31},
+        {"last_entry_id": 1},
+        {"fragments": (CLOSED.fragments[0], Fragment(1, CLOSED.fragments[1].bookies))},
+        {"quorum": Quorum(3, 2, 2)},
+        {"key_verifier": b"another"},
+        {"key_salt": b"another"},
+        {"digest": DigestType.HMAC_SHA256},
+        {"custom": {"name": b"another"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_closed_ledger_that_changes_is_noticed(watched: Watched, change: dict[str, Any]) -> None:
+    watched.god.changed(1, CLOSED, replace(CLOSED, **change))
+    assert "I3" in watched.found
+
+
+def test_a_closed_ledger_may_get_other_members(watched: Watched) -> None:
+    watched.god.changed(1, CLOSED, replace(CLOSED, fragments=(OPEN.fragments[0], Fragment(2, ("b0", "b1", "b2")))))
+    assert watched.found == []
 
 
 def test_a_ledger_that_opens_again_is_noticed(watched: Watched) -> None:
