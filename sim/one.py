@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -88,6 +90,9 @@ def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> R
         cause = f" <- {error.__cause__!r}" if error.__cause__ is not None else ""
         report.failure = f"{type(error).__name__}: {error}{cause}"
         report.trace = loops[0].trace_tail()
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the seed has to be told, whatever it was
+        report.failure = f"harness: {error!r}"
+        report.trace = [*loops[0].trace_tail(), *traceback.format_tb(error.__traceback__)]
     finally:
         if collecting:
             gc.enable()

@@ -31,6 +31,7 @@ from .nemesis import Nemesis
 from .node import BookieNode, with_name
 from .process import Surroundings
 from .swarm import Swarm, swarm_of
+from .vital import vital
 from .workload import Workload
 
 BOOT_SECONDS: Final = 30.0
@@ -122,6 +123,7 @@ class Universe:
         self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
         self.workload.start()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
+        vital(self.god, striking)
         await self.world.clock.sleep(self.swarm.safety_seconds)
         self._enter("heal")
         striking.cancel()

@@ -30,6 +30,7 @@ from .history import End, History, Kind, Operation, Reading
 from .pens import ChosenPen, DeferredPen, Pen
 from .process import SimProcess, Surroundings
 from .swarm import Swarm, pick
+from .vital import vital
 
 CLOSE_ATTEMPTS: Final = 5
 PASSWORD: Final = b"open sesame"
@@ -98,6 +99,7 @@ class Workload:
             for number in range(count):
                 slot = f"{kind}-{number}"
                 self._slots[slot] = self._tasks.spawn(self._fill(slot, actor), name=slot)
+                vital(self._god, self._slots[slot])
 
     def running(self, kind: str) -> list[str]:
         """Slots of this kind whose actor has not come to its end."""
@@ -124,7 +126,7 @@ class Workload:
         while not self.over:
             client = self.processes[slot] = self._process(f"{slot}.{lives}")
             lives += 1
-            client.process.spawn(self._live(client, actor))
+            vital(self._god, client.process.spawn(self._live(client, actor)))
             await client.process.ended.wait()
             await self._clock.sleep(client.rng.random())
         self.processes.pop(slot, None)
@@ -265,7 +267,9 @@ class Workload:
                 self._failed(append, written)
             else:
                 sent.append((append, written))
-        return number + len(appends), client.process.spawn(self._settle(pen, sent, settling))
+        settling = client.process.spawn(self._settle(pen, sent, settling))
+        vital(self._god, settling, "client")
+        return number + len(appends), settling
 
     async def _settle(
         self, pen: Pen, sent: list[tuple[Operation, Awaitable[int]]], settling: asyncio.Task[None] | None
