@@ -218,7 +218,10 @@ class _Ledger:
         return Violation(invariant, self._id, detail)
 
     def _wrong_confirmations(self) -> Iterator[Violation]:
-        """Ids follow the order of the appends; callers hear in the order of ids; no id is given twice."""
+        """Ids follow the order of the appends; callers hear in the order of ids; none is given twice, or left out.
+
+        A caller who dies, or gives up, hears no more; what it was told until then begins with entry 0 all the same.
+        """
         before = NO_ENTRY
         for append in self.confirmed:
             if append.entry_id == before:
@@ -232,6 +235,11 @@ class _Ledger:
                 if append.entry_id <= before:
                     yield self._violation("I7", f"entry {append.entry_id} was appended after entry {before}")
                 before = append.entry_id
+        ids = sorted({append.entry_id for append in self.confirmed})
+        for due, entry_id in enumerate(ids):
+            if entry_id != due:
+                yield self._violation("I7", f"entry {entry_id} was confirmed, entry {due} never was")
+                return
 
     def _wrong_ends(self) -> Iterator[Violation]:
         """There is one end, and nothing confirmed lies above it."""

@@ -16,6 +16,8 @@ from tallybook.core.errors import TallybookError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.rng import Rng
 
+from .history import Operation
+
 Written: TypeAlias = Awaitable[int] | TallybookError
 """What to await for the id of an entry, or why it was refused at once."""
 
@@ -26,6 +28,8 @@ class Pen:
     def __init__(self, ledger: LedgerWriter, rng: Rng) -> None:
         self._ledger = ledger
         self._rng = rng
+        self.told: list[tuple[Operation, int]] = []
+        """Appends that have succeeded, with their ids, and may not be relied on yet."""
 
     @property
     def id(self) -> int:

@@ -277,24 +277,23 @@ class Workload:
         if settling is not None:
             # Of two tasks that wait for entries of one batch, the later one may be woken first.
             await asyncio.wait((settling,))
-        told: list[tuple[Operation, int]] = []
         for append, pending in sent:
             try:
-                told.append((append, await pending))
+                pen.told.append((append, await pending))
             except TallybookError as error:
                 self._failed(append, error)
                 pen.failed()
             else:
-                await self._rely(pen, told)
-        await self._rely(pen, told)
+                await self._rely(pen)
+        await self._rely(pen)
 
-    async def _rely(self, pen: Pen, told: list[tuple[Operation, int]]) -> None:
-        """Of what was confirmed, write down what may be relied on."""
-        if not told:
+    async def _rely(self, pen: Pen) -> None:
+        """Of what was confirmed, in this burst and before, write down what may be relied on."""
+        if not pen.told:
             return
-        through = await pen.reliable(told[-1][1])
-        while told and told[0][1] <= through:
-            append, entry_id = told.pop(0)
+        through = await pen.reliable(pen.told[-1][1])
+        while pen.told and pen.told[0][1] <= through:
+            append, entry_id = pen.told.pop(0)
             append.ok(entry_id=entry_id)
             self._god.confirmed(pen.id, entry_id)
 

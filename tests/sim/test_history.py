@@ -166,3 +166,21 @@ def test_ledgers_are_kept_apart(written: Written) -> None:
     assert written.history.ledger_ids() == [3, 4]
     assert written.history.highest_confirmed(3) == 3
     assert written.history.highest_confirmed(5) == -1
+
+
+def test_a_confirmation_that_leaves_one_out_is_found() -> None:
+    history = History()
+    for number in range(4):
+        append = history.append("writer", LEDGER, payload(number))
+        if number != 2:
+            append.ok(entry_id=number)
+    assert [str(violation) for violation in check(history)] == [
+        f"I7: ledger {LEDGER}: entry 3 was confirmed, entry 2 never was"
+    ]
+
+
+def test_confirmations_do_not_begin_above_the_first_entry() -> None:
+    history = History()
+    history.append("writer", LEDGER, payload(0)).failed()
+    history.append("writer", LEDGER, payload(1)).ok(entry_id=1)
+    assert [violation.invariant for violation in check(history)] == ["I7"]
