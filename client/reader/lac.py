@@ -10,7 +10,7 @@ import asyncio
 from typing import NamedTuple
 
 from tallybook.core.answers import LacAnswer
-from tallybook.core.errors import BookieUnavailable, EntryAbsent, PeerError, StorageError
+from tallybook.core.errors import BookieUnavailable, EntryAbsent, TallybookError, is_defect
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
@@ -68,8 +68,10 @@ async def _read_lac(ledger_id: int, bookie_id: str, connections: Connections) ->
         return (await connection.read_lac(ledger_id)).lac
     except EntryAbsent:
         return NO_ENTRY
-    except (PeerError, StorageError):
-        # No answer; whether the others suffice is decided by coverage.
+    except TallybookError as error:
+        if is_defect(error):
+            raise
+        # No answer, whatever its reason; whether the others suffice is decided by coverage.
         return None
 
 
@@ -94,7 +96,9 @@ async def wait_for_lac(
         try:
             connection = await connections.get(bookie_id)
             return await connection.wait_lac(metadata.ledger_id, above, timeout_ms)
-        except (PeerError, StorageError):
+        except TallybookError as error:
+            if is_defect(error):
+                raise
             # Others may answer; ask this one again only after a pause.
             await clock.sleep(max(retry_s, timeout_ms / 1000))
             return None

@@ -2,9 +2,10 @@
 
 Any valid copy will do. Replicas are asked one after the other, the next one also while the one
 before is slow (``pace``); a copy that fails its checks is reported and the next replica is
-asked. If none has a good copy, the most serious answer wins. ABSENT is never final at first:
-the reader's metadata may be older than a repair, so they are read again once before the entry
-is called missing; if they cannot be read, it is not. While every replica is BUSY nothing was
+asked. If none has a good copy, the most serious answer wins, and ABSENT is the least: one
+replica that cannot tell outweighs all that say it. ABSENT is never final at first: the
+reader's metadata may be older than a repair, so they are read again once before the entry is
+called missing; if they cannot be read, it is not. While every replica is BUSY nothing was
 learnt: they are asked again after the longest pause named.
 """
 
@@ -13,10 +14,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from tallybook.core.errors import Busy, DataMissing, EntryAbsent, EntryCorrupt, EntryUnknown, PeerError, TallybookError
+from tallybook.core.errors import (
+    Busy,
+    DataMissing,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    PeerError,
+    StorageError,
+    TallybookError,
+)
 
-_SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, PeerError, EntryAbsent)
-"""Most serious first. A damaged copy is worse than an unreachable one, which may still be good."""
+_SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, StorageError, PeerError, TallybookError)
+"""Most serious first; ABSENT comes after all of them, although it is a ``StorageError``.
+
+A damaged copy is worse than an unreachable one, which may still be good. Last are refusals, such as an internal error.
+"""
 
 
 @dataclass(slots=True)
@@ -72,21 +85,27 @@ class ReadAttempt:
             return EntryAbsent(f"{what} is not there: {told}")
         if self.all_absent:
             return DataMissing(f"{what} was confirmed, but no replica has it: {told}")
-        for kind in _SERIOUSNESS:
-            for error in self.errors.values():
-                if isinstance(error, kind):
-                    return _retold(error, f"{what}: no replica has a good copy: {told}")
-        return next(iter(self.errors.values()))
+        return _retold(min(self.errors.values(), key=_rank), f"{what}: no replica has a good copy: {told}")
+
+
+def _rank(error: TallybookError) -> int:
+    """Lower is more serious."""
+    if isinstance(error, EntryAbsent):
+        return len(_SERIOUSNESS)
+    return next(rank for rank, kind in enumerate(_SERIOUSNESS) if isinstance(error, kind))
 
 
 def _retold(error: TallybookError, message: str) -> TallybookError:
     if isinstance(error, Busy):
         return Busy(message, retry_after_ms=error.retry_after_ms)
-    return type(error)(message)
+    if isinstance(error, PeerError | StorageError):
+        return type(error)(message)
+    # Replicas that refuse say nothing of the entry, and one that knows of no such ledger nothing of the ledger.
+    return EntryUnknown(f"{message}: {error.message}")
 
 
 class FailedLately:
-    """Bookies that did not answer a short while ago, and so are asked last.
+    """Bookies that did not answer a short while ago, or whose disk failed, and so are asked last.
 
     Without this memory every stripe of a range would wait once more for the same silent bookie.
 
@@ -99,7 +118,7 @@ class FailedLately:
         self._until: dict[str, float] = {}
 
     def note(self, bookie_id: str, now: float) -> None:
-        """It did not answer."""
+        """It did not answer, or its disk failed."""
         self._until[bookie_id] = now + self._expiry_s
 
     def forgive(self, bookie_id: str) -> None:

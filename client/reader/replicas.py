@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from tallybook.core.errors import (
-    Busy,
+    BookieUnavailable,
+    DiskFailed,
+    DiskFull,
     EntryCorrupt,
     EntryUnknown,
     InvalidBatch,
-    PeerError,
-    StorageError,
+    RequestTimeout,
     TallybookError,
+    is_defect,
 )
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -36,6 +38,12 @@ Report: TypeAlias = Callable[[str, int, int, TallybookError], None]
 
 FAILURE_HELD_S: Final = 30.0
 """How long a bookie that did not answer a read is asked last."""
+
+_HELD_AGAINST_IT: Final = (BookieUnavailable, RequestTimeout, DiskFailed, DiskFull)
+"""Errors that the next read will most likely meet, too.
+
+Others are of one ledger, of a moment, or of somebody else: the metadata store, say, that was to tell where it is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,10 @@ class Replicas:
             sometimes("read: a copy fails its digest")
             self._failure(attempt, bookie_id, EntryCorrupt(f"bookie {bookie_id}: {error.message}"))
             return None
-        except (PeerError, StorageError) as error:
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            # Whatever its reason, even one that would hold for them all: any valid copy will do.
             self._failure(attempt, bookie_id, error)
             return None
         except asyncio.CancelledError:
@@ -102,5 +113,5 @@ class Replicas:
         attempt.failed(bookie_id, error)
         if isinstance(error, EntryCorrupt | EntryUnknown):
             self._report(bookie_id, attempt.ledger_id, attempt.entry_id, error)
-        elif isinstance(error, PeerError) and not isinstance(error, Busy):
+        elif isinstance(error, _HELD_AGAINST_IT):
             self._failed.note(bookie_id, self._clock.monotonic())

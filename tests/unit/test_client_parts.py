@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,16 @@ from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
     DataMissing,
+    DiskFailed,
     EntryAbsent,
     EntryCorrupt,
     EntryUnknown,
+    InvalidArgument,
     LedgerFenced,
+    NoSuchLedger,
+    PeerError,
+    StorageError,
+    TallybookError,
 )
 from tallybook.core.quorum import Quorum
 
@@ -226,6 +233,12 @@ def test_only_replicas_that_are_all_busy_are_worth_a_pause_as_long_as_the_longes
         ((EntryAbsent, EntryCorrupt, BookieUnavailable), EntryCorrupt),
         ((EntryAbsent, EntryUnknown, BookieUnavailable), EntryUnknown),
         ((EntryAbsent, EntryAbsent, BookieUnavailable), BookieUnavailable),
+        ((BookieUnavailable, DiskFailed, EntryUnknown), EntryUnknown),
+        ((EntryAbsent, BookieUnavailable, DiskFailed), DiskFailed),
+        ((EntryAbsent, TallybookError, BookieUnavailable), BookieUnavailable),
+        # Whoever refuses tells nothing of the entry. That the request was wrong is not for one replica to say.
+        ((EntryAbsent, TallybookError, EntryAbsent), EntryUnknown),
+        ((NoSuchLedger, EntryAbsent, InvalidArgument), EntryUnknown),
     ],
 )
 def test_the_most_serious_answer_wins(errors: tuple[type, ...], verdict: type) -> None:
@@ -246,3 +259,19 @@ def test_an_unconfirmed_entry_that_nobody_has_is_absent_and_not_missing() -> Non
     assert type(attempt.verdict()) is EntryAbsent
     attempt.failed("b", BookieUnavailable("who knows"))
     assert type(attempt.verdict()) is BookieUnavailable
+
+
+def kinds(root: type[TallybookError]) -> list[type[TallybookError]]:
+    """A class of errors, and all below it."""
+    return [root, *(kind for child in root.__subclasses__() for kind in kinds(child))]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds(TallybookError) if kind is not EntryAbsent])
+def test_absent_from_the_others_never_outweighs_one_replica_that_cannot_tell(kind: type[TallybookError]) -> None:
+    for position, confirmed in product(range(3), (True, False)):
+        attempt = ReadAttempt(1, 5, ["a", "b", "c"], confirmed=confirmed)
+        for at in range(3):
+            attempt.failed("abc"[at], kind("told") if at == position else EntryAbsent("never had it"))
+        verdict = attempt.verdict()
+        assert type(verdict) is (kind if issubclass(kind, PeerError | StorageError) else EntryUnknown)
+        assert kind.__name__ in verdict.message

@@ -1,0 +1,77 @@
+"""Whom a reader asks last for a while, and whom it does not blame for a read that failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.client.reader.machine import ReadAttempt
+from tallybook.client.reader.pace import Pace
+from tallybook.client.reader.replicas import FAILURE_HELD_S, Found, Replicas
+from tallybook.core import errors
+from tallybook.core.errors import TallybookError
+
+NAMES = ("a", "b", "c")
+
+
+class Clock:
+    """One that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class OneFails:
+    """Connections, and reads, of which those of one bookie fail."""
+
+    def __init__(self, bookie_id: str, error: TallybookError, *, at_once: bool) -> None:
+        self._bookie_id = bookie_id
+        self._error = error
+        self._at_once = at_once
+
+    async def get(self, bookie_id: str) -> str:
+        if self._at_once:
+            self._fail(bookie_id)
+        return bookie_id
+
+    async def ask(self, connection: str) -> str:
+        self._fail(connection)
+        return f"a copy of {connection}"
+
+    def _fail(self, bookie_id: str) -> None:
+        if bookie_id == self._bookie_id:
+            raise self._error
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["not_connected", "connected"])
+@pytest.mark.parametrize(
+    ("kind", "blamed"),
+    [
+        (errors.BookieUnavailable, True),
+        (errors.RequestTimeout, True),
+        (errors.DiskFailed, True),
+        (errors.OutOfFiles, True),
+        (errors.MetadataUnavailable, False),
+        (errors.Busy, False),
+        (errors.StaleIncarnation, False),
+        (errors.EntryAbsent, False),
+        (errors.EntryUnknown, False),
+        (errors.EntryCorrupt, False),
+        (errors.DamagedFile, False),
+        (errors.NoSuchLedger, False),
+        (errors.TallybookError, False),
+    ],
+)
+async def test_only_a_bookie_that_is_silent_or_has_a_bad_disk_is_asked_last_for_a_while(
+    kind: type[TallybookError], blamed: bool, at_once: bool
+) -> None:
+    clock, failing = Clock(), OneFails("a", kind("told"), at_once=at_once)
+    replicas = Replicas(failing, clock, Pace(0.0), lambda *_: None)
+    attempt = ReadAttempt(1, 5, replicas.in_order(NAMES))
+    assert await replicas.search(attempt, failing.ask) == Found("a copy of b")
+    assert list(attempt.errors) == ["a"]
+    assert replicas.in_order(NAMES) == (["b", "c", "a"] if blamed else ["b", "a", "c"])
+    clock.now += FAILURE_HELD_S
+    assert replicas.in_order(NAMES) == ["b", "a", "c"]
