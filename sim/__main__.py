@@ -14,36 +14,13 @@ import argparse
 import logging
 import multiprocessing
 import sys
-import time
-from collections import Counter
 from pathlib import Path
-from typing import Final
 
 from .bug_table import row, with_table
 from .bugs import BUGS
-from .marks import known_marks, marks_of_the_product
-from .one import Report, run, run_quietly, search
-from .results import PAGE, Results, code_hash, commit, sources
-
-SEEDS_PER_PROCESS: Final = 40
-"""After so many seeds a process is replaced: what it never collects goes with it."""
-
-SECONDS_PER_HOUR: Final = 3600
-
-
-def say(text: str) -> None:
-    """One line, or several, on standard output."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def show_failure(report: Report) -> None:
-    """Everything that is needed to find out why."""
-    say("\n".join(["", *report.trace]))
-    say(f"seed {report.seed} at commit {commit()}, after {report.seconds:.3f} simulated seconds")
-    say(f"config: {report.config}")
-    say(f"FAILED: {report.failure}")
-    say(f"again:  make sim SEED={report.seed}")
+from .many import run_many, say, show_failure
+from .one import run, search
+from .results import PAGE
 
 
 def run_one(seed: int, trace: str) -> int:
@@ -66,39 +43,6 @@ def run_one(seed: int, trace: str) -> int:
         f"{outcome.confirmed} confirmed entries, trace {report.digest[:16]}"
     )
     return 0
-
-
-def run_many(seeds: int, base: int, jobs: int) -> int:
-    """Run ``seeds`` seeds from ``base`` on."""
-    began = time.monotonic()
-    code = code_hash()
-    results, failed = Results(code), []
-    met: Counter[str] = Counter()
-    situations: set[str] = set()
-    simulated = 0.0
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        for report in pool.imap_unordered(run_quietly, range(base, base + seeds)):
-            results.add(report.seed, report.failure)
-            simulated += report.seconds
-            if report.failure or report.outcome is None:
-                failed.append(report.seed)
-                show_failure(report)
-                continue
-            met.update(report.outcome.met)
-            situations |= report.outcome.situations
-    texts = [path.read_text("utf-8") for path in sources()]
-    known, in_product = known_marks(texts), marks_of_the_product(texts)
-    never = [mark for mark in known if mark not in met]
-    say(f"marks never met: {', '.join(never) or 'none'}")
-    say(f"{sum(mark in met for mark in in_product)} of {len(in_product)} marks of the product met")
-    if failed:
-        say(f"failed seeds: {' '.join(map(str, sorted(failed)))}")
-    say(
-        f"{seeds} seeds from {base}: {len(failed)} failed, {simulated / SECONDS_PER_HOUR:.1f} simulated hours in "
-        f"{time.monotonic() - began:.0f} s, {len(known) - len(never)} of {len(known)} marks met, "
-        f"{len(situations)} situations; {len(results.of_this_code())} seeds so far of code {code}"
-    )
-    return 1 if failed else 0
 
 
 def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:

@@ -64,12 +64,18 @@ async def load(arguments: argparse.Namespace) -> None:
     recorder.close()
 
 
+def of_this_code(sums: Counter[str]) -> str:
+    """What all runs of this code add up to."""
+    return f"all runs of this code: {json.dumps(sums)}"
+
+
 def run_and_judge(arguments: argparse.Namespace) -> int:
     """Run, sum up, clean up; the exit code."""
     directory = Path(arguments.dir) if arguments.dir else tally.RUNS / f"seed-{arguments.seed}"
     if directory.exists():
         remove(directory)
     directory.mkdir(parents=True)
+    code = tally.code()
     try:
         # A signal leaves no process behind, ZooKeeper included.
         chaos = running.run(run(arguments.seconds, arguments.seed, directory))
@@ -77,8 +83,8 @@ def run_and_judge(arguments: argparse.Namespace) -> int:
         return interrupted.code
     say("")
     if not arguments.dir:
-        sums = tally.add(arguments.seed, chaos.figures)
-        say(f"all runs of this code: {json.dumps(sums)}")
+        sums = tally.add(arguments.seed, chaos.figures, code)
+        say("the code was changed meanwhile: this run counts for none" if sums is None else of_this_code(sums))
     say(json.dumps(chaos.figures))
     if chaos.violations:
         kinds = Counter(violation.invariant for violation in chaos.violations)

@@ -8,22 +8,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ..results import ROOT, code_hash
+from ..results import CHAOS_TOO, ROOT, code_hash
 
 RUNS: Final = ROOT / "out" / "chaos"
 TALLY: Final = RUNS / "results.jsonl"
 
 
-def add(seed: int, figures: Mapping[str, int], path: Path = TALLY) -> Counter[str]:
-    """Put down one more run; the sums over all runs of this code."""
-    code = code_hash()
+def code() -> str:
+    """The hash of everything that the processes of a run execute."""
+    return code_hash(CHAOS_TOO)
+
+
+def add(seed: int, figures: Mapping[str, int], began_with: str, path: Path = TALLY) -> Counter[str] | None:
+    """Put down one more run; the sums over all runs of this code.
+
+    Args:
+        began_with: ``code()`` when the run began. If it is another one by now, the run is put down
+            nowhere, and there are no sums: processes that were started late ran other code.
+    """
+    if began_with != code():
+        return None
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"code": code, "seed": seed, **figures}) + "\n")
+        file.write(json.dumps({"code": began_with, "seed": seed, **figures}) + "\n")
     sums: Counter[str] = Counter()
     for line in path.read_text("utf-8").splitlines():
         row = json.loads(line)
-        if row.pop("code") == code:
+        if row.pop("code") == began_with:
             row.pop("seed")
             sums.update(row)
             sums["runs"] += 1

@@ -57,6 +57,7 @@ ALLOWED_SEAMS = {  # the first match counts
     "cli/*": EDGE,
     "bench/*": EDGE,
     "sim/__main__.py": EDGE,
+    "sim/many.py": EDGE,
     "sim/results.py": EDGE,
     "sim/chaos/*": EDGE,  # its processes, network and time are real ones
 }
