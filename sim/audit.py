@@ -59,14 +59,18 @@ async def _read_copies(universe: Universe) -> None:
             if batch is None:
                 god.violated("I10", f"no bookie ever acked entry {entry_id} of ledger {ledger_id}")
                 break
-            good = damaged = 0
+            good = harmed = 0
             for member in metadata.bookies_of(entry_id):
-                bookie = universe.nodes[member].bookie
-                if member in god.damaged:
-                    damaged += 1
-                elif member in batch.ackers and bookie is not None:
-                    good += await god.recheck(member, bookie, ledger_id, entry_id)
-            enough = good + damaged >= metadata.quorum.ack_quorum
+                bookie, acked_by = universe.nodes[member].bookie, batch.ackers.get(member)
+                if bookie is None or acked_by is None:
+                    continue
+                if bookie.incarnation.directory_uuid != acked_by.directory_uuid:
+                    harmed += god.harms.is_lost(acked_by.directory_uuid)
+                elif await god.recheck(member, bookie, ledger_id, entry_id):
+                    good += 1
+                else:
+                    harmed += 1  # on purpose, or it was a violation
+            enough = good + harmed >= metadata.quorum.ack_quorum
             god.expect(enough, "I10", f"entry {entry_id} of ledger {ledger_id} has {good} good copies")
             entry_id += batch.count
 

@@ -43,9 +43,13 @@ def look_at_budgets(universe: Universe) -> None:
 
 def _look_at_mark(universe: Universe, node: BookieNode) -> None:
     """The journal forgets what lies below its mark, so the mark must not go back (I14)."""
-    if node.bookie is None or node.damaged:
+    if node.bookie is None:
+        return
+    life = node.bookie.incarnation
+    harm = universe.god.harms.of(life.directory_uuid)
+    if harm is not None and harm.journal_boot:
         return
     data = node.disk.peek(f"{node.settings.data_directory}/journal/{FILE_NAME}")
     facts = newest(tuple(decode_slot(data[at * SLOT_BYTES :][:SLOT_BYTES]) for at in range(SLOT_COUNT)))
     if facts is not None:
-        universe.god.marked(node.name, node.bookie.incarnation.directory_uuid, facts.trim)
+        universe.god.marked(node.name, life.directory_uuid, facts.trim)

@@ -18,11 +18,14 @@ from crc32c import crc32c
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.storage.location import Location
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import Buffer, decode_header
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, NoSuchLedger, PeerError, StorageError
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata, LedgerState
+
+from .harm import Harms
 
 T = TypeVar("T")
 
@@ -44,8 +47,8 @@ class AckedBatch:
 
     count: int
     crc: int
-    ackers: dict[str, str] = field(default_factory=dict)
-    """Bookie id to the uuid of the directory that acked it durably."""
+    ackers: dict[str, Incarnation] = field(default_factory=dict)
+    """Bookie id to the life of it that acked it durably."""
     told_writer: set[str] = field(default_factory=set)
     """Bookies that acked it to the writer, and not only to a recovery."""
 
@@ -62,7 +65,7 @@ class KnownLedger:
     told: int = NO_ENTRY
     """The highest entry whose writer was told."""
     lives: dict[str, str] = field(default_factory=dict)
-    """Bookie id to the uuid of the directory that took the writer's last batch there."""
+    """Bookie id to the uuid of the directory that the writer sent its last batch to."""
     past: set[str] = field(default_factory=set)
     """Directories that the writer knows to be lost: others have answered in their place."""
     recovered: bool = False
@@ -91,11 +94,12 @@ class KnownLedger:
         What a bookie acked before it lost its directory counts no more once the writer has spoken to the next one.
         """
         ackers = self.batches[first].ackers
-        good = sum(ackers.get(member, "") not in ("", *self.past) for member in metadata.bookies_of(first))
+        lives = [ackers[member] for member in metadata.bookies_of(first) if member in ackers]
+        good = sum(life.directory_uuid not in self.past for life in lives)
         return good >= metadata.quorum.ack_quorum
 
-    def taken_from_writer(self, bookie_id: str, directory_uuid: str) -> None:
-        """A bookie has acked a batch to the writer."""
+    def sent_by_writer(self, bookie_id: str, directory_uuid: str) -> None:
+        """The writer has sent a batch to a directory, which told it who it is when they were connected."""
         before = self.lives.get(bookie_id, directory_uuid)
         if before != directory_uuid:
             self.past.add(before)
@@ -117,8 +121,8 @@ class God:
         self._missing = missing
         self.violations: list[tuple[str, str]] = []
         self.ledgers: dict[int, KnownLedger] = {}
-        self.damaged: set[str] = set()
-        """Bookies whose durable bytes were damaged or wiped on purpose."""
+        self.harms = Harms()
+        """What was done on purpose to what is durable."""
         self._acks: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         """Ledger and first entry of what each directory acked last; directories by bookie id and uuid."""
         self._fences: dict[tuple[str, str], deque[int]] = {}
@@ -227,7 +231,7 @@ class God:
         end = NO_ENTRY
         while (batch := known.batches.get(end + 1)) is not None:
             members = metadata.bookies_of(end + 1)
-            holders = sum(member in batch.told_writer and member not in self.damaged for member in members)
+            holders = sum(member in batch.told_writer for member in members)
             if holders < metadata.quorum.ack_quorum:
                 break
             end += batch.count
@@ -243,10 +247,12 @@ class God:
 
     # -- bookies --------------------------------------------------------------------------
 
-    def sent(self, bookie_id: str, batch: Buffer) -> None:
+    def sent(self, bookie_id: str, incarnation: Incarnation, batch: Buffer, *, by_writer: bool = True) -> None:
         """A batch has arrived at a bookie, whose own checks it has not passed yet."""
         header = decode_header(batch)
         known = self.ledgers.get(header.ledger_id)
+        if known is not None and by_writer:
+            known.sent_by_writer(bookie_id, incarnation.directory_uuid)
         if known is not None and header.lac > known.confirmable:
             self.violated(
                 "I6",
@@ -269,10 +275,9 @@ class God:
             known.firsts.insert(bisect_right(known.firsts, first), first)
         same = (found.count, found.crc) == (header.entry_count, crc)
         self.expect(same, "I8", f"ledger {header.ledger_id} has two batches from entry {first}, one at {bookie_id}")
-        found.ackers[bookie_id] = incarnation.directory_uuid
+        found.ackers[bookie_id] = incarnation
         if by_writer:
             found.told_writer.add(bookie_id)
-            known.taken_from_writer(bookie_id, incarnation.directory_uuid)
             self._check_beyond_end(known, first)
         self._remember(self._acks, bookie_id, incarnation, (header.ledger_id, first))
         if first == known.confirmable + 1:
@@ -334,7 +339,9 @@ class God:
     async def recheck(
         self, bookie_id: str, bookie: Bookie, ledger_id: int, first: int, excused: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Whether a bookie still has a good copy of a batch that it acked; one that it lost is a violation.
+        """Whether a bookie still has a good copy of a batch that it acked. One that it lost is a violation.
+
+        Unless, that is, something was done to just this copy.
 
         Args:
             excused: its disk fails now, so that it may be unable to tell.
@@ -348,8 +355,9 @@ class God:
             self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
             return False
         except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:
+            acked_by = expected.ackers[bookie_id]
             self.expect(
-                bookie_id in self.damaged or excused(),
+                excused() or self.harms.explain(acked_by, await _location(bookie, ledger_id, first)),
                 "I12",
                 f"{bookie_id} acked entry {first} of ledger {ledger_id}, now: {error!r}",
             )
@@ -413,6 +421,12 @@ class God:
             end = known.metadata.last_entry_id
             self.violated("I5", f"entry {entry_id} of ledger {ledger_id} was confirmed after it was closed at {end}")
         known.told = max(known.told, entry_id)
+
+
+async def _location(bookie: Bookie, ledger_id: int, first: int) -> Location | None:
+    """Where in its entry logs a bookie keeps a batch."""
+    row = await bookie._parts.index.find(ledger_id, first)  # noqa: SLF001 - nobody else asks a bookie for this
+    return None if row is None else row.location
 
 
 def _apart_from_members(metadata: LedgerMetadata) -> dict[str, object]:

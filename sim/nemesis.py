@@ -248,8 +248,8 @@ class Nemesis:
 
     def _damageable(self) -> BookieNode | None:
         """A bookie whose durable data may be damaged, so that every entry keeps a clean copy."""
-        damaged = self._around.god.damaged
-        names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else sorted(damaged)
+        damaged = self._around.god.harms.bookies()
+        names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else damaged
         names = [name for name in names if self._nodes[name].ready]
         return self._nodes[pick(self._rng, names)] if names else None
 
@@ -271,10 +271,10 @@ class Nemesis:
         used = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)
         if not used:
             return
-        self._around.god.damaged.add(node.name)
         node.excused = True
         self._around.god.mark(f"nemesis: rot in {part}")
         sector = pick(self._rng, used)
+        node.damage(path, sector, sector)
         if self._rng.random() < 0.5:
             at = sector * SECTOR_BYTES + self._rng.randint(0, SECTOR_BYTES - 1)
             disk.rot.flip_bit(path, at, self._rng.randint(0, 7))

@@ -35,6 +35,7 @@ from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
+from .harm import Harm
 from .observed import ObservedBookie
 from .process import SimProcess, Surroundings
 
@@ -76,14 +77,22 @@ class BookieNode:
         self._lives = 0
         self._registered = False
         self._to_replace = False
+        self._blank = True
+        """Its disk was empty, and it has not served from it yet."""
+        self._directory_uuid = ""
+        """Of the directory that served last."""
         self.tasks: Tasks | None = None
         self.service: BookieService | None = None
         self.disk = self._new_disk()
 
     @property
     def damaged(self) -> bool:
-        """Whether what was durable was damaged or lost on purpose: it may refuse to start."""
-        return self.name in self._around.god.damaged
+        """Whether anything was done on purpose to the directory that it has now: it may refuse to start."""
+        return self._harm is not None
+
+    @property
+    def _harm(self) -> Harm | None:
+        return self._around.god.harms.of(self._directory_uuid)
 
     @property
     def ready(self) -> bool:
@@ -125,14 +134,23 @@ class BookieNode:
     def wipe(self, down_seconds: float = 0.0) -> None:
         """The machine comes back with an empty disk."""
         self._end(silent=True)
-        self._around.god.damaged.add(self.name)
-        self.disk = self._new_disk()
+        self._lose_all()
         self.start_in(down_seconds)
+
+    def damage(self, path: str, first: int, last: int) -> None:
+        """Sectors ``first .. last`` of a file are changed on purpose, while it serves."""
+        if self.bookie is not None:
+            self._around.god.harms.damage(self.name, self.bookie.incarnation, path, first, last)
 
     def free_disk(self) -> None:
         """No planned faults, normal latency, all of its capacity."""
         self.disk.faults.clear()
         self.disk.capacity_bytes = self.capacity_bytes
+
+    def _lose_all(self) -> None:
+        self._around.god.harms.lose(self.name, self._directory_uuid)
+        self.disk = self._new_disk()
+        self._blank = True
 
     def _new_disk(self) -> SimDisk:
         return SimDisk(
@@ -170,11 +188,13 @@ class BookieNode:
         if is_defect(error):
             god.violated("defect", f"{self.name} cannot go on: {error!r}")
         elif isinstance(error, ForeignDirectory):
-            god.expect(self.damaged, "boot", f"{self.name} refuses its own directory: {error.message}")
+            god.expect(self._blank, "boot", f"{self.name} refuses its own directory: {error.message}")
             self._to_replace = True
         elif isinstance(error, DamagedFile):
-            god.expect(self.damaged, "boot", f"{self.name} finds damage that nobody did: {error.message}")
-            self.disk = self._new_disk()
+            harmed = self._harm is not None and self._harm.explains_refusal(error.message)
+            god.expect(harmed, "boot", f"{self.name} finds damage that nobody did: {error.message}")
+            god.mark("bookie: refused to start on a damaged file")
+            self._lose_all()
             self._to_replace = True
         elif isinstance(error, DiskFull):
             small = self.disk.capacity_bytes < self.capacity_bytes
@@ -212,6 +232,10 @@ class BookieNode:
         )
         bookie = await boot(self.settings, world)
         god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
+        uuid = bookie.incarnation.directory_uuid
+        same = uuid == self._directory_uuid
+        god.expect(same or self._blank, "boot", f"{self.name} comes up as another one, and had lost nothing")
+        self._directory_uuid, self._blank = uuid, False
         observed = ObservedBookie(bookie, god, lambda: self.memory_fails)
         service = BookieService(observed, self.settings, self.clock, tasks, await store.cluster_id(), fail_safe)
         listener = await process.transport.listen(f"{self.name}:{PORT}", service.accept)
@@ -230,7 +254,7 @@ class BookieNode:
     async def _replace(self, store: MetadataStore, rng: Rng) -> None:
         """``bookie init --replace``; one that was cut off is finished by the boot."""
         god = self._around.god
-        god.expect(self.damaged, "boot", f"{self.name} is replaced although it lost nothing")
+        god.expect(self._blank, "boot", f"{self.name} is replaced although it lost nothing")
         try:
             await replace_identity(self.settings, self.disk, store, rng, store.id_counter)
         except ForeignDirectory:

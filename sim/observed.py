@@ -52,7 +52,7 @@ class ObservedBookie:
     ) -> None:
         """See the port."""
         god, bookie = self._god, self._bookie
-        god.sent(bookie.bookie_id, batch)
+        god.sent(bookie.bookie_id, bookie.incarnation, batch, by_writer=not recovery)
 
         def answered(answer: AddAnswer) -> None:
             if answer.code == OK_CODE and deferred:

@@ -21,7 +21,7 @@ Picture: TypeAlias = list[tuple[object, ...]]
 async def restarts_alike(universe: Universe) -> None:
     """Start one bookie once and, from the same disk, twice; compare what both of them hold."""
     god, rng = universe.god, universe.world.rng.fork("twice")
-    nodes = [node for name, node in universe.nodes.items() if name not in god.damaged]
+    nodes = [node for node in universe.nodes.values() if not node.damaged]
     if not nodes:
         return
     node = nodes[rng.randint(0, len(nodes) - 1)]

@@ -44,7 +44,7 @@ class Watched:
     def ack(self, entry_id: int, *, by: tuple[str, ...] = ("b0", "b1"), payload: bytes = b"entry") -> None:
         batch = batch_of(entry_id, payload=payload)
         for bookie_id in by:
-            self.god.sent(bookie_id, batch)
+            self.god.sent(bookie_id, life(bookie_id), batch)
             self.god.acked(bookie_id, life(bookie_id), batch)
 
     @property
@@ -135,7 +135,7 @@ def test_overlapping_batches_are_noticed(watched: Watched) -> None:
 
 
 def test_a_lac_above_what_is_held_is_noticed(watched: Watched) -> None:
-    watched.god.sent("b0", batch_of(9, lac=5))
+    watched.god.sent("b0", life("b0"), batch_of(9, lac=5))
     assert watched.found == ["I6"]
 
 
@@ -183,7 +183,9 @@ def test_a_change_of_the_ensemble_that_takes_in_what_was_confirmed_is_noticed(wa
 def test_acks_of_a_directory_that_the_writer_knows_to_be_lost_do_not_count(watched: Watched) -> None:
     watched.ack(3)
     watched.ack(4, by=("b1", "b2"))
-    watched.god.acked("b0", Incarnation("another uuid of b0", 1), batch_of(4))
+    another = Incarnation("another uuid of b0", 1)
+    watched.god.sent("b0", another, batch_of(4))
+    watched.god.acked("b0", another, batch_of(4))
     watched.god.confirmed(1, 4)
     assert watched.found == []
     watched.god.confirmed(1, 3)
