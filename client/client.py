@@ -35,7 +35,6 @@ from .placement import choose_ensemble
 from .ports import ClientWorld, Transition
 from .quarantine import Quarantine
 from .reader.handle import LedgerReader, ReaderContext
-from .reader.lac import highest_lac
 from .recovery.driver import RecoveryContext, recover_ledger
 from .spares import Spares
 from .writer.chosen_ids import ChosenIdsWriter
@@ -265,10 +264,9 @@ class Client:
         if recover and not metadata.closed:
             metadata = await self.recover_ledger(ledger_id, password=password)
         _, signing = _keys(metadata, password)
-        lac = metadata.last_entry_id
-        if not metadata.closed:
-            lac = await highest_lac(metadata, self._world.connections)
-        return LedgerReader(metadata, self._reader_context(), lac=lac, digest_key=signing)
+        reader = LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id, digest_key=signing)
+        await reader.ask_last_add_confirmed()
+        return reader
 
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
         """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    BookieUnavailable,
     EntryAbsent,
     InvalidArgument,
     InvalidBatch,
@@ -235,7 +236,7 @@ class LedgerReader:
 
     async def _from_any_replica(self, entry_id: int, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
         attempt, looked_again = self._attempt(entry_id), False
-        deadline = self._context.clock.monotonic() + self._context.settings.request_timeout_ms / 1000
+        deadline = self._request_deadline()
         while (found := await self._replicas.search(attempt, ask)) is None:
             if not await self._paused_for_busy(attempt, deadline):
                 # The metadata may be older than a repair: look once more before giving up.
@@ -252,6 +253,10 @@ class LedgerReader:
             raise EntryAbsent(f"ledger {self.id} ends at entry {metadata.last_entry_id}, before {entry_id}")
         order = self._replicas.in_order(metadata.bookies_of(entry_id))
         return ReadAttempt(self.id, entry_id, order, confirmed=entry_id <= self._lac)
+
+    def _request_deadline(self) -> float:
+        """Monotonic second until which a request that begins now may take."""
+        return self._context.clock.monotonic() + self._context.settings.request_timeout_ms / 1000
 
     async def _paused_for_busy(self, attempt: ReadAttempt, deadline: float) -> bool:
         """If all replicas are BUSY, wait as long as they ask for; ``False`` if they are not, or time runs out."""
@@ -279,6 +284,19 @@ class LedgerReader:
             # What the replicas said is the better message.
             return False
 
+    async def _changed_since(self, asked: LedgerMetadata) -> bool:
+        """Read the metadata again; say whether they are others than ``asked``. Not so while they cannot be read.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            DamagedFile: the metadata cannot be read.
+        """
+        try:
+            await self.refresh()
+        except PeerError:
+            return False
+        return self._metadata != asked
+
     # -- last add confirmed and tail --------------------------------------------------
 
     async def refresh(self) -> bool:
@@ -298,15 +316,39 @@ class LedgerReader:
         return self._metadata != before
 
     async def read_last_add_confirmed(self) -> int:
-        """Ask the bookies for the last add confirmed; it never falls.
+        """Read the metadata, then ask the bookies for the last add confirmed; it never falls.
 
         Raises:
             BookieUnavailable: too few bookies answered to be sure.
+            NoSuchLedger: the ledger was deleted.
+            MetadataUnavailable, DamagedFile: the metadata cannot be read.
         """
         if not self._metadata.closed:
             await self.refresh()
-        if not self._metadata.closed:
-            self._seen(await highest_lac(self._metadata, self._context.connections))
+        return await self.ask_last_add_confirmed()
+
+    async def ask_last_add_confirmed(self) -> int:
+        """Like ``read_last_add_confirmed``, but read the metadata only where too few bookies answer.
+
+        What comes back was confirmed. There is more only if the ledger has gone to other bookies meanwhile.
+
+        Raises:
+            BookieUnavailable: too few bookies answered to be sure.
+            NoSuchLedger: the ledger was deleted.
+            DamagedFile: the metadata cannot be read.
+        """
+        clock, connections, looked_again = self._context.clock, self._context.connections, False
+        deadline = self._request_deadline()
+        while not self._metadata.closed:
+            asked = self._metadata
+            try:
+                self._seen(await highest_lac(asked, connections, clock=clock, deadline=deadline))
+                break
+            except BookieUnavailable:
+                # The ledger may have left them, or have ended.
+                if looked_again or not await self._changed_since(asked):
+                    raise
+                looked_again = True
         return self._lac
 
     async def try_read_last_add_confirmed(self) -> int:
@@ -318,7 +360,8 @@ class LedgerReader:
             BookieUnavailable: none answered.
         """
         if not self._metadata.closed:
-            self._seen(await told_lac(self._metadata, self._context.connections))
+            clock, connections = self._context.clock, self._context.connections
+            self._seen(await told_lac(self._metadata, connections, clock=clock, deadline=self._request_deadline()))
         return self._lac
 
     def _seen(self, lac: int) -> None:
