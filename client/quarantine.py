@@ -15,6 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tallybook.core.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    DamagedFile,
+    DiskFailed,
+    DiskFull,
+    RequestTimeout,
+    TallybookError,
+)
+
 LONGEST_SECONDS: Final = 30 * 60.0
 """The limit, unless the first time is longer: by then somebody has looked at it, or it is not listed any more."""
 
@@ -25,6 +35,17 @@ class _Term:
 
     until: float
     seconds: float
+
+
+_FAILURES: Final = (BookieUnavailable, RequestTimeout, BookieReadOnly, DamagedFile, DiskFailed, DiskFull)
+
+
+def is_its_failure(error: TallybookError) -> bool:
+    """Whether ``error``, met on the way to a bookie or told by it, says that the bookie is in trouble.
+
+    Not so where it is busy, or cannot tell of one ledger or entry, or where the metadata store does not answer.
+    """
+    return isinstance(error, _FAILURES)
 
 
 class Quarantine:

@@ -1,24 +1,40 @@
 """Bookies to take the place of failed ones: alive, writable, not in the ensemble, and answering.
 
-The membership may list a bookie that died a moment ago. So whoever is chosen is connected to
+The membership may list a bookie that died a moment ago. So whoever is chosen is asked something
 first: a ledger's metadata must not name, and its writer not wait for, one that is not there.
+
+Where a whole rack went silent, most of those listed may hang. The search begins with one
+candidate for each position, those that placement prefers. Who refuses is followed by the next one
+at once; while nobody answers, more and more are asked beside those that are silent, and whoever
+answers takes a position that is open. Once it has anybody it soon ends: a ledger may be able to
+go on with that one, and who wants more searches again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from tallybook.core.config import ClientSettings, PlacementPolicy
 from tallybook.core.errors import EntryAbsent, TallybookError, is_defect
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.store import Membership, MembershipWatch
+from tallybook.metadata.store import BookieInfo, Membership, MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .placement import choose_replacements
 from .ports import Connections
-from .quarantine import Quarantine
+from .quarantine import Quarantine, is_its_failure
+
+FURTHER_S: Final = 0.05
+"""Silence after which twice as many are asked at a time."""
+
+MOST_AT_ONCE: Final = 32
+"""How many are asked at a time, at most: a client that is cut off reaches nobody, however many it tries."""
+
+SETTLE_S: Final = 0.2
+"""How long a search goes on for the other positions after it has found somebody: one change is better than two."""
 
 
 class Spares:
@@ -49,7 +65,10 @@ class Spares:
         *,
         excluded: Collection[str] = (),
     ) -> dict[int, str]:
-        """Bookies for as many of the ``positions`` of ``ensemble`` as there are any for, by position.
+        """Bookies for some of the ``positions`` of ``ensemble``, by position; for none only if nobody is to be had.
+
+        Those left out may be found by another search, or not. It takes the connect timeout, or a few times that
+        where very many hang, to find that there is nobody.
 
         Args:
             metadata: of the ledger that they are for.
@@ -58,29 +77,20 @@ class Spares:
         Raises:
             MetadataUnavailable, DamagedFile: who is alive cannot be told.
         """
-        found: dict[int, str] = {}
-        tried = list(excluded)
-        while open_positions := [position for position in positions if position not in found]:
-            filled = [found.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
-            chosen = choose_replacements(
-                await self._membership.bookies(),
-                filled,
-                open_positions,
-                self._rng,
-                excluded=(*ensemble, *tried),
-                quarantined=self._quarantine.now(self._clock.monotonic()),
-                write_quorum=metadata.quorum.write_quorum,
-                policy=self._policy,
-            )
-            if not chosen:
-                break
-            asked = (self._answers(bookie_id, metadata.ledger_id) for bookie_id in chosen.values())
-            answers = await asyncio.gather(*asked)
-            tried += chosen.values()
-            for (position, bookie_id), answers_now in zip(chosen.items(), answers, strict=True):
-                if answers_now:
-                    found[position] = bookie_id
-        return found
+        bookies = await self._membership.bookies()
+        search = _Search(ensemble, positions, [*ensemble, *excluded])
+        try:
+            async with asyncio.TaskGroup() as group:
+                try:
+                    await self._search(search, bookies, metadata, group)
+                finally:
+                    for asked in search.under_way:
+                        # Not needed any more; it has done nothing wrong.
+                        asked.cancel()
+        except ExceptionGroup as several:
+            # A defect. Whoever searches is to see it as it is.
+            raise several.exceptions[0] from several
+        return search.found
 
     def watch(self) -> MembershipWatch:
         """Tells when it may be worth while to look again."""
@@ -90,6 +100,50 @@ class Spares:
         """It failed here: every ledger of this client chooses others for a while, where there are any."""
         self._quarantine.failed(bookie_id, self._clock.monotonic())
 
+    async def _search(
+        self, search: _Search, bookies: Mapping[str, BookieInfo], metadata: LedgerMetadata, group: asyncio.TaskGroup
+    ) -> None:
+        """Ask, until every position is filled, or it is time to be content, or there is nobody left to ask."""
+        width = 1
+        content_at = float("inf")
+        while open_positions := search.open_positions:
+            wanted = min(width * len(open_positions), MOST_AT_ONCE) - len(search.under_way)
+            for bookie_id, position in self._candidates(search, bookies, metadata, wanted):
+                search.tried.append(bookie_id)
+                asking = group.create_task(self._answers(bookie_id, metadata.ledger_id))
+                search.under_way[asking] = (bookie_id, position)
+            left_s = content_at - self._clock.monotonic()
+            if left_s <= 0 or not search.under_way:
+                return
+            await asyncio.wait(
+                search.under_way, timeout=min(FURTHER_S, left_s), return_when=asyncio.FIRST_COMPLETED
+            )  # fmt: skip
+            if not search.hear():
+                width *= 2
+            elif search.found and content_at == float("inf"):
+                content_at = self._clock.monotonic() + SETTLE_S
+
+    def _candidates(
+        self, search: _Search, bookies: Mapping[str, BookieInfo], metadata: LedgerMetadata, wanted: int
+    ) -> list[tuple[str, int]]:
+        """Up to ``wanted`` bookies not asked yet, the preferred ones first, each with the position it suits."""
+        chosen: list[tuple[str, int]] = []
+        while len(chosen) < wanted:
+            next_ones = choose_replacements(
+                bookies,
+                search.ensemble,
+                search.open_positions,
+                self._rng,
+                excluded=(*search.tried, *(bookie_id for bookie_id, _ in chosen)),
+                quarantined=self._quarantine.now(self._clock.monotonic()),
+                write_quorum=metadata.quorum.write_quorum,
+                policy=self._policy,
+            )
+            if not next_ones:
+                break
+            chosen += [(bookie_id, position) for position, bookie_id in next_ones.items()]
+        return chosen[:wanted]
+
     async def _answers(self, bookie_id: str, ledger_id: int) -> bool:
         """Whether it says something of the ledger in time: a connection may be old, and its bookie hang."""
         try:
@@ -98,10 +152,45 @@ class Spares:
                 await connection.read_lac(ledger_id)
         except EntryAbsent:
             return True
-        except (TallybookError, TimeoutError) as error:
-            if isinstance(error, TallybookError) and is_defect(error):
-                raise
-            # Whatever its reason: it is no replacement now.
+        except TimeoutError:
             self.avoid(bookie_id)
             return False
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            # Whatever its reason: it is no replacement now.
+            if is_its_failure(error):
+                self.avoid(bookie_id)
+            return False
         return True
+
+
+class _Search:
+    """One search: whom it has asked, and whom it has found."""
+
+    def __init__(self, ensemble: Sequence[str], positions: Sequence[int], excluded: Sequence[str]) -> None:
+        self._members = tuple(ensemble)
+        self._positions = sorted(set(positions))
+        self.found: dict[int, str] = {}
+        self.tried = list(excluded)
+        self.under_way: dict[asyncio.Task[bool], tuple[str, int]] = {}
+        """Who has not answered yet, in the order in which they were asked, and the position that each suits best."""
+
+    @property
+    def open_positions(self) -> list[int]:
+        """Those that nobody was found for."""
+        return [position for position in self._positions if position not in self.found]
+
+    @property
+    def ensemble(self) -> list[str]:
+        """As it would be with those that were found."""
+        return [self.found.get(position, member) for position, member in enumerate(self._members)]
+
+    def hear(self) -> bool:
+        """Give those that serve a position, the preferred ones first; whether there was any answer at all."""
+        answered = [(asked, *self.under_way[asked]) for asked in self.under_way if asked.done()]
+        for asked, bookie_id, suits in answered:
+            del self.under_way[asked]
+            if asked.result() and (left := self.open_positions):
+                self.found[suits if suits in left else left[0]] = bookie_id
+        return bool(answered)

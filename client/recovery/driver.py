@@ -189,16 +189,20 @@ class _Run:
             await self._report(self._machine.added, at, entry_id)
 
     async def _find_spares(self, action: FindSpares) -> None:
+        found: dict[int, str] = {}
         try:
-            # Whoever failed once is written off, though it may still let us in: each search offers new ones.
-            found = await self._context.spares.find(
-                self._metadata, action.ensemble, action.positions, excluded=self._written_off
-            )
+            while left := [position for position in action.positions if position not in found]:
+                # Whoever failed once is written off, though it may still let us in: each search offers new ones.
+                more = await self._context.spares.find(
+                    self._metadata, action.ensemble, left, excluded=[*self._written_off, *found.values()]
+                )
+                if not more:
+                    break
+                found |= more
         except TallybookError as error:
             if is_defect(error):
                 raise
             # Who is alive cannot be told: then it has to do without.
-            found = {}
         await self._report(self._machine.spares_found, found)
 
     async def _while_busy(self, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]], patience_ms: int) -> T:

@@ -1,0 +1,237 @@
+"""The search for spares: who hangs holds up nobody, who is not needed is not blamed, and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from tallybook.client.placement import choose_replacements
+from tallybook.client.quarantine import Quarantine
+from tallybook.client.spares import Spares
+from tallybook.core.answers import Incarnation
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    Busy,
+    DiskFailed,
+    EntryAbsent,
+    EntryUnknown,
+    InvariantViolation,
+    MetadataUnavailable,
+    RequestTimeout,
+    TallybookError,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.store import BookieInfo, BookieMode
+from tallybook.runtime.deterministic import World, run_seed
+
+ENSEMBLE = ("m0", "m1", "m2")
+METADATA = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, ENSEMBLE),), "creator", 0)
+PATIENCE_S = 3.0
+
+Answer = Callable[[], Awaitable[None]]
+
+
+async def well() -> None:
+    """It serves, and has nothing of the ledger."""
+    raise EntryAbsent("nothing of it")
+
+
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+def refuses(error: BaseException) -> Answer:
+    async def refuse() -> None:
+        raise error
+
+    return refuse
+
+
+class Candidates:
+    """A membership and its connections: bookies that answer as they are told to."""
+
+    def __init__(self, world: World, answers: Mapping[str, Answer]) -> None:
+        self.clock = world.clock
+        self.answers = dict(answers)
+        self.asked: list[str] = []
+        self.under_way: list[str] = []
+        self.quarantine = Quarantine(60)
+        settings = ClientSettings(connect_timeout_ms=int(PATIENCE_S * 1000))
+        self.spares = Spares(self, self, world.clock, world.rng, self.quarantine, settings)  # type: ignore[arg-type]
+
+    async def bookies(self) -> dict[str, BookieInfo]:
+        return {
+            name: BookieInfo(name, f"host:{name}", Incarnation(name, 1), BookieMode.WRITABLE)
+            for name in (*ENSEMBLE, *self.answers)
+        }
+
+    async def get(self, bookie_id: str) -> _Connection:
+        return _Connection(self, bookie_id)
+
+    def avoided(self) -> set[str]:
+        return set(self.quarantine.now(self.clock.monotonic()))
+
+    async def find(self, *positions: int) -> tuple[dict[int, str], float]:
+        """What was found, and the seconds that it took."""
+        began = self.clock.monotonic()
+        found = await self.spares.find(METADATA, ENSEMBLE, positions)
+        return found, self.clock.monotonic() - began
+
+
+class _Connection:
+    def __init__(self, candidates: Candidates, bookie_id: str) -> None:
+        self._candidates = candidates
+        self._bookie_id = bookie_id
+
+    async def read_lac(self, ledger_id: int) -> None:
+        self._candidates.asked.append(self._bookie_id)
+        self._candidates.under_way.append(self._bookie_id)
+        try:
+            await self._candidates.answers[self._bookie_id]()
+        finally:
+            self._candidates.under_way.remove(self._bookie_id)
+
+
+def play(body: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """In virtual time, and several times: who is asked first is drawn."""
+
+    async def repeated(world: World) -> None:
+        for _ in range(5):
+            await body(world)
+
+    def test() -> None:
+        run_seed(1, repeated, deadline_seconds=60)
+
+    return test
+
+
+@play
+async def test_one_that_serves_is_found_among_ten_that_hang(world: World) -> None:
+    candidates = Candidates(world, {**{f"hung{number}": hangs for number in range(10)}, "good": well})
+    found, seconds = await candidates.find(1)
+    assert found == {1: "good"}
+    assert seconds < 0.5
+
+
+@play
+async def test_one_that_serves_is_not_held_back_until_others_have_not_answered(world: World) -> None:
+    candidates = Candidates(world, {"hung": hangs, "good": well})
+    found, seconds = await candidates.find(0, 1)
+    assert list(found.values()) == ["good"]
+    assert seconds < 0.5
+
+
+@play
+async def test_whoever_answers_takes_any_position_that_is_open(world: World) -> None:
+    for _ in range(10):
+        answers = {"hung": hangs, "late": hangs, "full": refuses(BookieReadOnly()), "good": well, "better": well}
+        found, seconds = await Candidates(world, answers).find(0, 2)
+        assert set(found) == {0, 2}
+        assert set(found.values()) == {"good", "better"}
+        assert seconds < 0.5
+
+
+@play
+async def test_where_all_serve_nobody_is_asked_who_is_not_needed(world: World) -> None:
+    candidates = Candidates(world, {f"good{number}": well for number in range(10)})
+    found, seconds = await candidates.find(0, 2)
+    assert sorted(found.values()) == sorted(candidates.asked)
+    assert seconds == 0
+
+
+@play
+async def test_one_that_failed_lately_is_not_taken_before_one_that_answers(world: World) -> None:
+    candidates = Candidates(world, {f"failed{number}": well for number in range(5)} | {"good": well})
+    for number in range(5):
+        candidates.spares.avoid(f"failed{number}")
+    found, _ = await candidates.find(0)
+    assert found == {0: "good"}
+    found, _ = await candidates.find(0, 1)
+    assert "good" in found.values()
+    assert len(found) == 2
+
+
+@play
+async def test_a_search_begins_with_those_that_placement_prefers(world: World) -> None:
+    candidates = Candidates(world, {f"good{number}": well for number in range(5)})
+    preferred = choose_replacements(await candidates.bookies(), ENSEMBLE, (0, 2), world.rng.fork("as it is drawn"))
+    candidates.spares._rng = world.rng.fork("as it is drawn")
+    assert (await candidates.find(0, 2))[0] == preferred
+
+
+@play
+async def test_one_that_hangs_is_avoided_but_not_one_whose_answer_was_not_needed(world: World) -> None:
+    candidates = Candidates(world, {"hung": hangs, "good": well})
+    await candidates.find(0, 1)
+    assert candidates.avoided() == set()
+    candidates.answers = {"hung": hangs}
+    found, seconds = await candidates.find(0)
+    assert found == {}
+    assert PATIENCE_S <= seconds < PATIENCE_S + 0.5
+    assert candidates.avoided() == {"hung"}
+
+
+@pytest.mark.parametrize(
+    ("error", "avoided"),
+    [
+        (BookieUnavailable("gone"), True),
+        (RequestTimeout("silent"), True),
+        (BookieReadOnly("full"), True),
+        (DiskFailed("its disk"), True),
+        (MetadataUnavailable("nobody knows where it is"), False),
+        (Busy("later", retry_after_ms=20), False),
+        (EntryUnknown("this ledger is in limbo"), False),
+        (TallybookError("a code of a newer bookie"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, TallybookError) else None,
+)
+def test_only_what_is_the_fault_of_a_bookie_has_it_avoided(error: TallybookError, avoided: bool) -> None:
+    async def ask(world: World) -> None:
+        candidates = Candidates(world, {"asked": refuses(error)})
+        assert (await candidates.find(0))[0] == {}
+        assert candidates.asked == ["asked"]
+        assert candidates.avoided() == ({"asked"} if avoided else set())
+
+    run_seed(1, ask, deadline_seconds=60)
+
+
+@pytest.mark.parametrize("defect", [InvariantViolation("it cannot be"), ValueError("a slip")])
+def test_a_defect_is_passed_on_as_it_is_and_leaves_no_question_under_way(defect: Exception) -> None:
+    async def ask(world: World) -> None:
+        answers = {"broken": refuses(defect), **{f"hung{number}": hangs for number in range(3)}}
+        candidates = Candidates(world, answers)
+        with pytest.raises(type(defect)) as raised:
+            await candidates.find(0, 1, 2)
+        assert raised.value is defect
+        assert candidates.under_way == []
+
+    run_seed(1, ask, deadline_seconds=60)
+
+
+@play
+async def test_nothing_is_under_way_after_a_search_or_after_its_caller_gave_up(world: World) -> None:
+    candidates = Candidates(world, {"hung": hangs, "good": well})
+    await candidates.find(0, 1)
+    assert candidates.under_way == []
+    candidates.answers = {f"hung{number}": hangs for number in range(5)}
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await candidates.find(0)
+    assert len(candidates.asked) > 5
+    assert candidates.under_way == []
+    assert candidates.avoided() == set()
+
+
+@play
+async def test_even_where_very_many_hang_only_so_many_are_asked_at_once(world: World) -> None:
+    candidates = Candidates(world, {f"hung{number}": hangs for number in range(200)})
+    searching = asyncio.ensure_future(candidates.find(0, 1, 2))
+    await world.clock.sleep(2)
+    assert 20 <= len(candidates.under_way) <= 40
+    searching.cancel()
+    await asyncio.gather(searching, return_exceptions=True)
