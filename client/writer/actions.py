@@ -20,10 +20,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendLater:
-    """Call ``resend`` for this batch after a pause: the bookie is busy."""
+    """Call ``resume`` after a pause: the bookie is busy, and is sent nothing until then."""
 
     position: int
-    first_entry_id: int
     delay_ms: int
 
 

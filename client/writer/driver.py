@@ -275,12 +275,11 @@ class WriterDriver:
             self._perform(self.machine.refused(link.position, first, code, answer.retry_after_ms, now))
 
     def _send_later(self, action: SendLater) -> None:
-        async def resend() -> None:
+        async def resume() -> None:
             await self._clock.sleep(max(action.delay_ms, 1) / 1000)
-            now = self._clock.monotonic()
-            self._perform(self.machine.resend(action.position, action.first_entry_id, now))
+            self._perform(self.machine.resume(action.position, self._clock.monotonic()))
 
-        self._spawn(resend(), "busy")
+        self._spawn(resume(), "busy")
 
     # -- connections ------------------------------------------------------------------
 

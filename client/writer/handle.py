@@ -40,8 +40,9 @@ from ..ports import Connections, UpdateLedger
 from ..spares import Spares
 from .accumulator import Accumulator
 from .driver import WriterDriver
-from .machine import WriterMachine, WriterRules
+from .machine import WriterMachine
 from .pending import AppendGroup, PendingAppend
+from .rules import WriterRules
 
 
 @dataclass(frozen=True, slots=True)

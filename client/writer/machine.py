@@ -34,6 +34,7 @@ from tallybook.core.errors import (
     Conflict,
     LedgerClosed,
     LedgerFenced,
+    MetadataUnavailable,
     NoSuchLedger,
     NotEnoughBookies,
     Outcome,
@@ -63,12 +64,19 @@ from .actions import (
     SendLater,
 )
 from .members import Member, Missed, Position
+from .rules import WriterRules
 
 FATAL_CODES = frozenset(error.wire_code for error in (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, Conflict))
 """Answers after which no bookie may be asked again: the ledger is not ours to write."""
 
 CONNECTION_CODES = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))
 """Answers that say the connection failed: the bookie may be back in a moment."""
+
+PATIENCE_CODES = frozenset(error.wire_code for error in (Busy, MetadataUnavailable))
+"""Answers of a bookie that serves and asks for patience; one that meets a ledger first has to look at its metadata."""
+
+_PAUSE_MS = 100
+"""For an answer that asks for patience and does not say how much."""
 
 _HOPEFUL_TIMEOUTS = 3
 """Add timeouts for which a batch may wait without a quorum while others are coming."""
@@ -90,30 +98,7 @@ class _Batch:
     acked: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
     """Members it was confirmed without and will not be sent to: on record as missed."""
-    sent_at: dict[int, float] = field(default_factory=dict)
     confirmed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WriterRules:
-    """What a writer may decide by itself.
-
-    Attributes:
-        add_timeout_s: how long a member may owe an ack, or stay away, before it is lost.
-        away_timeout_s: how long it may stay away before another bookie is looked for; a quarter of it where no ack
-            quorum can form without it.
-        lag_limit_bytes: how many confirmed bytes are retained for one member.
-        max_changes: how often the ensemble may change before the handle fails; 0: it never changes.
-        delay_changes: leave the ensemble alone while the members that serve can form every ack quorum.
-        deferred: bookies ack before the entries are durable; the LAC moves only by ``forced``.
-    """
-
-    add_timeout_s: float
-    away_timeout_s: float
-    lag_limit_bytes: int
-    max_changes: int = 0
-    delay_changes: bool = False
-    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +175,12 @@ class WriterMachine:
         return (*ranges, *(entry for member in self._positions for entry in member.missed.of(member.bookie_id)))
 
     @property
+    def has_quorum(self) -> bool:
+        """Whether those who are connected and not doubted can form every ack quorum."""
+        present = [at for at, member in enumerate(self._positions) if member.state is Member.UP and not member.doubted]
+        return self.quorum.writable(present)
+
+    @property
     def changing(self) -> bool:
         """Whether an ensemble change is being written to the metadata."""
         return self._change is not None
@@ -199,8 +190,7 @@ class WriterMachine:
         rules = self.rules
         if not self._may_change:
             return ()
-        present = [at for at, member in enumerate(self._positions) if member.state is Member.UP and not member.doubted]
-        enough = self.quorum.writable(present)
+        enough = self.has_quorum
         patience_s = rules.away_timeout_s if enough else rules.away_timeout_s / _URGENT_SHARE
         if enough and rules.delay_changes:
             return ()
@@ -216,8 +206,10 @@ class WriterMachine:
         self._batches[first] = self._unconfirmed[first] = batch
         actions: list[Action] = []
         for position in batch.write_set:
-            if self._positions[position].state is Member.UP:
-                self._send(position, batch, now, actions)
+            member = self._positions[position]
+            if member.state is Member.UP:
+                member.outbox.put(first)
+                self._send_due(position, actions)
         return actions
 
     def connected(self, position: int, now: float) -> list[Action]:
@@ -228,9 +220,11 @@ class WriterMachine:
         self._now = now
         actions: list[Action] = []
         member.state, member.busy_since = Member.UP, None
+        member.outbox.restart()
         for batch in self._batches.values():
             if self._owes(position, batch):
-                self._send(position, batch, now, actions)
+                member.outbox.put(batch.first)
+        self._send_due(position, actions)
         # Owing nothing it cannot prove itself by an ack, and is believed, unless it has failed before.
         member.serving = not actions and not member.doubted
         return actions
@@ -244,11 +238,10 @@ class WriterMachine:
         if member.serving:
             member.away_since = member.unserved_since = now
             member.serving = False
-        else:
+        elif now - member.away_since >= self.rules.away_timeout_s:
             member.doubted = True
         member.state, member.busy_since = Member.DOWN, None
-        for batch in self._batches.values():
-            batch.sent_at.pop(position, None)
+        member.outbox.clear()
         return [Reconnect(position)]
 
     def gone(self, position: int) -> list[Action]:
@@ -288,12 +281,14 @@ class WriterMachine:
             sometimes("writer: a lost member is back")
             member.missed.growing = False
             actions.append(MissedChanged())
+        member.outbox.acked(first)
+        if member.outbox.backlog:
+            self._send_due(position, actions)
         batch = self._batches.get(first)
         if batch is None or position in batch.acked or position not in batch.write_set:
             return actions
         owed = self._owes(position, batch)
         batch.acked.add(position)
-        batch.sent_at.pop(position, None)
         if batch.confirmed:
             member.lag_bytes -= len(batch.data) if owed else 0
             self._retire_if_done(batch, actions)
@@ -316,28 +311,25 @@ class WriterMachine:
         if code in FATAL_CODES:
             kind = error_class(code)
             return self.die(kind(f"ledger {self.ledger_id}: bookie {member.bookie_id} answers {kind.__name__}"))
-        if code == Busy.wire_code:
-            batch = self._batches.get(first)
-            if batch is not None:
-                batch.sent_at.pop(position, None)
-            if member.busy_since is None:
-                member.busy_since = now
-            return [SendLater(position, first, retry_after_ms)]
         if code in CONNECTION_CODES:
             return self.disconnected(position, now)
         if member.state is not Member.UP:
             return []
+        if code in PATIENCE_CODES:
+            if member.busy_since is None:
+                member.busy_since = now
+            begins = member.outbox.busy(first)
+            return [SendLater(position, retry_after_ms or _PAUSE_MS)] if begins else []
         return [*self._lose(position), Rejoin(position)]
 
-    def resend(self, position: int, first: int, now: float) -> list[Action]:
+    def resume(self, position: int, now: float) -> list[Action]:
         """The pause that ``SendLater`` asked for is over."""
-        batch = self._batches.get(first)
-        if batch is None or position in batch.sent_at or not self._owes(position, batch):
+        if self.error is not None or self._positions[position].state is not Member.UP:
             return []
-        if self._positions[position].state is not Member.UP:
-            return []
+        self._now = now
         actions: list[Action] = []
-        self._send(position, batch, now, actions)
+        self._positions[position].outbox.resume()
+        self._send_due(position, actions)
         return actions
 
     def tick(self, now: float) -> list[Action]:
@@ -349,7 +341,7 @@ class WriterMachine:
         for index, member in enumerate(self._positions):
             if member.state is Member.DOWN and now - member.away_since >= self.rules.add_timeout_s:
                 actions += self._lose(index)
-            elif member.state is Member.UP and self._overdue(index, now):
+            elif member.state is Member.UP and self._overdue(member, now):
                 sometimes("writer: a member owes an ack for too long")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
@@ -400,7 +392,7 @@ class WriterMachine:
             return []
         self._now = now
         actions: list[Action] = []
-        silent = tuple(at for at in change.positions if any(at in batch.sent_at for batch in self._batches.values()))
+        silent = tuple(at for at in change.positions if self._positions[at].outbox.unanswered)
         for at in change.positions:
             before = self._positions[at]
             actions += self._lose(at)
@@ -457,9 +449,13 @@ class WriterMachine:
     # Every batch is in exactly one of these relations to a member of its write set: acked,
     # skipped (confirmed without it, on record as missed) or owed.
 
-    def _send(self, position: int, batch: _Batch, now: float, actions: list[Action]) -> None:
-        batch.sent_at[position] = now
-        actions.append(Send(position, batch.first, batch.data))
+    def _send_due(self, position: int, actions: list[Action]) -> None:
+        outbox = self._positions[position].outbox
+        for first in outbox.due():
+            batch = self._batches.get(first)
+            if batch is not None and self._owes(position, batch):
+                outbox.sent(first, self._now)
+                actions.append(Send(position, first, batch.data))
 
     def _confirm_head(self, actions: list[Action]) -> None:
         """Confirm from the head of the queue while it has its quorum; never past a gap, never during a change."""
@@ -520,9 +516,9 @@ class WriterMachine:
             member.unserved_since = self._now
         member.state, member.serving, member.doubted = Member.LOST, False, True
         member.busy_since, member.lag_bytes = None, 0
+        member.outbox.clear()
         actions: list[Action] = []
         for batch in list(self._batches.values()):
-            batch.sent_at.pop(position, None)
             if batch.confirmed and self._owes(position, batch):
                 if self._miss(position, batch):
                     actions.append(MissedChanged())
@@ -573,9 +569,9 @@ class WriterMachine:
             return True
         return member.retained_for and now - member.away_since < self.rules.add_timeout_s
 
-    def _overdue(self, position: int, now: float) -> bool:
-        sent = [batch.sent_at[position] for batch in self._batches.values() if position in batch.sent_at]
-        return now - min(sent, default=now) >= self.rules.add_timeout_s
+    def _overdue(self, member: Position, now: float) -> bool:
+        oldest = member.outbox.oldest()
+        return oldest is not None and now - oldest >= self.rules.add_timeout_s
 
     def _busy_for_too_long(self, position: int, member: Position, now: float) -> bool:
         """Overload of all is back-pressure; of one, while a quorum of others accepts, a failure."""

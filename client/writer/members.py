@@ -18,6 +18,8 @@ from typing import Final
 
 from tallybook.metadata.model import MissedRange
 
+from .outbox import Outbox
+
 MAX_MISSED_RANGES: Final = 64
 """Ranges recorded for one member; beyond it the last one is stretched."""
 
@@ -44,7 +46,7 @@ class Missed:
         if self.growing or len(self.ranges) >= MAX_MISSED_RANGES:
             # Naming too much is harmless: repair looks before it copies.
             start, end = self.ranges[-1]
-            self.ranges[-1] = (start, max(end, last))
+            self.ranges[-1] = (min(start, first), max(end, last))
         else:
             self.ranges.append((first, last))
 
@@ -72,6 +74,7 @@ class Position:
     """It was lost, or came back and left without an ack: only an ack proves that it serves."""
     busy_since: float | None = None
     lag_bytes: int = 0
+    outbox: Outbox = field(default_factory=Outbox)
     missed: Missed = field(default_factory=Missed)
 
     @property

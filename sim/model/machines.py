@@ -13,7 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tallybook.client.recovery import machine as recovery
 from tallybook.client.recovery.machine import Phase, RecoveryMachine
 from tallybook.client.writer import actions as writing
-from tallybook.client.writer.machine import WriterMachine, WriterRules
+from tallybook.client.writer.machine import WriterMachine
+from tallybook.client.writer.rules import WriterRules
 from tallybook.core import errors
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch

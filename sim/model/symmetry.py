@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer.machine import WriterMachine
+from tallybook.client.writer.outbox import Outbox
 from tallybook.metadata.model import Fragment, LedgerMetadata
 
 Order: TypeAlias = tuple[int, ...]
@@ -61,12 +62,12 @@ def move_writer(machine: WriterMachine, order: Order) -> None:
     machine.fragment = moved_fragment(machine.fragment, order)
     for position in held["_positions"]:
         position.bookie_id = renamed(position.bookie_id, order)
+        position.outbox = _in_order(position.outbox)
     held["_positions"] = list(_moved(held["_positions"], order))
     held["_departed"] = {renamed(name, order): missed for name, missed in sorted(held["_departed"].items())}
     for batch in held["_batches"].values():
         batch.acked = {order[at] for at in batch.acked}
         batch.skipped = {order[at] for at in batch.skipped}
-        batch.sent_at = _by_position(batch.sent_at, order)
     change = held["_change"]
     if change is not None:
         positions = tuple(sorted(order[at] for at in change.positions))
@@ -83,6 +84,14 @@ def move_recovery(machine: RecoveryMachine, order: Order) -> None:
         held[name] = _by_position(held[name], order)
     held["_irreplaceable"] = {order[at] for at in held["_irreplaceable"]}
     held["_missed"] = dict(sorted((renamed(name, order), ranges) for name, ranges in held["_missed"].items()))
+
+
+def _in_order(outbox: Outbox) -> Outbox:
+    """The same, sent in the order of its ids. Nobody is busy here, so nothing is left to be sent later."""
+    fresh = Outbox()
+    for first in sorted(outbox.unanswered):
+        fresh.sent(first, 0.0)
+    return fresh
 
 
 def _moved(values: list[Any], order: Order) -> tuple[Any, ...]:

@@ -15,7 +15,8 @@ import pytest
 
 from tallybook.client.recovery import machine as recovery
 from tallybook.client.writer import actions as writer
-from tallybook.client.writer.machine import WriterMachine, WriterRules
+from tallybook.client.writer.machine import WriterMachine
+from tallybook.client.writer.rules import WriterRules
 from tallybook.core import errors
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
@@ -99,8 +100,8 @@ class WriterPlay:
         code = getattr(errors, words[2]).wire_code
         return self.told(*self.machine.refused(int(words[0]), int(words[1]), code, 5, self.now))
 
-    def do_resend(self, words: list[str]) -> list[str]:
-        return self.told(*self.machine.resend(int(words[0]), int(words[1]), self.now))
+    def do_resume(self, words: list[str]) -> list[str]:
+        return self.told(*self.machine.resume(int(words[0]), self.now))
 
     def do_wait(self, words: list[str]) -> list[str]:
         self.now += float(words[0])
@@ -126,7 +127,7 @@ class WriterPlay:
             case writer.Send():
                 return f"send {action.first_entry_id} to {action.position}"
             case writer.SendLater():
-                return f"send {action.first_entry_id} to {action.position} after {action.delay_ms} ms"
+                return f"nothing to {action.position} for {action.delay_ms} ms"
             case writer.Confirmed():
                 return f"confirmed through {action.last_entry_id}"
             case writer.Released():

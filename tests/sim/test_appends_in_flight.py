@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tallybook.client.client import Client
 from tallybook.client.writer.actions import Confirmed
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.machine import WriterMachine, WriterRules
+from tallybook.client.writer.machine import WriterMachine
+from tallybook.client.writer.rules import WriterRules
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import Conflict, LedgerClosed, LedgerFenced, NotEnoughBookies, TallybookError
 from tallybook.core.quorum import Quorum

@@ -18,8 +18,9 @@ from tallybook.client.writer.actions import (
     Send,
     SendLater,
 )
-from tallybook.client.writer.machine import WriterMachine, WriterRules
+from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.members import Member
+from tallybook.client.writer.rules import WriterRules
 from tallybook.core.errors import BookieUnavailable, Busy, DiskFailed, LedgerFenced
 from tallybook.core.quorum import Quorum
 
@@ -135,10 +136,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.take(self.machine.refused(position, first, kind.wire_code, 1, self.now))
 
     @rule(data=st.data())
-    @precondition(lambda self: bool(self.sent))
-    def resend(self, data: st.DataObject) -> None:
-        position, first, _ = data.draw(st.sampled_from(self.sent))
-        self.take(self.machine.resend(position, first, self.now))
+    def resume(self, data: st.DataObject) -> None:
+        self.take(self.machine.resume(self.position(data), self.now))
 
     @rule(seconds=st.sampled_from((0.1, 3.0, 11.0)))
     def wait(self, seconds: float) -> None:
@@ -206,8 +205,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
     @invariant()
     def who_lacks_a_confirmed_batch_is_on_record_or_still_owes_it(self) -> None:
-        if not hasattr(self, "machine") or not self.dead:
+        if not hasattr(self, "machine"):
             return
+        held = self.machine._batches
         missed = {(m.bookie_id, m.first_entry_id, m.last_entry_id) for m in self.machine.missed()}
         for first, last in self.batches:
             if last > self.confirmed:
@@ -218,7 +218,20 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                     bookie == holder and start <= first and (end is None or last <= end)
                     for bookie, start, end in missed
                 )
-                assert holder in self.acked[first] or on_record
+                owed = first in held and self.machine._owes(position, held[first])
+                assert holder in self.acked[first] or on_record or owed
+
+    @invariant()
+    def whatever_a_connected_member_owes_was_sent_or_will_be(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        for position, member in enumerate(self.machine._positions):
+            if member.state is Member.UP:
+                outbox = member.outbox
+                known = {*outbox._sent, *outbox._later}
+                owed = {first for first, batch in self.machine._batches.items() if self.machine._owes(position, batch)}
+                assert owed <= known
+                assert outbox.unanswered or outbox._pausing or not outbox.backlog, "nothing would ever send the rest"
 
     @invariant()
     def memory_held_for_confirmed_batches_is_bounded(self) -> None:

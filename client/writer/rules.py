@@ -1,0 +1,27 @@
+"""What the writer of a ledger may decide by itself, and how patient it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRules:
+    """What a writer may decide by itself.
+
+    Attributes:
+        add_timeout_s: how long a member may owe an ack, or stay away, before it is lost.
+        away_timeout_s: how long it may stay away before another bookie is looked for; a quarter of it where no ack
+            quorum can form without it.
+        lag_limit_bytes: how many confirmed bytes are retained for one member.
+        max_changes: how often the ensemble may change before the handle fails; 0: it never changes.
+        delay_changes: leave the ensemble alone while the members that serve can form every ack quorum.
+        deferred: bookies ack before the entries are durable; the LAC moves only by ``forced``.
+    """
+
+    add_timeout_s: float
+    away_timeout_s: float
+    lag_limit_bytes: int
+    max_changes: int = 0
+    delay_changes: bool = False
+    deferred: bool = False
