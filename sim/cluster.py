@@ -17,10 +17,13 @@ from typing import TypeAlias
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.core.answers import Incarnation
+from tallybook.core.batch import decode_header
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvariantViolation, NoSuchLedger
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.store import BookieInfo, MetadataStore
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import BookieInfo, MetadataStore, Ok
+from tallybook.metadata.update import Transition
 from tallybook.runtime.deterministic import World
 from tallybook.runtime.tasks import Tasks
 
@@ -91,6 +94,34 @@ class MemoryCluster:
         )
         rng = self.world.rng.fork(f"client-{self._clients}")
         return Client(ClientWorld(store, shared.membership, connections, self.world.clock, rng), settings)
+
+    async def edit(self, ledger_id: int, change: Transition) -> None:
+        """Change a ledger's metadata, as somebody else would."""
+        store = self._admin.store
+        current = await store.read_ledger(ledger_id, linearizable=True)
+        if not isinstance(await store.update_ledger(change(current.value), current.version), Ok):
+            raise InvariantViolation(f"the metadata of ledger {ledger_id} changed meanwhile")
+
+    def copy_ledger(self, ledger_id: int, source: str, target: str) -> None:
+        """Give a bookie what another one durably holds of a ledger, as a repair would."""
+        for batch in self.bookies[source].durable_batches(ledger_id).values():
+            self.bookies[target].add(batch, b"", lambda _answer: None, recovery=True)
+
+    def held_by_too_few(self, metadata: LedgerMetadata, copies: int | None = None) -> list[int]:
+        """Entries of a closed ledger that not so many of the bookies that the metadata name hold durably.
+
+        Without a number: as many as an ack quorum.
+        """
+        enough = copies or metadata.quorum.ack_quorum
+        return [
+            entry_id
+            for entry_id in range(metadata.last_entry_id + 1)
+            if sum(self._holds(name, metadata.ledger_id, entry_id) for name in metadata.bookies_of(entry_id)) < enough
+        ]
+
+    def _holds(self, name: str, ledger_id: int, entry_id: int) -> bool:
+        batches = self.bookies[name].durable_batches(ledger_id)
+        return any(first <= entry_id <= decode_header(batch).last_entry_id for first, batch in batches.items())
 
     async def stop(self) -> None:
         """End the background work of the bookies."""

@@ -15,7 +15,9 @@ from tallybook.core.errors import (
     InvalidArgument,
     LedgerClosed,
     MetadataConflict,
+    MetadataOutcomeUnknown,
     MetadataUnavailable,
+    PeerError,
     TallybookError,
     is_defect,
 )
@@ -25,7 +27,7 @@ from tallybook.metadata.store import MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from ..ports import UpdateLedger
+from ..ports import Transition, UpdateLedger
 from ..spares import Spares
 from .actions import Action, ChangeEnsemble
 from .machine import WriterMachine
@@ -34,6 +36,12 @@ _log = logger("client.writer")
 
 LOOK_AGAIN_S: Final = 2.0
 """Longest pause before bookies are looked for again, whatever the membership tells."""
+
+LONGEST_PAUSE_S: Final = 64.0
+"""Between two attempts to write a change, while an ack quorum serves and the store takes nothing."""
+
+UNSETTLED_TIMEOUTS: Final = 3
+"""Add timeouts for which a change may stay in doubt, before the writer ends."""
 
 
 class Replacing:
@@ -67,6 +75,7 @@ class Replacing:
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._pause_s = LOOK_AGAIN_S
 
     def look(self) -> None:
         """A replacement may be wanted: see to it, unless that is being done."""
@@ -83,9 +92,12 @@ class Replacing:
         watch = self._spares.watch()
         try:
             while positions := self._machine.wanted(self._clock.monotonic()):
+                if not await self._store_answers():
+                    await self._clock.sleep(LOOK_AGAIN_S)
+                    continue
                 found = await self._found(positions)
                 actions = self._machine.begin_change(found, self._clock.monotonic())
-                if not actions:
+                if not actions and not found:
                     sometimes("writer: nobody to replace a member")
                     await self._until_worth_while(watch)
                 for action in actions:
@@ -95,6 +107,19 @@ class Replacing:
                         self._perform([action])
         finally:
             await watch.close()
+
+    async def _store_answers(self) -> bool:
+        """Whether the metadata can be read. Asked first, because during a change nothing is confirmed."""
+        try:
+            await self._update(_as_it_is)
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            _log.info("no replacement yet", ledger_id=self._machine.ledger_id, reason=error.message)
+            if not isinstance(error, PeerError):
+                self._perform(self._machine.die(error))
+            return False
+        return True
 
     async def _found(self, positions: tuple[int, ...]) -> dict[int, str]:
         machine = self._machine
@@ -127,12 +152,14 @@ class Replacing:
             return record_missed(fresh, of_members(fresh, machine.missed()))
 
         try:
-            metadata = (await self._update(changed)).value
+            metadata = await self._settled(changed)
         except (InvalidArgument, MetadataConflict, MetadataUnavailable) as error:
             # Certainly not made: on with the members there are.
             _log.info("ensemble not changed", ledger_id=machine.ledger_id, reason=error.message)
             self._perform(machine.unchanged())
-            await self._clock.sleep(LOOK_AGAIN_S)
+            await self._clock.sleep(self._pause_s)
+            # Each attempt stops all confirmations until it has failed: with a quorum left, they must become rare.
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if machine.has_quorum else LOOK_AGAIN_S
         except TallybookError as error:
             sometimes("writer: ends in the middle of a change")
             # It is not ours to write any more, or the change may yet land: going on without knowing is forbidden.
@@ -143,5 +170,33 @@ class Replacing:
             for before, now in zip(change.known.bookies, change.wanted.bookies, strict=True):
                 if before != now:
                     self._spares.avoid(before)
+            self._pause_s = LOOK_AGAIN_S
             self._learned(metadata)
             self._perform(machine.changed(self._clock.monotonic()))
+
+    async def _settled(self, transition: Transition) -> LedgerMetadata:
+        """The metadata with the change in them. While its outcome is unknown it is asked for again.
+
+        Raises:
+            MetadataOutcomeUnknown: it was in doubt for too long, and still is.
+            InvalidArgument, MetadataConflict, MetadataUnavailable, LedgerFenced, ...: it was not, and will not be made.
+        """
+        deadline = self._clock.monotonic() + UNSETTLED_TIMEOUTS * self._machine.rules.add_timeout_s
+        doubt: MetadataOutcomeUnknown | None = None
+        while True:
+            try:
+                return (await self._update(transition)).value
+            except MetadataOutcomeUnknown as error:
+                doubt = error
+            except (MetadataConflict, MetadataUnavailable):
+                # Of this attempt alone: the one before may still land.
+                if doubt is None:
+                    raise
+            if self._clock.monotonic() >= deadline:
+                raise doubt
+            sometimes("writer: asks again what became of a change")
+            await self._clock.sleep(LOOK_AGAIN_S)
+
+
+def _as_it_is(metadata: LedgerMetadata) -> LedgerMetadata:
+    return metadata
