@@ -23,12 +23,12 @@ from tallybook.cli.exits import Interrupted
 from tallybook.cli.parent import die_with_parent
 from tallybook.client.client import Client
 from tallybook.client.world import open_world
-from tallybook.core.errors import TallybookError
+from tallybook.core.errors import MetadataUnavailable, TallybookError
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
 from . import tally
-from .load import Load, client_settings
+from .load import CANNOT_OPEN, Load, client_settings
 from .processes import remove
 from .records import Recorder
 from .run import Chaos
@@ -41,6 +41,11 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def complain(error: TallybookError) -> None:
+    """One line on standard error: the last words of a load."""
+    sys.stderr.write(f"{error!r}\n")
+
+
 async def run(seconds: float, seed: int, directory: Path) -> Chaos:
     """One run."""
     async with Chaos(directory, seed, say) as chaos:
@@ -48,12 +53,17 @@ async def run(seconds: float, seed: int, directory: Path) -> Chaos:
     return chaos
 
 
-async def load(arguments: argparse.Namespace) -> None:
-    """The clients of one process."""
+async def load(arguments: argparse.Namespace) -> int:
+    """The clients of one process; its exit code."""
     die_with_parent(arguments.parent_pipe)
     recorder = Recorder(Path(arguments.log))
     settings = client_settings()
-    world = await open_world(arguments.metadata, settings)
+    try:
+        world = await open_world(arguments.metadata, settings)
+    except MetadataUnavailable as error:
+        recorder.close()
+        complain(error)
+        return CANNOT_OPEN
     watched = replace(world, connections=WatchedConnections(world.connections, recorder.note))
     async with Client(watched, settings) as client:
         actors = Load(
@@ -62,6 +72,7 @@ async def load(arguments: argparse.Namespace) -> None:
         )  # fmt: skip
         await actors.run()
     recorder.close()
+    return 0
 
 
 def of_this_code(sums: Counter[str]) -> str:
@@ -113,11 +124,10 @@ def main() -> int:
     if arguments.command != "load":
         return run_and_judge(arguments)
     try:
-        asyncio.run(load(arguments))
+        return asyncio.run(load(arguments))
     except TallybookError as error:
-        sys.stderr.write(f"{error!r}\n")
+        complain(error)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tallybook.core.errors import EntryAbsent, InvalidBatch, TallybookError
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import Clock
 
-from ..history import NO_ENTRY, End, History
+from ..history import NO_ENTRY, End, History, Outcome
 from .load import password_of
 from .payloads import Payloads
 from .records import Promises
@@ -43,8 +43,15 @@ class Auditor:
 
 
 async def close_all(auditor: Auditor, history: History, clock: Clock, seconds: float, wrong: Wrong) -> list[int]:
-    """Recover whatever is not closed, within ``seconds`` from now; the ids of all ledgers."""
+    """Recover whatever is not closed, within ``seconds`` from now; the ids of all ledgers.
+
+    Nobody deletes: every ledger of which a client was told anything has to be among them (I1).
+    """
     known = [ledger_id async for ledger_id in auditor.client.list_ledgers()]
+    told = {operation.ledger_id for operation in history.operations if operation.outcome is Outcome.OK}
+    for ledger_id in sorted(told - set(known)):
+        confirmed = history.highest_confirmed(ledger_id)
+        wrong("I1", ledger_id, f"it is listed no more, and was confirmed up to entry {confirmed}")
     deadline = clock.monotonic() + seconds
 
     async def close(ledger_id: int) -> None:
@@ -129,6 +136,21 @@ async def keep_promises(auditor: Auditor, promises: Promises, wrong: Wrong) -> N
                     wrong("I12", ledger_id, f"{bookie_id} lacks what it acked: {error!r}")
 
     await _for_each(sorted({ledger_id for ledger_id, _ in {*promises.acked, *promises.fenced}}), check)
+
+
+async def look_at_lacs(auditor: Auditor, known: list[int], history: History, promises: Promises, wrong: Wrong) -> None:
+    """What readers saw as confirmed is what an ack quorum acked, and was not cut off (I6)."""
+    seen: dict[int, list[tuple[int, str]]] = {}
+    for reading in history.readings:
+        seen.setdefault(reading.ledger_id, []).extend((lac, reading.actor) for lac in reading.lacs)
+    for ledger_id in filter(seen.get, known):
+        metadata = await auditor.client.ledger_metadata(ledger_id)
+        highest = promises.highest_acked(ledger_id, metadata.quorum.ack_quorum)
+        lac, actor = max(seen[ledger_id])
+        if lac > highest:
+            wrong("I6", ledger_id, f"{actor} saw {lac} confirmed, an ack quorum has acked up to {highest}")
+        if metadata.closed and lac > metadata.last_entry_id:
+            wrong("I6", ledger_id, f"{actor} saw {lac} confirmed, and it was closed at {metadata.last_entry_id}")
 
 
 class _Copies:

@@ -31,6 +31,9 @@ from .payloads import LEAST_BYTES, payload_of
 from .records import Recorder
 
 PASSWORD: Final = b"open sesame"
+CANNOT_OPEN: Final = 75
+"""Exit code of a process whose client could not be opened, as the metadata store did not answer."""
+
 CLOSE_ATTEMPTS: Final = 5
 MAX_BURSTS_PENDING: Final = 3
 SHORT_TAIL: Final = 100
@@ -183,9 +186,13 @@ class Load:
             await asyncio.wait((before,))
         for append, pending in sent:
             try:
-                self._records.note("ok", append, await pending)
+                entry_id = await pending
             except TallybookError as error:
                 self._failed(append, error)
+            except Exception as error:  # noqa: BLE001 - as in _live; nobody else would hear of it
+                self._records.note("violation", "client", -1, f"append {append} ended with {error!r}")
+            else:
+                self._records.note("ok", append, entry_id)
 
     async def _close(self, name: str, ledger: LedgerWriter, rng: Rng) -> None:
         for _ in range(CLOSE_ATTEMPTS):

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from tallybook.core.errors import InvalidArgument
 
-from ..history import End, History, Operation, Reading, Violation
+from ..history import NO_ENTRY, End, History, Operation, Reading, Violation
 from .payloads import Payloads, identify
 
 STRANGE_BYTES: Final = 4096
@@ -75,6 +75,16 @@ class Promises:
     """By ledger and bookie: the last entry of each batch, by its first."""
     fenced: set[tuple[int, str]] = field(default_factory=set)
     """Ledgers and bookies."""
+
+    def highest_acked(self, ledger_id: int, ack_quorum: int) -> int:
+        """The highest entry that so many bookies have acked, -1 for none: nothing above it was ever confirmed."""
+        batches = [acked for (ledger, _), acked in self.acked.items() if ledger == ledger_id]
+        # So many bookies hold an entry for the last time where a batch ends.
+        for entry_id in sorted({last for acked in batches for last in acked.values()}, reverse=True):
+            holders = sum(any(first <= entry_id <= last for first, last in acked.items()) for acked in batches)
+            if holders >= ack_quorum:
+                return entry_id
+        return NO_ENTRY
 
     def note(self, kind: str, bookie_id: str, ledger_id: int, first: int, count: int) -> None:
         """One more."""

@@ -18,6 +18,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -31,13 +32,14 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from ..history import End, History, Kind, Outcome, Violation, check
-from .audit import RETRY_SECONDS, Auditor, close_all, count_copies, keep_promises, read_all
-from .load import client_settings
+from .audit import RETRY_SECONDS, Auditor, close_all, count_copies, keep_promises, look_at_lacs, read_all
+from .load import CANNOT_OPEN, client_settings
 from .nemesis import Nemesis, Strike, plan
 from .payloads import LEAST_BYTES, Payloads
 from .processes import BookieProcess, Child
 from .proxy import Proxy
 from .records import Promises, replay
+from .watched import WatchedConnections
 
 BOOKIES: Final = 5
 LOADS: Final = 2
@@ -170,7 +172,7 @@ class Chaos:
             lives += 1
             code = await child.ended()
             # While ZooKeeper cannot be reached, a client cannot be opened.
-            if code not in (0, -signal.SIGKILL) and "MetadataUnavailable" not in child.last_words():
+            if code not in (0, -signal.SIGKILL, CANNOT_OPEN):
                 self._wrong("client", -1, f"{log.stem} {how_it_ended(code)}: {child.last_words()}")
 
     # -- heal -----------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class Chaos:
         for violation in await self._threads.run(self._replay, history, payloads, promises):
             self._wrong(*violation)
         self._tell("logs read")
-        async with self._auditor("auditor-1") as one, self._auditor("auditor-2") as other:
+        async with self._auditor("auditor-1", promises) as one, self._auditor("auditor-2", promises) as other:
             await self._write_one(one, history, payloads)
             known = await close_all(one, history, self._clock, DEADLINE_SECONDS, self._wrong)
             self._tell(f"{len(known)} ledgers closed")
@@ -220,6 +222,7 @@ class Chaos:
             self._tell("everything read twice")
             self.figures["ensemble changes"] = await count_copies(one, known, self._wrong)
             await keep_promises(one, promises, self._wrong)
+            await look_at_lacs(one, known, history, promises, self._wrong)
             self._tell("every copy looked at")
         for violation in await self._threads.run(check, history):
             self._wrong(*violation)
@@ -231,9 +234,10 @@ class Chaos:
         return [violation for log in logs for violation in replay(log, history, payloads, promises)]
 
     @asynccontextmanager
-    async def _auditor(self, name: str) -> AsyncIterator[Auditor]:
+    async def _auditor(self, name: str, promises: Promises) -> AsyncIterator[Auditor]:
         settings = client_settings()
-        world = await open_world(f"zk://{self._server.address}{ROOT_NODE}", settings)
+        opened = await open_world(f"zk://{self._server.address}{ROOT_NODE}", settings)
+        world = replace(opened, connections=WatchedConnections(opened.connections, promises.note))
         async with Client(world, settings) as client:
             yield Auditor(name, client, world)
 

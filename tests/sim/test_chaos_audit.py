@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
-from tallybook.sim.chaos.audit import Auditor, close_all, count_copies, keep_promises, read_all
+from tallybook.sim.chaos.audit import Auditor, close_all, count_copies, keep_promises, look_at_lacs, read_all
 from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads
 from tallybook.sim.chaos.records import Promises
 from tallybook.sim.chaos.watched import WatchedConnections
@@ -45,6 +45,7 @@ class Audit:
         await read_all(self.auditor, known, self.history, self.payloads, self.wrong)
         await count_copies(self.auditor, known, self.wrong)
         await keep_promises(self.auditor, self.promises, self.wrong)
+        await look_at_lacs(self.auditor, known, self.history, self.promises, self.wrong)
         return self.found | {violation.invariant for violation in check(self.history)}
 
     def wrong(self, invariant: str, _ledger_id: int, _detail: str) -> None:
@@ -102,3 +103,50 @@ async def test_a_ledger_that_cannot_be_closed_is_found(cluster: MemoryCluster, c
         cluster.bookies[bookie_id].kill()
     await audit.close()
     assert audit.found == {"L1"}
+
+
+@scenario()
+async def test_a_ledger_that_vanished_is_found_though_nobody_read_it(cluster: MemoryCluster, client: Client) -> None:
+    audit = Audit(cluster, client)
+    await audit.write()
+    gone = 4711
+    audit.history.append("writer", gone, audit.payloads.of(gone, 0, LEAST_BYTES)).ok(entry_id=0)
+    known = await audit.close()
+    assert gone not in known
+    assert await audit.look(known) == {"I1"}
+
+
+@scenario()
+async def test_a_ledger_that_vanished_while_it_was_empty_is_found(cluster: MemoryCluster, client: Client) -> None:
+    audit = Audit(cluster, client)
+    made = audit.history.create("writer")
+    made.ledger_id = 4711
+    made.ok()
+    await audit.close()
+    assert audit.found == {"I1"}
+
+
+@scenario()
+async def test_an_entry_shown_as_confirmed_that_an_ack_quorum_never_acked_is_found(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    audit = Audit(cluster, client)
+    await audit.write()
+    known = await audit.close()
+    for (ledger_id, _), acked in list(audit.promises.acked.items())[1:]:
+        assert ledger_id == known[0]
+        acked.pop(max(acked))
+    assert await audit.look(known) == {"I6"}
+
+
+@scenario()
+async def test_an_entry_shown_as_confirmed_that_was_then_cut_off_is_found(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    audit = Audit(cluster, client)
+    for bookie_id in await audit.write():
+        audit.promises.note("acked", bookie_id, 0, ENTRIES, 1)
+    known = await audit.close()
+    audit.history.reading("reader", known[0]).lac(ENTRIES)
+    await look_at_lacs(audit.auditor, known, audit.history, audit.promises, audit.wrong)
+    assert audit.found == {"I6"}

@@ -1,11 +1,16 @@
 """The parts of a chaos run that need no process: the plan, the payloads, the log of a load."""
 
+import asyncio
 import json
 
 import pytest
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.client.ports import ClientWorld
+from tallybook.core.errors import InvalidArgument, MetadataUnavailable
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.chaos import __main__ as chaos_command
+from tallybook.sim.chaos.load import CANNOT_OPEN, Load
 from tallybook.sim.chaos.nemesis import plan
 from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads, identify, payload_of
 from tallybook.sim.chaos.records import Promises, Recorder, replay
@@ -113,6 +118,47 @@ def test_what_bookies_promised_is_kept(log):
     replay(log, History(), Payloads(), promises)
     assert promises.acked == {(7, "b1"): {4: 6}}
     assert promises.fenced == {(7, "b2")}
+
+
+def test_the_highest_entry_that_an_ack_quorum_acked_is_found_over_gaps_and_batches_of_different_sizes():
+    promises = Promises()
+    assert promises.highest_acked(7, 1) == -1
+    for bookie, first, count in (("b0", 0, 4), ("b1", 0, 2), ("b1", 3, 1), ("b2", 2, 8), ("b0", 9, 3)):
+        promises.note("acked", bookie, 7, first, count)
+    promises.note("acked", "b3", 8, 0, 99)
+    assert [promises.highest_acked(7, quorum) for quorum in (1, 2, 3, 4)] == [11, 9, 3, -1]
+
+
+async def test_an_append_that_ends_with_an_undeclared_error_is_a_violation_and_those_after_it_still_count(tmp_path):
+    log = tmp_path / "log"
+    recorder = Recorder(log)
+    load = Load("load", None, recorder, RealClock(), SeededRng(1), writers=0, readers=0, recoverers=0)
+    first, second = (recorder.begin("append", "w", 7, number, 40) for number in range(2))
+    broken, well = asyncio.Future(), asyncio.Future()
+    broken.set_exception(KeyError("who"))
+    well.set_result(0)
+    await load._settle([(first, broken), (second, well)], None)
+    recorder.close()
+    told, _ = violations(log)
+    assert [(violation.invariant, "KeyError" in violation.detail) for violation in told] == [("client", True)]
+    assert '["ok",2,0]' in log.read_text()
+
+
+@pytest.mark.parametrize(("fails", "code"), [("open_world", CANNOT_OPEN), ("Client", 1)])
+def test_only_a_client_that_cannot_be_opened_is_excused(fails, code, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise MetadataUnavailable("the store does not answer")
+
+    async def opened(*_):
+        return ClientWorld(None, None, None, None, None)
+
+    monkeypatch.setattr(chaos_command, "die_with_parent", lambda _: None)
+    monkeypatch.setattr(chaos_command, "open_world", opened)
+    monkeypatch.setattr(chaos_command, fails, fail)
+    words = ["--name", "load", "--log", str(tmp_path / "log"), "--metadata", "", "--seed", "1", "--parent-pipe", "0"]
+    monkeypatch.setattr("sys.argv", ["chaos", "load", *words])
+    assert chaos_command.main() == code
+    assert "MetadataUnavailable" in capsys.readouterr().err
 
 
 def test_a_word_that_means_nothing_is_an_error(log):
