@@ -37,7 +37,6 @@ from .quarantine import Quarantine
 from .reader.handle import LedgerReader, ReaderContext
 from .recovery.driver import RecoveryContext, recover_ledger
 from .spares import Spares
-from .writer.chosen_ids import ChosenIdsWriter
 from .writer.handle import LedgerWriter, WriterContext
 
 _log = logger("client")
@@ -140,28 +139,6 @@ class Client:
         metadata = await self._create(quorum, password, digest, custom or {}, self._world.rng.uuid())
         return self._writer(metadata, password, deferred_sync=deferred_sync)
 
-    async def create_ledger_with_chosen_ids(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        password: bytes = b"",
-        digest: DigestType = DigestType.CRC32C,
-        custom: Mapping[str, bytes] | None = None,
-        stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
-    ) -> ChosenIdsWriter:
-        """Create a ledger and become its writer, under entry ids of one's own choice.
-
-        Raises:
-            As ``create_ledger``.
-        """
-        ledger = await self.create_ledger(
-            ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=password, digest=digest,
-            custom=custom, stripe_entries=stripe_entries,
-        )  # fmt: skip
-        return ChosenIdsWriter(ledger)
-
     async def create_unowned_ledger(
         self,
         *,
@@ -181,8 +158,11 @@ class Client:
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         return await self._create(quorum, password, digest, custom or {}, None)
 
-    async def adopt_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerWriter:
+    async def adopt_ledger(self, ledger_id: int, *, password: bytes = b"", deferred_sync: bool = False) -> LedgerWriter:
         """Become the writer of a ledger that never had one.
+
+        Args:
+            deferred_sync: as for ``create_ledger``.
 
         Raises:
             LedgerHasWriter: it has, or had, a writer: recover it and create the next one.
@@ -200,7 +180,7 @@ class Client:
             if len(self._unsettled) > MAX_UNSETTLED_ADOPTIONS:
                 del self._unsettled[next(iter(self._unsettled))]
             raise
-        return self._writer(adopted.value, password)
+        return self._writer(adopted.value, password, deferred_sync=deferred_sync)
 
     async def _create(
         self,
@@ -299,7 +279,7 @@ class Client:
             world.clock,
             self._tasks,
             self._settings,
-            self.ledger_metadata,
+            self._read,
             world.store.watch_ledger,
             _report_copy,
         )

@@ -27,7 +27,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import check_entry_id
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.store import LedgerWatch
+from tallybook.metadata.store import LedgerWatch, Versioned
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -52,8 +52,8 @@ class ReaderContext:
     clock: Clock
     tasks: Tasks
     settings: ClientSettings
-    read_metadata: Callable[[int], Awaitable[LedgerMetadata]]
-    """Reads a ledger's metadata linearizably."""
+    read_metadata: Callable[[int], Awaitable[Versioned]]
+    """Reads a ledger's metadata linearizably: what comes back is no older than the call."""
     watch: Callable[[int], LedgerWatch]
     report: Report
 
@@ -77,6 +77,8 @@ class LedgerReader:
         self, metadata: LedgerMetadata, context: ReaderContext, *, lac: int, digest_key: bytes | None = None
     ) -> None:
         self._metadata = metadata
+        self._version: int | None = None
+        """Of the metadata. Nothing that this handle reads is older than those it was made with."""
         self._context = context
         self._digest_key = digest_key
         self._lac = metadata.last_entry_id if metadata.closed else lac
@@ -235,16 +237,18 @@ class LedgerReader:
         return found
 
     async def _from_any_replica(self, entry_id: int, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
-        attempt, looked_again = self._attempt(entry_id), False
-        deadline = self._request_deadline()
-        while (found := await self._replicas.search(attempt, ask)) is None:
+        deadline, looked_again = self._request_deadline(), False
+        while True:
+            known, attempt = self._metadata, self._attempt(entry_id)
+            found = await self._replicas.search(attempt, ask)
+            if found is not None:
+                return found.value
             if not await self._paused_for_busy(attempt, deadline):
-                # The metadata may be older than a repair: look once more before giving up.
-                if looked_again or not await self._learnt_more(attempt):
+                # The metadata may be older than a repair: look once more before giving up. Where all say ABSENT, they
+                # have to be read; or else what the replicas said is the better message.
+                if looked_again or not await self._changed_since(known, needed=attempt.all_absent):
                     raise attempt.verdict()
                 looked_again = True
-            attempt = self._attempt(entry_id)
-        return found.value
 
     def _attempt(self, entry_id: int) -> ReadAttempt:
         metadata = self._metadata
@@ -269,50 +273,45 @@ class LedgerReader:
         await clock.sleep(pause_s)
         return True
 
-    async def _learnt_more(self, attempt: ReadAttempt) -> bool:
-        """Read the metadata again after every replica has failed; say whether anything changed.
+    async def _changed_since(self, known: LedgerMetadata, *, needed: bool = False) -> bool:
+        """Read the metadata again; say whether they are others than ``known``.
 
-        Raises:
-            NoSuchLedger: the ledger was deleted.
-            PeerError: the store does not answer, and the replicas, which all say ABSENT, may have been replaced.
-        """
-        try:
-            return await self.refresh()
-        except PeerError:
-            if attempt.all_absent:
-                raise
-            # What the replicas said is the better message.
-            return False
-
-    async def _changed_since(self, asked: LedgerMetadata) -> bool:
-        """Read the metadata again; say whether they are others than ``asked``. Not so while they cannot be read.
+        Args:
+            needed: raise while the store does not answer, instead of saying that nothing has changed.
 
         Raises:
             NoSuchLedger: the ledger was deleted.
             DamagedFile: the metadata cannot be read.
+            PeerError: the store does not answer.
         """
         try:
             await self.refresh()
         except PeerError:
+            if needed:
+                raise
             return False
-        return self._metadata != asked
+        # Somebody else may have read the change while the bookies were asked.
+        return self._metadata != known
 
     # -- last add confirmed and tail --------------------------------------------------
 
     async def refresh(self) -> bool:
-        """Read the metadata again; say whether anything changed.
+        """Read the metadata again; say whether they are others than before. They never go back.
 
         Raises:
             NoSuchLedger: the ledger was deleted.
             MetadataUnavailable: the store does not answer.
+            DamagedFile: they cannot be decoded.
         """
         before = self._metadata
-        self._metadata = await self._context.read_metadata(self.id)
-        # A fragment begins after what was confirmed before it.
-        settled = (
-            self._metadata.last_entry_id if self._metadata.closed else self._metadata.last_fragment.first_entry_id - 1
-        )
-        self._lac = max(self._lac, settled)
+        found = await self._context.read_metadata(self.id)
+        # Of several reads at once, the answers come in any order.
+        if self._version is None or found.version > self._version:
+            self._metadata, self._version = found
+            # A fragment begins after what was confirmed before it.
+            last_fragment = self._metadata.last_fragment
+            settled = self._metadata.last_entry_id if self._metadata.closed else last_fragment.first_entry_id - 1
+            self._lac = max(self._lac, settled)
         return self._metadata != before
 
     async def read_last_add_confirmed(self) -> int:

@@ -1,0 +1,107 @@
+"""What one reader knows of its ledger's metadata: it never goes back, and serves whoever reads at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import DataMissing
+from tallybook.metadata.model import Fragment
+from tallybook.metadata.store import MetadataStore, Ok, Versioned
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.scenario import SMALL, lines, scenario
+
+
+class SlowAnswers:
+    """A metadata store, as one client sees it, whose answers to reads of a ledger can be held back."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._clock = cluster.world.clock
+        self._next_seconds = 0.0
+
+    def hold_back_next(self, seconds: float) -> None:
+        """The next answer is as old as this when it comes."""
+        self._next_seconds = seconds
+
+    def __call__(self, store: MetadataStore) -> MetadataStore:
+        return _Slow(store, self)
+
+    async def pass_on(self) -> None:
+        seconds, self._next_seconds = self._next_seconds, 0.0
+        if seconds:
+            await self._clock.sleep(seconds)
+
+
+class _Slow:
+    def __init__(self, store: MetadataStore, answers: SlowAnswers) -> None:
+        self._store = store
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
+        found = await self._store.read_ledger(ledger_id, linearizable=linearizable)
+        await self._answers.pass_on()
+        return found
+
+
+@scenario()
+async def test_an_answer_that_comes_late_does_not_open_a_closed_ledger_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(5))
+    clock, answers = cluster.world.clock, SlowAnswers(cluster)
+    async with cluster.client(SMALL, seen_through=answers) as other:
+        reader = await other.open_ledger(ledger.id, recover=False)
+        answers.hold_back_next(1.0)
+        late = asyncio.ensure_future(reader.refresh())
+        await clock.sleep(0.1)
+        await ledger.close()
+        assert await reader.refresh()
+        known = reader.metadata
+        assert reader.closed
+        assert not await reader.refresh(), "nothing has changed since"
+        assert await late, "they are others than when it was asked"
+        assert reader.metadata == known
+        began = clock.monotonic()
+        assert [entry.payload async for entry in reader.tail()] == lines(5)
+        assert clock.monotonic() - began < 0.1
+
+
+@scenario(bookies=4)
+async def test_a_read_that_fails_at_bookies_the_ledger_has_left_goes_to_those_another_read_has_learnt_of(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store, clock = cluster.metadata.client().store, cluster.world.clock
+    async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
+        await ledger.append_many(lines(5))
+    (old,) = ledger.metadata.last_fragment.bookies
+    new = next(name for name in cluster.bookies if name != old)
+    reader = await client.open_ledger(ledger.id)
+    held = dict(cluster.bookies[old].durable_batches(ledger.id))
+    for batch in held.values():
+        answered = asyncio.get_running_loop().create_future()
+        cluster.bookies[new].add(batch, b"", answered.set_result)
+        assert (await answered).code == 0
+
+    async def slowly(method: str, _: int) -> None:
+        await clock.sleep(0.5)
+
+    cluster.bookies[old].gate = slowly
+    for first_id in held:
+        cluster.bookies[old].drop(ledger.id, first_id)
+    reading = asyncio.ensure_future(reader.read_entry(3))
+    await clock.sleep(0.1)
+    known = await store.read_ledger(ledger.id, linearizable=True)
+    moved = replace(known.value, fragments=(Fragment(0, (new,)),))
+    assert isinstance(await store.update_ledger(moved, known.version), Ok)
+    assert await reader.refresh()
+    assert (await reading).payload == lines(5)[3]
+    cluster.bookies[new].drop(ledger.id, 3)
+    with pytest.raises(DataMissing):
+        await reader.read_entry(3)
