@@ -95,7 +95,7 @@ class Nemesis:
         for client in self._workload.processes.values():
             client.process.thaw()
         for node in self._nodes.values():
-            untroubled = node.ready and not node.excused
+            untroubled = node.ready and not node.excused and not node.damaged
             node.free_disk()
             node.memory_fails = False
             draw = self._rng.random()
@@ -201,18 +201,12 @@ class Nemesis:
 
     # -- disks ----------------------------------------------------------------------------
 
-    def _excused(self) -> BookieNode:
-        """A bookie whose disk is about to fail."""
-        node = self._node()
-        node.excused = True
-        return node
-
     def _sync_error(self) -> None:
         """A sync fails. After one that leaves all in the cache only, not even a restart shows what is not durable.
 
         Such a one strikes where it must not matter: the index in memory, which stands for a database, trusts its file.
         """
-        node = self._excused()
+        node = self._node()
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY, Effect.CACHE_ONLY))
         kind, part, latest = pick(self._rng, (("sync", "", 6), ("sync-directory", "", 6), ("write-durable", "", 6)))
         if effect is Effect.CACHE_ONLY:
@@ -226,10 +220,10 @@ class Nemesis:
     def _write_error(self) -> None:
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.PART))
         error: type[DiskFailed | DiskFull] = DiskFull if self._rng.random() < 0.3 else DiskFailed
-        self._excused().disk.fail("write", nth=self._rng.randint(1, 10), effect=effect, error=error)
+        self._node().disk.fail("write", nth=self._rng.randint(1, 10), effect=effect, error=error)
 
     def _read_error(self) -> None:
-        self._excused().disk.fail("read", nth=self._rng.randint(1, 5), times=self._rng.randint(1, 5))
+        self._node().disk.fail("read", nth=self._rng.randint(1, 5), times=self._rng.randint(1, 5))
 
     def _slow_disk(self) -> None:
         disk = self._node().disk
@@ -271,7 +265,6 @@ class Nemesis:
         used = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)
         if not used:
             return
-        node.excused = True
         self._around.god.mark(f"nemesis: rot in {part}")
         sector = pick(self._rng, used)
         node.damage(path, sector, sector)

@@ -25,7 +25,11 @@ from tallybook.core.errors import (
     DamagedFile,
     DiskFailed,
     DiskFull,
+    EntryUnknown,
     ForeignDirectory,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
     NoSuchLedger,
     TallybookError,
     is_defect,
@@ -40,6 +44,12 @@ from .observed import ObservedBookie
 from .process import SimProcess, Surroundings
 
 PORT: Final = 3181
+
+METADATA_ERRORS: Final = (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown)
+"""With these a bookie ends when the metadata store does not let it start, or go on."""
+
+DISK_ERRORS: Final = ("DiskFailed", "DiskFull")
+"""A fail-safe whose reason names none of these is not the disk's fault."""
 
 
 class BookieNode:
@@ -67,8 +77,8 @@ class BookieNode:
         self.capacity_bytes = capacity_bytes
         self.process: SimProcess | None = None
         self.bookie: Bookie | None = None
-        self.excused = False
-        """Its disk was made to fail in this life: it may give up."""
+        self._struck = False
+        """A fault that has been taken back since has made its disk fail in this life."""
         self.memory_fails = False
         """What it gives out is not what it holds."""
         self._around = around
@@ -95,6 +105,11 @@ class BookieNode:
         return self._around.god.harms.of(self._directory_uuid)
 
     @property
+    def excused(self) -> bool:
+        """Whether its disk was made to fail in this life, and has failed: it may give up for that."""
+        return self._struck or any(fault.error and fault.seen >= fault.nth for fault in self.disk.faults)
+
+    @property
     def ready(self) -> bool:
         """Whether it serves."""
         return self.bookie is not None
@@ -112,7 +127,7 @@ class BookieNode:
         around = self._around
         rng = self._rng.fork(f"life {self._lives}")
         self.process = SimProcess(self.name, around, self.clock, rng)
-        self.excused = bool(self.disk.faults)
+        self._struck = False
         self.process.spawn(self._live(self.process))
 
     def start_in(self, seconds: float) -> None:
@@ -144,6 +159,7 @@ class BookieNode:
 
     def free_disk(self) -> None:
         """No planned faults, normal latency, all of its capacity."""
+        self._struck = self.excused
         self.disk.faults.clear()
         self.disk.capacity_bytes = self.capacity_bytes
 
@@ -199,8 +215,11 @@ class BookieNode:
         elif isinstance(error, DiskFull):
             small = self.disk.capacity_bytes < self.capacity_bytes
             god.expect(small or self.excused, "boot", f"{self.name}: {error.message}")
-        elif isinstance(error, DiskFailed):
+        elif isinstance(error, (DiskFailed, EntryUnknown)):
             god.expect(self.excused, "boot", f"{self.name}: {error.message}")
+        else:
+            allowed = isinstance(error, METADATA_ERRORS)
+            god.expect(allowed, "boot", f"{self.name} ends for what is no reason: {error!r}")
         self._exit(repr(error))
 
     def _fail_safe(self, process: SimProcess, reason: str) -> None:
@@ -208,7 +227,8 @@ class BookieNode:
             return
         god = self._around.god
         god.mark("bookie: fail-safe")
-        god.expect(self.excused, "fail-safe", f"{self.name} gives up without a reason: {reason}")
+        excused = self.excused and any(name in reason for name in DISK_ERRORS)
+        god.expect(excused, "fail-safe", f"{self.name} gives up without a reason: {reason}")
         self._exit(reason)
 
     async def _serve(self, process: SimProcess) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.core.answers import AddAnswer, Incarnation
-from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.core.errors import Conflict, DiskFailed, MetadataOutcomeUnknown, MetadataUnavailable
 from tallybook.core.limits import MIB
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Unknown
 from tallybook.runtime.deterministic import Gate, Latency, SimNet, World, run_once
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim import node as node_module
 from tallybook.sim.disk_bookie import batch_of, tiny_settings
 from tallybook.sim.god import God
 from tallybook.sim.marks import Marks
@@ -158,7 +159,6 @@ async def test_a_bookie_whose_disk_fails_gives_up_and_comes_back(cluster: Small)
     node = cluster.node
     node.start()
     await cluster.serving()
-    node.excused = True
     node.disk.fail("write-durable")
     answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
     await cluster.client().session.store.create_ledger(ledger(1))
@@ -170,17 +170,58 @@ async def test_a_bookie_whose_disk_fails_gives_up_and_comes_back(cluster: Small)
     assert cluster.god.violations == []
 
 
+async def broken() -> None:
+    raise Conflict("nothing is wrong with the disk")
+
+
 @small
-async def test_a_fail_safe_without_a_reason_is_a_violation(cluster: Small) -> None:
+async def test_a_fault_that_is_planned_and_has_not_struck_is_no_reason_to_give_up(cluster: Small) -> None:
     node = cluster.node
     node.start()
     await cluster.serving()
-    node.disk.fail("write-durable")
-    await cluster.client().session.store.create_ledger(ledger(1))
-    node.bookie.add(batch_of(0), b"", lambda _answer: None)
+    node.disk.fail("sync", nth=1000)
+    node.tasks.spawn(broken(), name="broken", essential=True)
     while node.ready:
         await cluster.world.clock.sleep(0.01)
     assert [invariant for invariant, _ in cluster.god.violations] == ["fail-safe"]
+
+
+@small
+async def test_a_disk_that_failed_is_a_reason_to_give_up_for_that_alone(cluster: Small) -> None:
+    node = cluster.node
+    node.start()
+    await cluster.serving()
+    node.disk.fail("space")
+    with pytest.raises(DiskFailed):
+        await node.disk.space("/")
+    assert node.excused
+    node.tasks.spawn(broken(), name="broken", essential=True)
+    while node.ready:
+        await cluster.world.clock.sleep(0.01)
+    assert [invariant for invariant, _ in cluster.god.violations] == ["fail-safe"]
+    await cluster.serving()
+    assert not node.excused
+
+
+@small
+async def test_a_start_that_is_refused_for_no_reason_is_a_violation(cluster: Small) -> None:
+    node = cluster.node
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(node_module, "boot", lambda *_: broken())
+        node.start()
+        await cluster.world.clock.sleep(0.01)
+    assert [invariant for invariant, _ in cluster.god.violations] == ["boot"]
+    await cluster.serving()
+
+
+@small
+async def test_a_start_may_wait_for_the_metadata(cluster: Small) -> None:
+    cluster.metadata.go_away()
+    cluster.node.start()
+    await cluster.world.clock.sleep(5.0)
+    cluster.metadata.heal()
+    await cluster.serving()
+    assert cluster.god.violations == []
 
 
 @small
