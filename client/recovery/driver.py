@@ -14,10 +14,11 @@ from typing import Final, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Busy, RecoveryFailed, TallybookError, is_defect
+from tallybook.core.errors import Busy, Conflict, RecoveryFailed, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, begin_recovery, close, of_members
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 
 from ..bookie_port import BookieConnection
 from ..ports import Connections, UpdateLedger
@@ -26,6 +27,8 @@ from ..spares import Spares
 from .machine import Action, Close, Failed, Fence, FindSpares, ReadEnd, RecoveryAdd, RecoveryMachine, RecoveryRead
 
 T = TypeVar("T")
+
+_log = logger("client.recovery")
 
 MAX_RUNS: Final = 3
 """How often a recovery starts over because the last fragment changed under it."""
@@ -59,25 +62,33 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
             return metadata
         end = await _Run(context, metadata, key, digest_key).run()
         try:
-            return (await context.update(partial(_settled, metadata, end))).value
-        except _ChangedUnderUs:
+            return (await context.update(partial(closed_at, metadata, end))).value
+        except LastFragmentChanged:
             sometimes("recovery: starts over")
             metadata = (await context.update(begin_recovery)).value
     raise RecoveryFailed(f"ledger {metadata.ledger_id}: its last fragment changed during each of {MAX_RUNS} recoveries")
 
 
-class _ChangedUnderUs(Exception):
+class LastFragmentChanged(Exception):
     """The last fragment is another one than the recovery worked on: what it found out no longer counts."""
 
 
-def _settled(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
-    """The ledger, closed at the end that was found; what others did to older fragments stays."""
+def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
+    """The ledger, closed at the end that was found; what others did to older fragments stays.
+
+    Args:
+        known: the metadata that the recovery worked on.
+        fresh: as they are now. If another recovery has closed the ledger, they stay so.
+
+    Raises:
+        LastFragmentChanged: the recovery has to start over.
+    """
     if fresh.closed:
         # Another recovery was first; its end is the end.
         sometimes("recovery: another one was first")
         return fresh
     if fresh.last_fragment != known.last_fragment:
-        raise _ChangedUnderUs
+        raise LastFragmentChanged
     fragments = (*fresh.fragments[:-1], *end.fragments)
     closed = close(fresh, end.last_entry_id, end.length, fragments=fragments, missed=(*fresh.missed, *end.missed))
     return replace(closed, missed=of_members(closed, closed.missed))
@@ -175,14 +186,17 @@ class _Run:
 
     async def _add(self, action: RecoveryAdd) -> None:
         at, to, entry_id = action.position, action.bookie_id, action.entry_id
+        if to in self._written_off:
+            # It failed a write-back before; asking again would cost a timeout for every batch.
+            await self._report(self._machine.add_failed, at, entry_id, self._written_off[to])
+            return
         try:
-            if to in self._written_off:
-                # It failed a write-back before; asking again would cost a timeout for every batch.
-                raise self._written_off[to]
             await self._while_busy(
                 to, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
             )
         except TallybookError as error:
+            if isinstance(error, Conflict):
+                _log.error("other bytes at a bookie", bookie=to, ledger_id=self._ledger_id, entry_id=entry_id)
             self._written_off[to] = error
             await self._report(self._machine.add_failed, at, entry_id, error)
         else:

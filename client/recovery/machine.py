@@ -14,7 +14,8 @@ number of clients may do this at once; the close decides.
   read fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the
   ledger; anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or
   silence.
-- WRITING: the copy is added again, verbatim, to its write set, until Qa members have it.
+- WRITING: the copy is added again, verbatim, to its write set, until Qa members have it. A member
+  that holds other bytes under these ids fails the recovery: nobody can tell which are the right ones.
 - REPLACING: members failed. From this batch on others take their places, if there are any, in
   this recovery's own copy of the fragments, which only the close writes to the metadata. For
   whom there is none, what it lacks goes on record.
@@ -34,6 +35,7 @@ from typing import TypeAlias
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.errors import (
+    Conflict,
     EntryAbsent,
     EntryCorrupt,
     InvalidBatch,
@@ -246,9 +248,12 @@ class RecoveryMachine:
     def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
         if self.phase is not Phase.WRITING or entry_id != self.entry_id:
             return []
-        newcomer = self._fragments[-1].bookies[position] not in self._bookies
-        if isinstance(error, Unauthorized | NoSuchLedger) and not newcomer:
-            return self._fail(error)
+        bookie_id = self._fragments[-1].bookies[position]
+        if error is not None and bookie_id in self._bookies:
+            if isinstance(error, Unauthorized | NoSuchLedger):
+                return self._fail(error)
+            if isinstance(error, Conflict):
+                return self._fail(RecoveryFailed(f"{self._name}: {bookie_id} holds other bytes from entry {entry_id}"))
         self._adds[position] = error
         if len(self._adds) < self._quorum.write_quorum:
             # Wait for all of them: what recovery leaves behind should be as whole as it can be,

@@ -1,0 +1,79 @@
+"""What bookies answer when a recovery adds batches again, through real clients: other bytes, or nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Sequence
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.client.recovery.machine import Action, RecoveryMachine
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.errors import RecoveryFailed, TallybookError
+from tallybook.metadata.model import LedgerState
+from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.scenario import lines, read_all, scenario
+
+
+async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, payloads: Sequence[bytes]) -> None:
+    """Put a batch on a bookie. No batch tells a LAC, so a recovery has to read and write all of them."""
+    length = (first + len(payloads)) * len(payloads[0])
+    batch = encode_batch(ledger_id, first, payloads, lac=-1, ledger_length=length, written_at_us=0)
+    answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
+    cluster.bookies[name].add(batch, b"", answered.set_result)
+    assert (await answered).code == 0
+
+
+@scenario(bookies=4)
+async def test_other_bytes_at_a_member_fail_the_recovery_and_its_name_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    ledger.abandon()
+    *members, odd = ledger.metadata.last_fragment.bookies
+    for name in members:
+        await hold(cluster, name, ledger.id, 0, lines(5))
+    await hold(cluster, odd, ledger.id, 0, lines(5, start=5))
+
+    async def late(method: str, _ledger_id: int) -> None:
+        if method == "recovery_read":
+            await cluster.world.clock.sleep(0.1)
+
+    cluster.bookies[odd].gate = late
+    with pytest.raises(RecoveryFailed, match=f"{odd} holds other bytes from entry 0"):
+        await client.recover_ledger(ledger.id)
+    known = await cluster.metadata.client().store.read_ledger(ledger.id, linearizable=True)
+    assert known.value.state is LedgerState.IN_RECOVERY
+    cluster.die(odd)
+    assert (await client.recover_ledger(ledger.id)).last_entry_id == 4
+    assert await read_all(client, ledger.id) == lines(5)
+
+
+@scenario(bookies=3)
+async def test_a_member_that_is_written_off_costs_no_more_with_every_batch(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    ledger.abandon()
+    *members, dead = ledger.metadata.last_fragment.bookies
+    for first in range(0, 40, 2):
+        for name in members:
+            await hold(cluster, name, ledger.id, first, lines(2, start=first))
+    cluster.die(dead)
+    right = RecoveryMachine.add_failed
+    depths: list[int] = []
+
+    def add_failed(self: RecoveryMachine, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+        depths.append(len(traceback.extract_tb(error.__traceback__)))
+        return right(self, position, entry_id, error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecoveryMachine, "add_failed", add_failed)
+        closed = await client.recover_ledger(ledger.id)
+    assert closed.last_entry_id == 39
+    assert [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed] == [(dead, 0, 39)]
+    assert len(depths) == 20
+    assert len(set(depths)) == 1, "the traceback does not grow"
