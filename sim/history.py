@@ -161,6 +161,10 @@ class History:
         """The highest entry id that a writer was told is confirmed, -1 for none."""
         return max((append.entry_id for append in self.confirmed.get(ledger_id, ())), default=NO_ENTRY)
 
+    def count_confirmed(self, actors: str = "") -> int:
+        """How many entries were confirmed to clients whose names begin so."""
+        return sum(append.actor.startswith(actors) for appends in self.confirmed.values() for append in appends)
+
     def ledger_ids(self) -> list[int]:
         """Every ledger that anything was done to, ascending."""
         known = {operation.ledger_id for operation in self.operations if operation.ledger_id >= 0}

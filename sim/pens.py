@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
-from tallybook.client.writer.chosen_ids import ChosenIdsWriter
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import TallybookError
 from tallybook.metadata.model import LedgerMetadata
@@ -24,6 +23,9 @@ Written: TypeAlias = Awaitable[int] | TallybookError
 
 class Pen:
     """Writes plainly: what is confirmed may be relied on."""
+
+    steadfast = True
+    """Whether it gets on once all bookies are well, unless somebody takes the ledger away."""
 
     def __init__(self, ledger: LedgerWriter, rng: Rng) -> None:
         self._ledger = ledger
@@ -70,6 +72,9 @@ class Pen:
 class DeferredPen(Pen):
     """Forces now and then; nothing may be relied on before."""
 
+    steadfast = False
+    """A bookie that was started again since it acked ends it."""
+
     async def reliable(self, last_entry_id: int) -> int:
         """See ``Pen``."""
         if self._rng.random() < 0.5:
@@ -83,9 +88,12 @@ class DeferredPen(Pen):
 class ChosenPen(Pen):
     """Gives the ids itself, and the entries of a burst in any order."""
 
+    steadfast = False
+    """An entry for which there is no room ends it."""
+
     def __init__(self, plain: LedgerWriter, rng: Rng, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         super().__init__(plain, rng)
-        self._chosen = ChosenIdsWriter(plain)
+        self._chosen = plain.with_chosen_ids()
         self._spawn = spawn
         self._next = 0
 

@@ -3,7 +3,7 @@
     boot       every bookie comes up; nothing goes wrong
     safety     clients work, the nemesis strikes
     heal       nothing goes wrong any more; every bookie is started again from its disk
-    liveness   writers get on, every open ledger can be closed, readers reach the end
+    liveness   everybody gets on, and comes to an end (``liveness``)
     audit      everything is read, and compared with what was promised
 
 The god looks on all the time; a violation ends the run at the next look.
@@ -25,6 +25,7 @@ from .audit import audit
 from .budgets import look_at_budgets
 from .god import God
 from .history import History
+from .liveness import bring_to_an_end, come_back
 from .marks import Marks
 from .metadata import MetadataFaults, SimMetadata
 from .nemesis import Nemesis
@@ -35,7 +36,6 @@ from .vital import vital
 from .workload import Workload
 
 BOOT_SECONDS: Final = 30.0
-LIVENESS_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.25
 HEALED_METADATA_MS: Final = 3.0
 CAPACITY_BYTES: Final = 16 * MIB
@@ -52,7 +52,7 @@ class Outcome:
     """Faults, and how often each struck."""
     ledgers: int = 0
     confirmed: int = 0
-    """Entries whose writer was told."""
+    """Entries whose writer was told, without those of clients that only come after healing."""
     situations: set[str] = field(default_factory=set)
     """In what kinds of situation the metadata of ledgers were changed."""
 
@@ -114,11 +114,28 @@ class Universe:
                     node.process.kill()
             self.around.bury()
 
+    def all_serve(self) -> bool:
+        """Whether every bookie serves."""
+        return not self._missing()
+
+    async def until(self, condition: Callable[[], bool], seconds: float, invariant: str, detail: str) -> None:
+        """Wait for a condition.
+
+        Raises:
+            InvariantBroken: it does not hold after so many simulated seconds.
+        """
+        deadline = self.world.clock.monotonic() + seconds
+        while not condition():
+            if self.world.clock.monotonic() > deadline:
+                self.god.violated(invariant, detail)
+                self.god.raise_violations()
+            await self.world.clock.sleep(0.05)
+
     async def _phases(self) -> None:
         self._enter("boot")
         for node in self.nodes.values():
             node.start()
-        await self._until(self._all_serve, BOOT_SECONDS, "boot", "not every bookie came up")
+        await self.until(self.all_serve, BOOT_SECONDS, "boot", "not every bookie came up")
         self._enter("safety")
         self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
         self.workload.start()
@@ -129,31 +146,11 @@ class Universe:
         striking.cancel()
         self._set_metadata_faults(0.0, HEALED_METADATA_MS)
         self.nemesis.heal()
-        await self._until(self._all_serve, LIVENESS_SECONDS, "L0", "not every bookie came back")
-        await self._until(self._all_listed, LIVENESS_SECONDS, "L0", "not every bookie is registered again")
+        await come_back(self)
         self._enter("liveness")
-        await self._bring_to_an_end()
+        await bring_to_an_end(self)
         self._enter("audit")
         await audit(self)
-
-    async def _bring_to_an_end(self) -> None:
-        """Writers finish, what they left open is recovered, readers see all of it."""
-        self.workload.over = True
-        await self._until(lambda: not self.workload.running("writer"), LIVENESS_SECONDS, "L2", "writers do not get on")
-        await self._until(
-            lambda: not self.workload.running("recoverer"), LIVENESS_SECONDS, "L1", "recoverers do not come to an end"
-        )
-        async with self.workload.guest("closer") as client:
-            for made in self.workload.ledgers:
-                deadline = self.world.clock.monotonic() + LIVENESS_SECONDS
-                while not await self.workload.recover(client, made):
-                    if self.world.clock.monotonic() > deadline:
-                        self.god.violated("L1", f"ledger {made.ledger_id} cannot be closed")
-                        return
-                    await self.world.clock.sleep(0.2)
-        await self._until(
-            lambda: not self.workload.running("reader"), LIVENESS_SECONDS, "L5", "readers do not reach the end"
-        )
 
     async def _watch(self) -> None:
         """Look at everything now and then; returns when something is wrong."""
@@ -161,23 +158,9 @@ class Universe:
             await self.world.clock.sleep(LOOK_SECONDS)
             look_at_budgets(self)
 
-    async def _until(self, condition: Callable[[], bool], seconds: float, invariant: str, detail: str) -> None:
-        deadline = self.world.clock.monotonic() + seconds
-        while not condition():
-            if self.world.clock.monotonic() > deadline:
-                self.god.violated(invariant, detail)
-                self.god.raise_violations()
-            await self.world.clock.sleep(0.05)
-
     def _missing(self) -> int:
         """Bookies that do not serve now."""
         return sum(not node.ready for node in self.nodes.values())
-
-    def _all_serve(self) -> bool:
-        return not self._missing()
-
-    def _all_listed(self) -> bool:
-        return set(self.nodes) <= set(self.metadata.shared.bookies)
 
     def _enter(self, phase: str) -> None:
         self.world.note("phase", phase)
@@ -203,12 +186,11 @@ async def live_through(world: World) -> Outcome:
         await universe.run()
     finally:
         marks.listen(None)
-    confirmed = sum(map(len, universe.history.confirmed.values()))
     return Outcome(
         swarm,
         dict(universe.marks.met),
         universe.nemesis.struck,
         len(universe.workload.ledgers),
-        confirmed,
+        universe.history.count_confirmed("writer"),
         universe.god.situations,
     )

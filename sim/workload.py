@@ -20,7 +20,7 @@ from tallybook.client.ports import ClientWorld
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, EntryAbsent, NoSuchLedger, Outcome, TallybookError, is_defect
-from tallybook.metadata.model import DigestType, LedgerMetadata
+from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
@@ -42,6 +42,21 @@ class MadeLedger:
 
     ledger_id: int
     password: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Some entries, appended at once.
+
+    Attributes:
+        end: how many entries there were with it.
+        settling: ends when the outcome of each is known.
+        errors: what became of those that failed, but for want of room in the client.
+    """
+
+    end: int
+    settling: asyncio.Task[None]
+    errors: list[TallybookError]
 
 
 @dataclass(eq=False)
@@ -86,6 +101,8 @@ class Workload:
         self._unowned: list[MadeLedger] = []
         """Ledgers made for others to adopt."""
         self._slots: dict[str, asyncio.Task[None]] = {}
+        self._patiences: list[asyncio.Timeout] = []
+        """Of those who read now, and would not do so for ever."""
 
     def start(self) -> None:
         """Fill every slot."""
@@ -101,9 +118,21 @@ class Workload:
                 self._slots[slot] = self._tasks.spawn(self._fill(slot, actor), name=slot)
                 vital(self._god, self._slots[slot])
 
+    def finish(self) -> None:
+        """Whatever is open is to be brought to an end: no new work, and readers wait as long as it takes."""
+        self.over = True
+        for patience in self._patiences:
+            if not patience.expired():
+                patience.reschedule(None)
+
     def running(self, kind: str) -> list[str]:
-        """Slots of this kind whose actor has not come to its end."""
-        return [slot for slot, task in self._slots.items() if slot.startswith(kind) and not task.done()]
+        """Slots of this kind whose actor is awake, and has not come to its end."""
+        left = [slot for slot, task in self._slots.items() if slot.startswith(kind) and not task.done()]
+        return [slot for slot in left if slot not in self.asleep()]
+
+    def asleep(self) -> list[str]:
+        """Slots whose process is frozen."""
+        return [slot for slot, client in self.processes.items() if client.process.frozen]
 
     async def close(self) -> None:
         """Kill what is left."""
@@ -174,16 +203,19 @@ class Workload:
             await self._pause(client, 0.5)
             return
         self._god.adopted(pen.id, client.name)
-        number = 0
-        settling: asyncio.Task[None] | None = None
+        burst: Burst | None = None
         for _ in range(rng.randint(1, swarm.ledger_bursts)):
-            number, settling = self._burst(client, pen, number, settling)
+            burst = self._burst(client, pen, burst)
             await self._pause(client, swarm.think_seconds)
             if pen.ended or self.over:
                 break
+        if self.over:
+            # What bookies have left behind that lost their power is found to be gone first.
+            await self._clock.sleep(swarm.keepalive_seconds + swarm.add_timeout_ms / 1000)
         if self.over and not pen.ended:
-            _, settling = self._burst(client, pen, number, settling)
-            await asyncio.wait((settling,))
+            burst = self._burst(client, pen, burst)
+            await asyncio.wait((burst.settling,))
+            self._expect_progress(client, pen, burst)
         if rng.random() < 0.8:
             await self._close(client, pen)
         else:
@@ -251,41 +283,74 @@ class Workload:
         self.ledgers.append(made)
         return made
 
-    def _burst(
-        self, client: ClientProcess, pen: Pen, number: int, settling: asyncio.Task[None] | None
-    ) -> tuple[int, asyncio.Task[None]]:
+    def _burst(self, client: ClientProcess, pen: Pen, before: Burst | None) -> Burst:
         """Append some entries; they are settled in the background, after those before them."""
         rng, appends = client.rng, []
-        for at in range(number, number + rng.randint(1, self._swarm.burst)):
+        first = 0 if before is None else before.end
+        end = first + rng.randint(1, self._swarm.burst)
+        for at in range(first, end):
             payload = b"%d/%d/" % (pen.id, at) + b"." * rng.randint(0, self._swarm.entry_bytes)
             appends.append(self._history.append(client.name, pen.id, payload))
+        errors: list[TallybookError] = []
         sent: list[tuple[Operation, Awaitable[int]]] = []
         for append, written in zip(appends, pen.write([append.payload for append in appends]), strict=True):
-            if isinstance(written, TallybookError):
-                if isinstance(written, Busy):
-                    self._god.mark("writer: client budget used up")
+            if isinstance(written, Busy):
+                self._god.mark("writer: client budget used up")
                 self._failed(append, written)
+            elif isinstance(written, TallybookError):
+                errors.append(written)
             else:
                 sent.append((append, written))
-        settling = client.process.spawn(self._settle(pen, sent, settling))
+        settling = client.process.spawn(self._settle(pen, sent, errors, before))
         vital(self._god, settling, "client")
-        return number + len(appends), settling
+        return Burst(end, settling, errors)
 
     async def _settle(
-        self, pen: Pen, sent: list[tuple[Operation, Awaitable[int]]], settling: asyncio.Task[None] | None
+        self,
+        pen: Pen,
+        sent: list[tuple[Operation, Awaitable[int]]],
+        errors: list[TallybookError],
+        before: Burst | None,
     ) -> None:
-        if settling is not None:
+        if before is not None:
             # Of two tasks that wait for entries of one batch, the later one may be woken first.
-            await asyncio.wait((settling,))
+            await asyncio.wait((before.settling,))
         for append, pending in sent:
             try:
                 pen.told.append((append, await pending))
             except TallybookError as error:
                 self._failed(append, error)
+                errors.append(error)
                 pen.failed()
             else:
                 await self._rely(pen)
         await self._rely(pen)
+
+    def _expect_progress(self, client: ClientProcess, pen: Pen, burst: Burst) -> None:
+        """What was appended after healing is confirmed, unless others have taken the ledger."""
+        known = self._god.ledgers.get(pen.id)
+        its_own = known is not None and known.metadata.state is LedgerState.OPEN and not known.fenced_by
+        if its_own and pen.steadfast:
+            self._god.mark("writer: gets on after healing")
+            detail = f"{client.name} cannot append to ledger {pen.id}: {burst.errors[:1]!r}"
+            self._god.expect(not burst.errors, "L2", detail)
+
+    async def write_on_all(self, client: ClientProcess, bookies: int) -> bool:
+        """Write a ledger whose every entry every bookie has to ack, and close it; whether that succeeded."""
+        created = self._history.create(client.name)
+        on_all = {"ensemble": bookies, "write_quorum": bookies, "ack_quorum": bookies}
+        try:
+            ledger = await client.client.create_ledger(**{**self._wanted(client.rng, created), **on_all})
+        except TallybookError as error:
+            self._failed(created, error)
+            return False
+        self._made(created, ledger.id)
+        pen = Pen(ledger, client.rng)
+        self._god.adopted(pen.id, client.name)
+        burst = self._burst(client, pen, None)
+        await asyncio.wait((burst.settling,))
+        closed = await self._close(client, pen)
+        return closed and not burst.errors and self._history.highest_confirmed(pen.id) >= 0
 
     async def _rely(self, pen: Pen) -> None:
         """Of what was confirmed, in this burst and before, write down what may be relied on."""
@@ -297,7 +362,8 @@ class Workload:
             append.ok(entry_id=entry_id)
             self._god.confirmed(pen.id, entry_id)
 
-    async def _close(self, client: ClientProcess, pen: Pen) -> None:
+    async def _close(self, client: ClientProcess, pen: Pen) -> bool:
+        """Close the ledger, or leave it to others; whether it is closed."""
         for _ in range(CLOSE_ATTEMPTS):
             close = self._history.close(client.name, pen.id)
             under_way = self._god.closing(pen.id)
@@ -311,8 +377,9 @@ class Workload:
                     break
                 await self._pause(client, 0.3)
             else:
-                return
+                return True
         pen.abandon()
+        return False
 
     # -- recoverers and readers -----------------------------------------------------------
 
@@ -364,23 +431,50 @@ class Workload:
         made = self._some_ledger(client.rng)
         if made is None:
             return
-        seconds = 1.0 + 9.0 * client.rng.random()
-        patience = asyncio.timeout(seconds)
         try:
-            async with patience:
+            async with self._patience(1.0 + 9.0 * client.rng.random()):
                 if client.rng.random() < 0.3:
                     await self._look_ahead(client, made)
-                await self.read(client, made, lambda: patience.reschedule(None) if self.over else None)
+                await self.read(client, made)
+                return
         except TimeoutError:
-            return
+            self._god.mark("reader: gone before the end")
         except TallybookError as error:
             if is_defect(error):
                 raise
             self._god.mark(f"reader: {type(error).__name__}")
+        if self.over:
+            await self.follow(client, made)
 
-    async def read(
-        self, client: ClientProcess, made: MadeLedger, on_entry: Callable[[], object] = lambda: None
-    ) -> Reading:
+    @asynccontextmanager
+    async def _patience(self, seconds: float) -> AsyncIterator[None]:
+        """Wait for so long only, unless all is to come to its end meanwhile."""
+        patience = asyncio.timeout(None if self.over else seconds)
+        self._patiences.append(patience)
+        try:
+            async with patience:
+                yield
+        finally:
+            self._patiences.remove(patience)
+
+    async def follow(self, client: ClientProcess, made: MadeLedger) -> None:
+        """Read a ledger to its end, from the beginning again where that fails, unless there is no such ledger."""
+        while True:
+            try:
+                await self.read(client, made)
+            except NoSuchLedger:
+                there = made.ledger_id in self._god.ledgers
+                self._god.expect(not there, "L5", f"ledger {made.ledger_id} is not found")
+                return
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                self._god.mark(f"reader: {type(error).__name__}")
+            else:
+                return
+            await self._pause(client, 0.3)
+
+    async def read(self, client: ClientProcess, made: MadeLedger) -> Reading:
         """Follow one ledger to its end.
 
         Raises:
@@ -392,7 +486,6 @@ class Workload:
         async for entry in reader.tail():
             reading.saw(entry.entry_id, entry.payload)
             self._look(reader, reading)
-            on_entry()
         self._look(reader, reading)
         reading.done(_end(reader.metadata))
         return reading

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
 
 import pytest
 
-from tallybook.core.errors import BookieUnavailable
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.batch import Entry
+from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
 from tallybook.sim import run as run_module
 from tallybook.sim.nemesis import Nemesis
+from tallybook.sim.observed import ObservedBookie
 from tallybook.sim.one import run_quietly
-from tallybook.sim.pens import Pen
+from tallybook.sim.pens import Pen, Written
 from tallybook.sim.workload import Workload
 
 
@@ -51,3 +56,59 @@ def test_whatever_dies_in_a_run_does_not_die_unnoticed(
     failure = run_quietly(7).failure
     assert failure.startswith(f"InvariantBroken: {invariant}: ")
     assert "it does not work" in failure
+
+
+def test_a_tail_that_is_never_told_of_a_close_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = LedgerReader.tail
+
+    async def deaf(reader: LedgerReader, first: int = 0) -> AsyncIterator[Entry]:
+        if not reader.closed:
+            await asyncio.Event().wait()
+        async for entry in tail(reader, first):
+            yield entry
+
+    monkeypatch.setattr(LedgerReader, "tail", deaf)
+    assert run_quietly(1).failure == "InvariantBroken: L5: readers do not reach the end"
+
+
+def test_a_tail_that_is_told_of_no_entry_is_noticed_though_nobody_closes_its_ledger_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(LedgerReader, "_wait_for_more", never)
+    assert run_quietly(4).failure == "InvariantBroken: L5: readers do not reach the end"
+
+
+def test_writers_that_can_append_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> TallybookError:
+        return NotEnoughBookies("nobody is there")
+
+    monkeypatch.setattr(Pen, "_append", refused)
+    assert run_quietly(1).failure.startswith("InvariantBroken: L2: ")
+
+
+def test_a_writer_that_does_not_get_on_after_healing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Pen._append
+    entries: Counter[int] = Counter()
+
+    def refused_above_some(pen: Pen, payload: bytes) -> Written:
+        entries[pen.id] += 1
+        return append(pen, payload) if entries[pen.id] < 6 else NotEnoughBookies("nobody is there")
+
+    monkeypatch.setattr(Pen, "_append", refused_above_some)
+    failure = run_quietly(1).failure
+    assert failure.startswith("InvariantBroken: L2: writer-")
+    assert "nobody is there" in failure
+
+
+def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = ObservedBookie.add
+
+    def deaf(bookie: ObservedBookie, *args: Any, **kwargs: Any) -> None:
+        if bookie.bookie_id != "b0":
+            add(bookie, *args, **kwargs)
+
+    monkeypatch.setattr(ObservedBookie, "add", deaf)
+    assert run_quietly(1).failure == "InvariantBroken: L2: no ledger can be written on all bookies"
