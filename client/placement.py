@@ -30,7 +30,6 @@ def choose_ensemble(
     rng: Rng,
     *,
     write_quorum: int | None = None,
-    excluded: Collection[str] = (),
     quarantined: Collection[str] = (),
     policy: PlacementPolicy = "rack_aware",
 ) -> tuple[str, ...]:
@@ -38,13 +37,12 @@ def choose_ensemble(
 
     Args:
         write_quorum: how many neighbours hold an entry; by default all do.
-        excluded: never taken.
         quarantined: taken only where there are too few others.
 
     Raises:
-        NotEnoughBookies: fewer are alive, writable and not excluded.
+        NotEnoughBookies: fewer are alive and writable.
     """
-    candidates = _writable(bookies, excluded)
+    candidates = _writable(bookies)
     if len(candidates) < size:
         alive = ", ".join(candidates) or "none"
         raise NotEnoughBookies(f"an ensemble of {size} needs as many writable bookies; alive: {alive}")
@@ -80,7 +78,8 @@ def choose_replacements(
     the newcomer. Each newcomer stands where it makes the most write sets span two racks with the members that stay.
 
     Args:
-        write_quorum, excluded, quarantined: as for ``choose_ensemble``.
+        write_quorum, quarantined: as for ``choose_ensemble``.
+        excluded: never taken.
     """
     candidates = _writable(bookies, {*excluded, *ensemble})
     draw = _Draw(bookies, candidates, rng, policy)
@@ -116,7 +115,7 @@ def _best_racks(
     return {rack for rack in offered if merit(rack) == best}
 
 
-def _writable(bookies: Mapping[str, BookieInfo], excluded: Collection[str]) -> list[str]:
+def _writable(bookies: Mapping[str, BookieInfo], excluded: Collection[str] = ()) -> list[str]:
     return sorted(
         bookie_id
         for bookie_id, info in bookies.items()
