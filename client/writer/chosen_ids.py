@@ -1,6 +1,7 @@
 """A writer whose caller chooses the entry ids: for logs that were numbered somewhere else.
 
-    await ledger.append(7, b"...")      # confirmed once 0 .. 6 were given, too
+    entries = ledger.with_chosen_ids()
+    await entries.append(7, b"...")      # confirmed once 0 .. 6 were given, too
 
 Ids may come in any order and from many tasks. What comes early waits here until all lower ids
 were given, and only then enters a batch: batches, the LAC and everything after them never know of
@@ -12,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, Outcome, TallybookError
 from tallybook.core.ids import check_entry_id
 from tallybook.metadata.model import LedgerMetadata
 
-from .handle import LedgerWriter
+from .appends import Appends
 from .pending import PendingAppend
+
+if TYPE_CHECKING:
+    from .handle import LedgerWriter
 
 
 class _Early(NamedTuple):
@@ -38,33 +42,19 @@ class ChosenIdsWriter:
     entries it waits for find room.
     """
 
-    def __init__(self, ledger: LedgerWriter) -> None:
+    def __init__(self, ledger: LedgerWriter, appends: Appends) -> None:
         self._ledger = ledger
+        self._appends = appends
         self._next = 0
         self._early: dict[int, _Early] = {}
         self._in_hand: set[int] = set()
         """Ids of entries that wait for room in the budget."""
-        ledger.on_end.append(self._ended)
+        appends.on_end.append(self._ended)
 
     @property
-    def id(self) -> int:
-        """The ledger's id."""
-        return self._ledger.id
-
-    @property
-    def last_add_confirmed(self) -> int:
-        """Highest confirmed entry id, -1 for none: all lower ones are confirmed as well."""
-        return self._ledger.last_add_confirmed
-
-    @property
-    def length(self) -> int:
-        """Payload bytes of all confirmed entries."""
-        return self._ledger.length
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata: as closed, or as of the last change of its ensemble."""
-        return self._ledger.metadata
+    def ledger(self) -> LedgerWriter:
+        """The writer of the ledger. It tells what is confirmed; appending to it as well would mix up the ids."""
+        return self._ledger
 
     @property
     def next_missing(self) -> int:
@@ -83,17 +73,17 @@ class ChosenIdsWriter:
             RequestTimeout: no room in the client's budget within the add timeout; not written.
             LedgerClosed, LedgerFenced, ...: as for ``LedgerWriter.append``.
         """
-        size = self._ledger.admissible(payload)
+        size = self._appends.admissible(payload)
         self._check_new(entry_id)
         early_bytes = size if entry_id > self._next else 0
-        if early_bytes and not self._ledger.budget.count_early(size):
-            raise Busy(f"ledger {self.id}: too much waits for entry {self._next}", retry_after_ms=1)
+        if early_bytes and not self._appends.budget.count_early(size):
+            raise Busy(f"ledger {self._ledger.id}: too much waits for entry {self._next}", retry_after_ms=1)
         self._in_hand.add(entry_id)
         # Counted before there is room: many at once must not take all of it.
         try:
-            await self._ledger.take_room(size)
+            await self._appends.take_room(size)
         except BaseException:
-            self._ledger.budget.discount_early(early_bytes)
+            self._appends.budget.discount_early(early_bytes)
             raise
         finally:
             self._in_hand.discard(entry_id)
@@ -106,7 +96,7 @@ class ChosenIdsWriter:
     def _check_new(self, entry_id: int) -> None:
         check_entry_id(entry_id)
         if entry_id < self._next or entry_id in self._early or entry_id in self._in_hand:
-            raise InvalidArgument(f"ledger {self.id}: entry {entry_id} was given before")
+            raise InvalidArgument(f"ledger {self._ledger.id}: entry {entry_id} was given before")
 
     def _given(
         self, entry_id: int, payload: bytes, size: int, early_bytes: int
@@ -116,12 +106,12 @@ class ChosenIdsWriter:
             turn: asyncio.Future[PendingAppend] = asyncio.get_running_loop().create_future()
             self._early[entry_id] = _Early(payload, size, turn)
             return turn
-        self._ledger.budget.discount_early(early_bytes)
-        pending = self._ledger.gather(payload)
+        self._appends.budget.discount_early(early_bytes)
+        pending = self._appends.gather(payload)
         self._next += 1
         while (early := self._early.pop(self._next, None)) is not None:
-            self._ledger.budget.discount_early(early.size)
-            early.turn.set_result(self._ledger.gather(early.payload))
+            self._appends.budget.discount_early(early.size)
+            early.turn.set_result(self._appends.gather(early.payload))
             self._next += 1
         return pending
 
@@ -130,7 +120,7 @@ class ChosenIdsWriter:
 
         What still waits for lower ids fails with ``LedgerClosed`` and was not written.
         """
-        reason = f"ledger {self.id} is closed before entry {self._next}, which was never given"
+        reason = f"ledger {self._ledger.id} is closed before entry {self._next}, which was never given"
         self._refuse(LedgerClosed(reason))
         return await self._ledger.close()
 
@@ -146,8 +136,8 @@ class ChosenIdsWriter:
         error.outcome = Outcome.NOT_DONE
         early, self._early = self._early, {}
         for entry in early.values():
-            self._ledger.budget.discount_early(entry.size)
-            self._ledger.give_room(entry.size)
+            self._appends.budget.discount_early(entry.size)
+            self._appends.give_room(entry.size)
             if not entry.turn.done():
                 entry.turn.set_exception(error)
                 entry.turn.exception()  # whoever waits hears it; there may be nobody left

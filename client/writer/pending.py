@@ -76,8 +76,11 @@ class AppendGroup:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        for callback in self._callbacks:
-            callback(self)
+        if self._callbacks:
+            loop = asyncio.get_running_loop()
+            for callback in self._callbacks:
+                # Not from here: what it raises must not keep the writer from what it has to do next.
+                loop.call_soon(callback, self)
         self._waiters, self._callbacks = [], []
 
     def on_complete(self, callback: Callable[[AppendGroup], None]) -> None:

@@ -1,0 +1,221 @@
+"""Appends of one ledger, from payload to confirmation.
+
+    admissible -> take_room -> gather -> accumulator -> (sealed) batch -> submit -> confirmed -> awaiters
+
+What a handle offers its users stands on this. An append is three steps: whether the entry may be
+appended at all, room for it in the client's byte budget, and then, without a wait in between, its
+id and its place in a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from tallybook.core.batch import Buffer, encode_batch
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    EntryTooLarge,
+    InvalidArgument,
+    InvariantViolation,
+    LedgerClosed,
+    Outcome,
+    RequestTimeout,
+    TallybookError,
+)
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.clock import Clock
+
+from ..budget import ByteBudget
+from .accumulator import Accumulator
+from .machine import WriterMachine
+from .pending import AppendGroup, PendingAppend
+
+
+class Appends:
+    """Gathers, seals and settles the appends of one handle.
+
+    Args:
+        machine: the rules of writing.
+        metadata: of the ledger, as the handle found it.
+        digest_key: signs batches, where the ledger's digest is an HMAC.
+    """
+
+    def __init__(
+        self,
+        machine: WriterMachine,
+        metadata: LedgerMetadata,
+        settings: ClientSettings,
+        clock: Clock,
+        budget: ByteBudget,
+        digest_key: bytes | None,
+    ) -> None:
+        self._machine = machine
+        self._settings = settings
+        self._clock = clock
+        self._max_entry_bytes = int(settings.max_entry_bytes)
+        self._digest_key = digest_key
+        self._accumulator = Accumulator(metadata.quorum, settings.max_batch_bytes, digest=digest_key is not None)
+        self._groups: deque[AppendGroup] = deque()
+        self._payload_bytes = 0
+        self._flush_scheduled = False
+        self._idle = asyncio.Event()
+        self.budget = budget
+        """What all ledgers of the client may hold together."""
+        self.metadata = metadata
+        """As of the last change of the ensemble."""
+        self.closing = False
+        """Set once no more is to be taken."""
+        self.submit: Callable[[int, int, int, bytes], None] = _not_started
+        """Sends a sealed batch: its first and last entry id, its payload bytes, and itself."""
+        self.on_end: list[Callable[[TallybookError], None]] = []
+        """Called once, when nothing more can be appended: closed, dead or abandoned."""
+
+    @property
+    def next_entry_id(self) -> int:
+        """The id the next append gets."""
+        return self._accumulator.next_entry_id
+
+    # -- the steps of an append -------------------------------------------------------
+
+    def admissible(self, payload: Buffer) -> int:
+        """What ``payload`` takes of the client's budget, if it can be appended now. First step of an append.
+
+        Raises:
+            As ``append``.
+        """
+        if self._refusing:
+            raise self._refusal(Outcome.NOT_DONE)
+        if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
+        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        if size > self._max_entry_bytes:
+            raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {self._max_entry_bytes}")
+        return size + BATCH_TABLE_ROW_BYTES
+
+    @property
+    def _refusing(self) -> bool:
+        return self.closing or self._machine.error is not None
+
+    def _refusal(self, outcome: Outcome) -> TallybookError:
+        """Why nothing more is taken: of the kind that ended the handle, but what was not sent is not in doubt."""
+        ended = self._machine.error or LedgerClosed(f"ledger {self._machine.ledger_id} is closed")
+        return type(ended)(ended.message, outcome=outcome)
+
+    async def take_room(self, size: int, outcome: Outcome = Outcome.NOT_DONE) -> None:
+        """Take ``size`` bytes of the budget, waiting for them; ``outcome`` is that of the whole call if it fails here.
+
+        Second step of an append. Raises: As ``append``.
+        """
+        try:
+            async with asyncio.timeout(self._settings.add_timeout_ms / 1000):
+                await self.budget.take(size)
+        except TimeoutError:
+            message = f"ledger {self._machine.ledger_id}: no room for another append within the add timeout"
+            raise RequestTimeout(message, outcome=outcome) from None
+        if self._refusing:
+            self.budget.give(size)
+            raise self._refusal(outcome)
+
+    def give_room(self, size: int) -> None:
+        """Give back what ``take_room`` took, instead of the last step."""
+        self.budget.give(size)
+
+    def gather(self, payload: Buffer) -> PendingAppend:
+        """Give the entry the next id and send it off. Last step of an append: there is room for it already."""
+        pending = self._accumulator.add(payload if isinstance(payload, bytes) else bytes(payload))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return pending
+
+    def _flush(self) -> None:
+        """Seal and send groups: at once while nothing is unconfirmed, and then the fuller, the more is.
+
+        Whatever stays behind leaves with the next confirmation, so nothing waits for a timer. A batch costs a bookie
+        about the same, small or large: under load, few large ones are both more entries a second and less latency.
+        """
+        self._flush_scheduled = False
+        machine, limit = self._machine, self._settings.max_in_flight_batches
+        while machine.error is None and (in_flight := machine.unconfirmed_batches) < limit:
+            if in_flight and not self._accumulator.worth_sending(in_flight / limit):
+                return
+            group = self._accumulator.take()
+            if group is None:
+                return
+            self._seal(group)
+
+    def _seal(self, group: AppendGroup) -> None:
+        self._payload_bytes += group.payload_bytes
+        batch = encode_batch(
+            self._machine.ledger_id,
+            group.first_entry_id,
+            group.payloads,
+            lac=self._machine.lac,
+            ledger_length=self._payload_bytes,
+            written_at_us=self._clock.wall_us(),
+            digest_key=self._digest_key,
+        )
+        # The encoded batch is what is held from here on; the payloads may go.
+        count, held = group.entry_count, group.held_bytes
+        self.budget.exchange(held, len(batch))
+        group.seal()
+        self._groups.append(group)
+        first = group.first_entry_id
+        self.submit(first, first + count - 1, group.payload_bytes, batch)
+
+    # -- what the driver tells --------------------------------------------------------
+
+    def confirmed(self, last_entry_id: int) -> None:
+        """Settle every group up to ``last_entry_id``."""
+        while self._groups and self._groups[0].last_entry_id <= last_entry_id:
+            self._groups.popleft().complete()
+        self._flush()
+        if not self._groups and not self._accumulator:
+            self._idle.set()
+
+    def ensemble_changed(self, metadata: LedgerMetadata) -> None:
+        """Remember what the metadata are now."""
+        self.metadata = metadata
+
+    def released(self, size: int) -> None:
+        """Give bytes back to the client's budget."""
+        self.budget.give(size)
+
+    def died(self, error: TallybookError) -> None:
+        """Fail whatever is not confirmed."""
+        for group in self._groups:
+            group.complete(error)
+        self._groups.clear()
+        for group in self._accumulator.take_all():
+            self.budget.give(group.held_bytes)
+            group.complete(error)
+        self._idle.set()
+        for tell in self.on_end:
+            tell(error)
+
+    # -- the end ----------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Wait until everything that was appended is settled.
+
+        Raises:
+            RequestTimeout: it takes longer than the close timeout.
+        """
+        timeout_s = 3 * self._settings.add_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._groups or self._accumulator:
+                    self._idle.clear()
+                    self._flush()
+                    await self._idle.wait()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"ledger {self._machine.ledger_id}: appends still pending after {timeout_s:.0f} s"
+            ) from None
+
+
+def _not_started(_first: int, _last: int, _payload_bytes: int, _batch: bytes) -> None:
+    raise InvariantViolation("a batch was sealed before its writer has started")
