@@ -24,7 +24,7 @@ from tallybook.core.errors import (
     ReadBeyondLac,
     check,
 )
-from tallybook.core.ids import check_entry_id
+from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch, Versioned
@@ -113,48 +113,64 @@ class LedgerReader:
         Raises:
             InvalidArgument: negative ids, or last < first.
             ReadBeyondLac: ``last`` lies past the last add confirmed.
-            EntryCorrupt, EntryUnknown, DataMissing, BookieUnavailable: no replica has a good copy.
-            MetadataUnavailable: no replica has one, and who has others by now cannot be read.
-            Busy: all replicas stayed BUSY for as long as a request may take; read again later.
+            EntryCorrupt, EntryUnknown, DataMissing: no replica has a good copy.
+            PeerError, StorageError: none has, and this is the most serious of their answers. ``Busy``: all of them
+                stayed so for as long as a request may take; read again later.
+            MetadataUnavailable, DamagedFile: none has, and who has others by now cannot be read.
+            NoSuchLedger: none has, because the ledger was deleted.
         """
         async for group in self.read_batches(first, last):
             for entry in group:
                 yield entry
 
     async def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
-        """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk."""
+        """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk.
+
+        Raises:
+            As ``read``.
+        """
         self._check_range(first, last)
         async for group in self._groups(first, last):
             yield group
 
-    async def read_unconfirmed(self, first: int, last: int) -> AsyncIterator[Entry]:
+    async def read_unconfirmed(self, first: int, last: int | None = None) -> AsyncIterator[Entry]:
         """Like ``read``, but also past the last add confirmed: what the bookies have, up to the first gap.
 
         Good for a look at what a writer has under way, or has left behind, when a recovery is not wanted. Nothing
         above the last add confirmed is promised: an entry that was seen may yet vanish when the ledger is recovered.
         Past the end of a closed ledger there is nothing, whatever bookies still hold.
 
+        Args:
+            last: the last entry wanted; ``None``: whatever there is, which ends before the first entry that every
+                bookie says it does not have.
+
         Raises:
-            EntryAbsent: no bookie has this entry; those before it were handed out.
-            As ``read`` otherwise.
+            EntryAbsent: no bookie has this entry; those before it were handed out. Never without ``last``.
+            As ``read`` otherwise, but for ``ReadBeyondLac``.
         """
-        _check_ids(first, last)
+        _check_ids(first, first if last is None else last)
         async for group in self._groups(first, last):
             for entry in group:
                 yield entry
 
-    async def _groups(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
-        ahead = self._spawn(self._fetch(first, last))
+    async def _groups(self, first: int, last: int | None) -> AsyncIterator[list[Entry]]:
+        end = MAX_ID if last is None else last
+        ahead = self._spawn(self._fetch(first, end))
         try:
             while True:
-                fetched = await ahead
+                try:
+                    fetched = await ahead
+                except EntryAbsent:
+                    if last is None:
+                        return
+                    raise
                 following = fetched[-1][0].last_entry_id + 1
-                if following <= last:
+                if following <= end:
                     # The next request travels while the caller works on this answer.
-                    ahead = self._spawn(self._fetch(following, last))
+                    ahead = self._spawn(self._fetch(following, end))
                 for header, batch in fetched:
-                    yield entries(batch, header, first, last)
-                if following > last:
+                    yield entries(batch, header, first, end)
+                if following > end:
                     return
         finally:
             ahead.cancel()
@@ -373,7 +389,8 @@ class LedgerReader:
         While the metadata store is away, a read that fails is tried again: other bookies may have the ledger by now.
 
         Raises:
-            As ``read``; NoSuchLedger when the ledger is deleted meanwhile.
+            As ``read``; also NoSuchLedger when the ledger is deleted meanwhile, and DamagedFile where its metadata
+                cannot be decoded. Never MetadataUnavailable.
         """
         position = check_entry_id(first)
         tail = _Tail(self._context.watch(self.id), self._context.clock.monotonic())

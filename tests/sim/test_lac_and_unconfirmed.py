@@ -14,6 +14,7 @@ from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import Entry
 from tallybook.core.errors import (
     BookieUnavailable,
+    DataMissing,
     EntryAbsent,
     EntryUnknown,
     InvalidArgument,
@@ -378,3 +379,66 @@ async def test_past_the_end_of_a_closed_ledger_there_is_nothing_whatever_bookies
     with pytest.raises(EntryAbsent, match="ends at entry 9"):
         await anext(reader.read_unconfirmed(10, 10))
     assert [entry.payload async for entry in reader.read_unconfirmed(0, 9)] == lines(10)
+
+
+@scenario()
+async def test_without_a_last_entry_whatever_there_is_can_be_read_and_its_end_is_no_error(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(10))
+    await quiet(cluster)
+    first, second, third = ensemble(ledger)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    for name in (first, third):
+        cluster.bookies[name].kill()
+    for payload in lines(5, 10):
+        ledger.append_nowait(payload)
+    await eventually(lambda: len(cluster.bookies[second].durable_batches(ledger.id)) > 1, cluster)
+    ledger.abandon()
+    seen: list[bytes] = []
+    # One bookie has them, two do not answer: that there is no 16th nobody can say.
+    with pytest.raises(BookieUnavailable):
+        await collect(reader.read_unconfirmed(5), seen)
+    assert seen == lines(10, 5)
+    for name in (first, third):
+        cluster.bookies[name].restart()
+    assert [entry.payload async for entry in reader.read_unconfirmed(0)] == lines(15)
+    assert [entry.payload async for entry in reader.read_unconfirmed(14)] == lines(1, 14)
+    assert [entry.payload async for entry in reader.read_unconfirmed(15)] == []
+    with pytest.raises(InvalidArgument):
+        await anext(reader.read_unconfirmed(-1))
+    closed = await client.recover_ledger(ledger.id)
+    assert closed.last_entry_id == 14
+    assert [entry.payload async for entry in reader.read_unconfirmed(12)] == lines(3, 12)
+    # What was confirmed has to be there: its absence is no end.
+    for name in (first, second, third):
+        cluster.bookies[name].drop(ledger.id, 12)
+    with pytest.raises(DataMissing):
+        await collect(reader.read_unconfirmed(12), seen)
+
+
+@scenario()
+async def test_without_a_last_entry_the_end_of_a_closed_ledger_is_the_end(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with await client.create_ledger() as ledger:
+        await ledger.append_many(lines(10))
+    async with await client.create_ledger() as empty:
+        pass
+    reader = await client.open_ledger(ledger.id)
+    assert [entry.payload async for entry in reader.read_unconfirmed(0)] == lines(10)
+    assert [entry.payload async for entry in reader.read_unconfirmed(10)] == []
+    assert [entry async for entry in (await client.open_ledger(empty.id)).read_unconfirmed(0)] == []
+
+
+@scenario(bookies=5)
+async def test_without_a_last_entry_a_striped_ledger_is_read_across_its_stripes(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger(ensemble=5, write_quorum=2, ack_quorum=2, stripe_entries=4)
+    await ledger.append_many(lines(30))
+    await quiet(cluster)
+    reader = await client.open_ledger(ledger.id, recover=False)
+    assert [entry.payload async for entry in reader.read_unconfirmed(3)] == lines(27, 3)
+    ledger.abandon()
