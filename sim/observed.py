@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from tallybook.bookie.bookie import Bookie
@@ -11,6 +12,7 @@ from tallybook.bookie.port import AddCallback
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice
 from tallybook.core.errors import OK_CODE, EntryAbsent, error_class
+from tallybook.core.ids import NO_ENTRY
 
 from .god import God
 
@@ -30,6 +32,8 @@ class ObservedBookie:
         self._memory_fails = memory_fails
         self._early: dict[int, list[Buffer]] = {}
         """Of each ledger what this life has acked before it was durable, and was not made so by a force."""
+        self._lacs: dict[int, int] = {}
+        """The last LAC that this life has told of each ledger."""
 
     @property
     def bookie_id(self) -> str:
@@ -84,20 +88,19 @@ class ObservedBookie:
         """See the port."""
         answer = await self._bookie.fence(ledger_id, key)
         self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
+        self._look_at_lac(ledger_id, answer.lac)
         return answer
 
     async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
         """See the port."""
-        return self._given_out(
-            await self._read(ledger_id, first, lambda: self._bookie.read_batches(ledger_id, first, last, max_bytes))
-        )
+        read = partial(self._bookie.read_batches, ledger_id, first, last, max_bytes)
+        return self._given_out(ledger_id, await self._read(ledger_id, first, read))
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
         """See the port."""
+        read = partial(self._bookie.recovery_read, ledger_id, entry_id, key)
         try:
-            return self._given_out(
-                await self._read(ledger_id, entry_id, lambda: self._bookie.recovery_read(ledger_id, entry_id, key))
-            )
+            return self._given_out(ledger_id, await self._read(ledger_id, entry_id, read))
         except EntryAbsent:
             self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
             raise
@@ -109,25 +112,36 @@ class ObservedBookie:
 
     async def read_lac(self, ledger_id: int) -> LacAnswer:
         """See the port."""
-        return self._lac(ledger_id, await self._bookie.read_lac(ledger_id))
+        answer = await self._bookie.read_lac(ledger_id)
+        self._look_at_lac(ledger_id, answer.lac)
+        return answer
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
         """See the port."""
-        return self._lac(ledger_id, await self._bookie.wait_lac(ledger_id, above, timeout_ms))
+        answer = await self._bookie.wait_lac(ledger_id, above, timeout_ms)
+        self._look_at_lac(ledger_id, answer.lac)
+        return answer
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """See the port."""
         await self._bookie.write_lac(ledger_id, lac, key)
         self._god.mark("bookie: explicit LAC")
 
-    def _lac(self, ledger_id: int, answer: LacAnswer) -> LacAnswer:
+    def _look_at_lac(self, ledger_id: int, lac: int) -> None:
         known = self._god.ledgers.get(ledger_id)
-        if known is not None and answer.lac > known.confirmable:
-            detail = f"{self.bookie_id} says that {answer.lac} of ledger {ledger_id} is confirmed"
+        if known is None:
+            return
+        if lac > known.confirmable:
+            detail = f"{self.bookie_id} says that {lac} of ledger {ledger_id} is confirmed"
             self._god.violated("I6", f"{detail}, an ack quorum holds up to {known.confirmable}")
-        return answer
+        before = self._lacs.get(ledger_id, NO_ENTRY)
+        if lac < before:
+            detail = f"{self.bookie_id} says that {lac} of ledger {ledger_id} is confirmed"
+            self._god.violated("I6", f"{detail}, and has said {before} in the same life")
+        self._lacs[ledger_id] = lac
 
-    def _given_out(self, answer: ReadAnswer) -> ReadAnswer:
+    def _given_out(self, ledger_id: int, answer: ReadAnswer) -> ReadAnswer:
+        self._look_at_lac(ledger_id, answer.lac)
         if not self._memory_fails():
             return answer
         self._god.mark("bookie: gave out a damaged copy")

@@ -1,0 +1,92 @@
+"""A bookie that is watched: what it tells of the last add confirmed never falls in one life, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.sim.disk_bookie import batch_of
+from tallybook.sim.god import God
+from tallybook.sim.marks import Marks
+from tallybook.sim.observed import ObservedBookie
+
+LIFE = Incarnation("uuid of b0", 1)
+ASKING: dict[str, Callable[[ObservedBookie], Awaitable[object]]] = {
+    "read_lac": lambda bookie: bookie.read_lac(1),
+    "wait_lac": lambda bookie: bookie.wait_lac(1, 0, 10),
+    "fence": lambda bookie: bookie.fence(1, b""),
+    "read_batches": lambda bookie: bookie.read_batches(1, 0, 0, 1),
+    "recovery_read": lambda bookie: bookie.recovery_read(1, 0, b""),
+}
+
+
+class Telling:
+    """A bookie that tells whatever it is set to."""
+
+    bookie_id = "b0"
+    incarnation = LIFE
+    lac = -1
+
+    async def read_lac(self, _ledger_id: int) -> LacAnswer:
+        return LacAnswer(self.lac, fenced=False)
+
+    async def wait_lac(self, *_question: int) -> LacAnswer:
+        return LacAnswer(self.lac, fenced=False)
+
+    async def fence(self, *_question: Any) -> FenceAnswer:
+        return FenceAnswer(self.lac, self.lac)
+
+    async def read_batches(self, *_question: int) -> ReadAnswer:
+        return ReadAnswer((), self.lac)
+
+    async def recovery_read(self, *_question: Any) -> ReadAnswer:
+        return ReadAnswer((), self.lac)
+
+
+@pytest.fixture
+def watched() -> SimpleNamespace:
+    god, telling = God(Marks(), lambda *_: None, lambda: 0), Telling()
+    god.changed(1, None, LedgerMetadata(1, Quorum(1, 1, 1), (Fragment(0, ("b0",)),), "creator", 0))
+    for entry_id in range(3):
+        god.acked("b0", LIFE, batch_of(entry_id))
+    return SimpleNamespace(god=god, telling=telling, bookie=_observed(telling, god))
+
+
+def _observed(telling: Telling, god: God) -> ObservedBookie:
+    return ObservedBookie(cast(Bookie, telling), god, lambda: False)
+
+
+@pytest.mark.parametrize("later", ASKING)
+@pytest.mark.parametrize("sooner", ASKING)
+def test_a_last_add_confirmed_that_falls_in_one_life_is_noticed(
+    watched: SimpleNamespace, sooner: str, later: str
+) -> None:
+    told = []
+    for lac, question in ((0, sooner), (2, sooner), (2, later), (1, later)):
+        watched.telling.lac = lac
+        asyncio.run(cast(Any, ASKING[question](watched.bookie)))
+        told.append([invariant for invariant, _ in watched.god.violations])
+    assert told == [[], [], [], ["I6"]]
+
+
+@pytest.mark.parametrize("question", ASKING)
+def test_a_last_add_confirmed_above_what_is_held_is_noticed(watched: SimpleNamespace, question: str) -> None:
+    watched.telling.lac = 3
+    asyncio.run(cast(Any, ASKING[question](watched.bookie)))
+    assert [invariant for invariant, _ in watched.god.violations] == ["I6"]
+
+
+def test_another_life_may_begin_below(watched: SimpleNamespace) -> None:
+    watched.telling.lac = 2
+    asyncio.run(watched.bookie.read_lac(1))
+    watched.telling.lac = 1
+    asyncio.run(_observed(watched.telling, watched.god).read_lac(1))
+    assert watched.god.violations == []
