@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DataMissing
+from tallybook.core.errors import DamagedFile, DataMissing, MetadataUnavailable, TallybookError
 from tallybook.metadata.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok, Versioned
 from tallybook.sim.cluster import MemoryCluster
@@ -105,3 +105,59 @@ async def test_a_read_that_fails_at_bookies_the_ledger_has_left_goes_to_those_an
     cluster.bookies[new].drop(ledger.id, 3)
     with pytest.raises(DataMissing):
         await reader.read_entry(3)
+
+
+class Unreadable:
+    """A metadata store whose reads of ledgers fail with an error, once there is one."""
+
+    def __init__(self) -> None:
+        self.error: type[TallybookError] | None = None
+
+    def __call__(self, store: MetadataStore) -> MetadataStore:
+        return _Unreadable(store, self)
+
+
+class _Unreadable:
+    def __init__(self, store: MetadataStore, reads: Unreadable) -> None:
+        self._store = store
+        self._reads = reads
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
+        if self._reads.error is not None:
+            raise self._reads.error("told")
+        return await self._store.read_ledger(ledger_id, linearizable=linearizable)
+
+
+@pytest.mark.parametrize("kind", [MetadataUnavailable, DamagedFile])
+def test_whoever_needs_metadata_that_cannot_be_read_is_told_so_in_one_kind(kind: type[TallybookError]) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await client.create_ledger()
+        await ledger.append_many(lines(5))
+        await cluster.world.clock.sleep(1)
+        reads = Unreadable()
+        async with cluster.client(SMALL, seen_through=reads) as other:
+            reader = await other.open_ledger(ledger.id, recover=False)
+            reads.error = kind
+            for attempt in (
+                other.ledger_metadata(ledger.id),
+                other.open_ledger(ledger.id),
+                other.open_ledger(ledger.id, recover=False),
+                other.recover_ledger(ledger.id),
+                other.adopt_ledger(ledger.id),
+                other.delete_ledger(ledger.id),
+                reader.refresh(),
+                reader.read_last_add_confirmed(),
+            ):
+                with pytest.raises(kind):
+                    await attempt
+            # Without the metadata, there is still what the bookies tell.
+            assert await reader.try_read_last_add_confirmed() == 4
+            assert await reader.ask_last_add_confirmed() == 4
+            assert [entry.payload async for entry in reader.read(0, 4)] == lines(5)
+        await ledger.close()
+
+    play()
