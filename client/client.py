@@ -134,6 +134,8 @@ class Client:
             InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large.
             NotEnoughBookies: fewer than E writable bookies are alive.
             MetadataUnavailable: the store does not answer.
+            MetadataOutcomeUnknown: there may be a ledger of which nobody knows the id.
+            DamagedFile: a registration cannot be decoded.
         """
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         metadata = await self._create(quorum, password, digest, custom or {}, self._world.rng.uuid())
@@ -168,6 +170,8 @@ class Client:
             LedgerHasWriter: it has, or had, a writer: recover it and create the next one.
             LedgerClosed, LedgerFenced, NoSuchLedger, Unauthorized: it cannot be written.
             MetadataOutcomeUnknown: it may be ours; the same call, of this client, settles it.
+            MetadataConflict, MetadataUnavailable: it would not settle, or the store does not answer; not ours.
+            DamagedFile: its metadata cannot be decoded.
         """
         known = await self._read(ledger_id)
         self._authorise(known.value, password)
@@ -236,8 +240,13 @@ class Client:
         Raises:
             NoSuchLedger: never created, or deleted.
             Unauthorized: the password does not fit, or one is given for a ledger that has none.
-            RecoveryFailed: the end cannot be told now; nothing was lost, try again.
-            BookieUnavailable: too few bookies answer.
+            InvalidArgument: not a ledger id.
+            RecoveryFailed: the end cannot be told now; nothing was lost, try again. Only with ``recover``.
+            BookieUnavailable: too few bookies tell what is confirmed. Only without.
+            MetadataUnavailable: the metadata store does not answer; try again.
+            MetadataConflict, MetadataOutcomeUnknown: a step of the recovery would not settle; try again. Only with
+                ``recover``.
+            DamagedFile: the ledger's metadata cannot be decoded.
         """
         metadata = await self.ledger_metadata(ledger_id)
         self._authorise(metadata, password)
@@ -252,7 +261,7 @@ class Client:
         """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.
 
         Raises:
-            As ``open_ledger``.
+            As ``open_ledger`` with ``recover``.
         """
         world = self._world
         metadata = await self.ledger_metadata(ledger_id)
@@ -292,11 +301,17 @@ class Client:
         Raises:
             InvalidArgument: not a ledger id.
             NoSuchLedger: never created, or deleted.
+            MetadataUnavailable: the store does not answer.
+            DamagedFile: they cannot be decoded.
         """
         return (await self._read(ledger_id)).value
 
     async def list_ledgers(self) -> AsyncIterator[int]:
-        """Ids of all ledgers, ascending."""
+        """Ids of all ledgers, ascending.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
+        """
         after = -1
         while True:
             page = await self._world.store.list_ledgers(after)
@@ -313,14 +328,21 @@ class Client:
 
         Raises:
             NoSuchLedger: never created, or deleted before.
-            Unauthorized: the password does not fit.
+            Unauthorized: the password does not fit, or one is given for a ledger that has none.
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
+            MetadataUnavailable: the store does not answer.
+            DamagedFile: the ledger's metadata cannot be decoded.
         """
         self._authorise(await self.ledger_metadata(ledger_id), password)
         await self._updater.delete(ledger_id)
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
-        """Live bookies by id."""
+        """Live bookies by id.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
+            DamagedFile: a registration cannot be decoded.
+        """
         return await self._world.membership.bookies()
 
     # -- inside -----------------------------------------------------------------------
