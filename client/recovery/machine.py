@@ -249,21 +249,38 @@ class RecoveryMachine:
         if self.phase is not Phase.WRITING or entry_id != self.entry_id:
             return []
         bookie_id = self._fragments[-1].bookies[position]
-        if error is not None and bookie_id in self._bookies:
-            if isinstance(error, Unauthorized | NoSuchLedger):
-                return self._fail(error)
-            if isinstance(error, Conflict):
-                return self._fail(RecoveryFailed(f"{self._name}: {bookie_id} holds other bytes from entry {entry_id}"))
+        if isinstance(error, Unauthorized | NoSuchLedger) and bookie_id in self._bookies:
+            return self._fail(error)
         self._adds[position] = error
         if len(self._adds) < self._quorum.write_quorum:
             # Wait for all of them: what recovery leaves behind should be as whole as it can be,
             # and the driver bounds how long one of them can take.
             return []
+        contradicting = self._contradicting()
+        if contradicting:
+            sometimes("recovery: a member holds other bytes")
+            return self._fail(
+                RecoveryFailed(
+                    f"{self._name}: {contradicting} holds other bytes from entry {entry_id}, perhaps acked ones"
+                )
+            )
         failed = [at for at, failure in sorted(self._adds.items()) if failure and at not in self._irreplaceable]
         if failed:
             self.phase = Phase.REPLACING
             return [FindSpares(self._fragments[-1].bookies, tuple(failed))]
         return self._after_write()
+
+    def _contradicting(self) -> str | None:
+        """Who holds other bytes for this entry that may have been acked; ``None`` if none were.
+
+        The other bytes can be at most where the ones at hand are not. Only members from before the recovery count:
+        nothing else was ever asked to ack them.
+        """
+        members = [at for at in self._adds if self._fragments[-1].bookies[at] == self._bookies[at]]
+        others = [self._bookies[at] for at in members if isinstance(self._adds[at], Conflict)]
+        agreeing = sum(self._adds[at] is None for at in members)
+        may_be_acked = self._quorum.write_quorum - agreeing >= self._quorum.ack_quorum
+        return ", ".join(others) if may_be_acked and others else None
 
     def spares_found(self, found: Mapping[int, str]) -> list[Action]:
         """Bookies for some of the positions asked for; for the others there are none."""

@@ -27,29 +27,55 @@ async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, pa
     assert (await answered).code == 0
 
 
-@scenario(bookies=4)
-async def test_other_bytes_at_a_member_fail_the_recovery_and_its_name_is_told(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def contradicted(cluster: MemoryCluster, client: Client) -> tuple[int, list[str], str]:
+    """A ledger that nobody closed: two members hold one body of entry 0, and one holds another."""
     ledger = await client.create_ledger()
     ledger.abandon()
     *members, odd = ledger.metadata.last_fragment.bookies
     for name in members:
         await hold(cluster, name, ledger.id, 0, lines(5))
     await hold(cluster, odd, ledger.id, 0, lines(5, start=5))
+    return ledger.id, members, odd
 
-    async def late(method: str, _ledger_id: int) -> None:
+
+def late(cluster: MemoryCluster, name: str) -> None:
+    """Let a bookie answer recovery reads after the others."""
+
+    async def answer_late(method: str, _ledger_id: int) -> None:
         if method == "recovery_read":
             await cluster.world.clock.sleep(0.1)
 
-    cluster.bookies[odd].gate = late
-    with pytest.raises(RecoveryFailed, match=f"{odd} holds other bytes from entry 0"):
-        await client.recover_ledger(ledger.id)
-    known = await cluster.metadata.client().store.read_ledger(ledger.id, linearizable=True)
+    cluster.bookies[name].gate = answer_late
+
+
+@scenario(bookies=4)
+async def test_other_bytes_at_one_member_are_outvoted_and_its_place_is_taken(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, members, odd = await contradicted(cluster, client)
+    late(cluster, odd)
+    closed = await client.recover_ledger(ledger_id)
+    assert closed.last_entry_id == 4
+    assert odd not in closed.last_fragment.bookies
+    assert set(members) < set(closed.last_fragment.bookies)
+    assert await read_all(client, ledger_id) == lines(5)
+
+
+@scenario(bookies=4)
+async def test_a_copy_that_most_members_contradict_fails_the_recovery_and_their_names_are_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, members, odd = await contradicted(cluster, client)
+    for name in members:
+        late(cluster, name)
+    with pytest.raises(RecoveryFailed, match="holds other bytes from entry 0, perhaps acked ones") as caught:
+        await client.recover_ledger(ledger_id)
+    assert all(name in str(caught.value) for name in members)
+    known = await cluster.metadata.client().store.read_ledger(ledger_id, linearizable=True)
     assert known.value.state is LedgerState.IN_RECOVERY
     cluster.die(odd)
-    assert (await client.recover_ledger(ledger.id)).last_entry_id == 4
-    assert await read_all(client, ledger.id) == lines(5)
+    assert (await client.recover_ledger(ledger_id)).last_entry_id == 4
+    assert await read_all(client, ledger_id) == lines(5)
 
 
 @scenario(bookies=3)
