@@ -118,7 +118,7 @@ sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED)
 	$(BIN)/python -m tallybook.sim run $(SEED)
 
 .PHONY: model
-model: $(STAMP) ## Search small worlds to their end: every order of messages, losses and crashes (an hour of one core)
+model: $(STAMP) ## Search small worlds to their end: every order of requests, losses and crashes (an hour of one core)
 	$(BIN)/python -m tallybook.sim.model
 
 .PHONY: sim-many

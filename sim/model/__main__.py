@@ -1,6 +1,7 @@
 """``python -m tallybook.sim.model``: search the worlds below to their end, and find the planted defect.
 
-Takes about an hour of one processor. Exits with 1 if a world is broken, or if the defect is not found.
+Takes about an hour of one processor. Exits with 1 if a world is broken or was not searched to its end, or if the defect
+is not found.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> int:
     """Search, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--max-states", type=int, default=20_000_000, help="where to stop a search that does not end")
-    parser.add_argument("--only", type=int, help="number of the one world to search")
+    parser.add_argument("--only", type=int, choices=range(len(WORLDS)), help="number of the one world to search")
     options = parser.parse_args()
     clock = RealClock()
     good = True
@@ -53,7 +54,8 @@ def main() -> int:
             good = False
             continue
         took = clock.monotonic() - started
-        end = "all of them" if report.closed else "stopped"
+        end = "all of them" if report.closed else "STOPPED before the end"
+        good = good and report.closed
         size = f"{report.states:,} worlds, {report.steps:,} steps, depth {report.depth}"
         _say(f"{number}: {limits}\n  {size}, {end}, {took:,.0f} s")
     try:

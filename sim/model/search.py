@@ -91,12 +91,16 @@ def explore(model: Model, *, max_states: int = 10_000_000) -> Report:
         for index, world in frontier:
             for ordinal, (_, reached) in enumerate(model.steps(world)):
                 steps += 1
+                # Of the step itself, so also where it leads to a world that was met before.
+                wrong = model.broken_by(world, reached)
+                if wrong is not None:
+                    raise Found("\n".join([wrong, *_told(model, [*seen.way(index), ordinal])]))
                 if seen.met(reached):
                     continue
                 form = model.in_one_form(reached)
                 if not seen.add(form, index, ordinal):
                     continue
-                wrong = model.broken(world, reached)
+                wrong = model.broken(reached)
                 if wrong is not None:
                     raise Found("\n".join([wrong, *_told(model, seen.way(len(seen) - 1))]))
                 following.append((len(seen) - 1, form))

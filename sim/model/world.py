@@ -127,9 +127,19 @@ class Limits:
     crashes: int = 0
     spares: int = 0
     late_answers: bool = True
-    """Answers to recoveries are messages as well. Without, they are heard when they are given, or lost."""
+    """Answers are messages as well. Without, they are heard when they are given, or lost; refusals stay messages."""
     reads_fence: bool = True
     """Off plants a defect: a recovery read leaves the bookie unfenced."""
+
+    @property
+    def late_acks(self) -> bool:
+        """Whether a writer may hear late of what a bookie holds.
+
+        That matters where acks can be taken back by a change of the ensemble. Where none can, a writer that hears
+        early confirms no less and can do all else that one that hears late can: what that one still sends with an
+        older LAC, this one has appended before.
+        """
+        return self.late_answers or self.spares > 0
 
 
 class Model:
@@ -142,6 +152,9 @@ class Model:
         self._base = LedgerMetadata(LEDGER, limits.quorum, (Fragment(0, members),), "creator", 0)
         self._writers = Writers(limits.quorum, list(members))
         self._recoverers = Recoverers(limits.quorum.ensemble)
+        self._heard_at_once = {"again"} if limits.late_answers else {"again", "fence", "read"}
+        if not limits.late_acks:
+            self._heard_at_once.add("add")
         self._bookies: _Table[Bookie] = _Table()
         self._messages: _Table[Message] = _Table()
         self._ledgers: _Table[Ledger] = _Table()
@@ -183,7 +196,7 @@ class Model:
             if world.losses:
                 lost = rest._replace(losses=world.losses - 1)
                 yield ("lose", number), self._answered(lost, _failure(message))
-                if message.kind == "again" or (message.kind in ("fence", "read") and not self.limits.late_answers):
+                if message.kind in self._heard_at_once:
                     yield ("lose the answer to", number), self._at_bookie(lost, message, answered=False)
         if world.crashes:
             for at, number in enumerate(world.bookies):
@@ -362,8 +375,10 @@ class Model:
         A recovery waits for all answers to what it adds again, and asks bookies for the next batch then: a late answer
         is the same as late questions.
         """
-        at_once = answer.sender != NOBODY and not self.limits.late_answers
-        if at_once or answer.kind in ("held again", "not held"):
+        if answer.sender == NOBODY:
+            if not answer.told and "add" in self._heard_at_once:
+                return self._delivered(world, answer) if world.writer != NOBODY else world
+        elif not self.limits.late_answers or answer.kind in ("held again", "not held"):
             sender = world.recoverers[answer.sender]
             return self._delivered(world, answer) if self._is_heard(answer, sender) else world
         return world._replace(messages=world.messages | {self._messages.number(answer)})
@@ -468,12 +483,18 @@ class Model:
 
     # -- what must hold ---------------------------------------------------------------
 
-    def broken(self, before: World, world: World) -> str | None:
-        """What is wrong with ``world``, which followed ``before``; ``None`` if nothing is."""
-        state, fragments, last, length = self._ledgers[world.ledger]
-        closed = state == LedgerState.CLOSED.value
+    def broken_by(self, before: World, world: World) -> str | None:
+        """What is wrong with the step from ``before`` to ``world``; ``None`` if nothing is."""
         if before.ledger != world.ledger and self._ledgers[before.ledger][0] == LedgerState.CLOSED.value:
             return "I3: a closed ledger changed"
+        if world.confirmed < before.confirmed:
+            return f"I6: the last add confirmed fell from {before.confirmed} to {world.confirmed}"
+        return None
+
+    def broken(self, world: World) -> str | None:
+        """What is wrong with ``world``; ``None`` if nothing is."""
+        state, fragments, last, length = self._ledgers[world.ledger]
+        closed = state == LedgerState.CLOSED.value
         if closed and world.confirmed > last:
             return f"I2: entry {world.confirmed} is confirmed, and the ledger ends at {last}"
         for entry_id in range((last if closed else world.confirmed) + 1):
