@@ -1,4 +1,4 @@
-"""A writer at a steady rate, one of whose bookies is killed: how long its callers hear nothing.
+"""A writer at a steady rate, one of whose bookies is killed or stopped: how long its callers hear nothing.
 
     python -m tallybook.bench.change_load --metadata URI --ack-quorum 2 --pid BOOKIE=PID --pid ...
 
@@ -56,6 +56,7 @@ class ChangePlan:
         before_seconds: steady load before it.
         after_seconds: load after the ensemble has changed.
         patience_seconds: how long the change may take before this is given up.
+        hung: how many of those that could take its place hang from that moment on.
     """
 
     ack_quorum: int
@@ -64,6 +65,7 @@ class ChangePlan:
     before_seconds: float = 3.0
     after_seconds: float = 2.0
     patience_seconds: float = 30.0
+    hung: int = 0
 
     def check(self) -> None:
         """Refuse what cannot be run.
@@ -75,6 +77,8 @@ class ChangePlan:
             raise InvalidArgument(f"an ack quorum of {self.ack_quorum} of 3")
         if min(self.rate, self.before_seconds, self.after_seconds, self.patience_seconds) <= 0:
             raise InvalidArgument("rate and times must be positive")
+        if self.hung < 0:
+            raise InvalidArgument(f"{self.hung} bookies that hang")
 
 
 def figures_of(confirmed_ns: Sequence[int], killed_ns: int, wanted_ns: int, changed_ns: int) -> Figures:
@@ -123,26 +127,39 @@ class NotedMembership:
 
 
 async def measure_change(
-    world: ClientWorld, plan: ChangePlan, kill: Callable[[str], None], settings: ClientSettings | None = None
+    world: ClientWorld,
+    plan: ChangePlan,
+    kill: Callable[[str], None],
+    settings: ClientSettings | None = None,
+    *,
+    hang: Callable[[str], None] | None = None,
 ) -> Figures:
     """Write a ledger, kill one of its bookies meanwhile, remove the ledger, and say what was measured.
 
     Args:
-        kill: ends the bookie of this id at once.
+        kill: ends the bookie of this id at once, or has it hang.
+        hang: has the bookie of this id hang; for plans in which some do.
 
     Raises:
-        InvalidArgument: the plan cannot be run.
+        InvalidArgument: the plan cannot be run, or not with so few bookies.
         TallybookError: the ledger could not be made, written or closed, or its ensemble did not change.
     """
     plan.check()
     membership = NotedMembership(world.membership)
     async with Client(replace(world, membership=membership), settings) as client:
         ledger = await client.create_ledger(ack_quorum=plan.ack_quorum)
+        members = ledger.metadata.last_fragment.bookies
+        spares = sorted(set(await world.membership.bookies()).difference(members))
+        if plan.hung and (hang is None or plan.hung >= len(spares)):
+            raise InvalidArgument(f"{plan.hung} of {len(spares)} spares are to hang, and one is to be left")
         load = _SteadyLoad(ledger, plan)
         await load.run(lambda elapsed_s: elapsed_s >= plan.before_seconds)
         membership.arm()
         killed_ns = time.monotonic_ns()
-        kill(ledger.metadata.last_fragment.bookies[KILLED_POSITION])
+        kill(members[KILLED_POSITION])
+        for name in spares[: plan.hung]:
+            if hang is not None:
+                hang(name)
         await load.run(lambda elapsed_s: bool(load.changed_ns) or elapsed_s >= plan.patience_seconds)
         if not load.changed_ns:
             raise NotEnoughBookies(f"nobody took the place of the bookie within {plan.patience_seconds} s")
@@ -207,16 +224,32 @@ def main(
     pid: Annotated[list[str], typer.Option(metavar="BOOKIE=PID", help="The process of a bookie; one for each.")],
     ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append counts.")] = 2,
     before_seconds: Annotated[float, typer.Option(help="Load before the bookie is killed.")] = 3.0,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the bookie instead; it goes on at the end.")] = False,
+    hung: Annotated[int, typer.Option(help="How many that could take its place are stopped with it.")] = 0,
 ) -> None:
     """Kill a bookie under a steady writer; print the figures in one line of JSON."""
-    pids = dict(each.rsplit("=", 1) for each in pid)
-    plan = ChangePlan(ack_quorum, before_seconds=before_seconds)
+    pids = {name: int(number) for name, number in (each.rsplit("=", 1) for each in pid)}
+    plan = ChangePlan(ack_quorum, before_seconds=before_seconds, hung=hung)
+    stopped: list[int] = []
+
+    def kill(bookie_id: str) -> None:
+        os.kill(pids[bookie_id], signal.SIGKILL)
+
+    def hang(bookie_id: str) -> None:
+        os.kill(pids[bookie_id], signal.SIGSTOP)
+        stopped.append(pids[bookie_id])
 
     async def work() -> dict[str, Any]:
         world = await open_world(metadata, ClientSettings())
-        return await measure_change(world, plan, lambda bookie_id: os.kill(int(pids[bookie_id]), signal.SIGKILL))
+        return await measure_change(world, plan, hang if stop else kill, hang=hang)
 
-    print_json_line(asyncio.run(work()))
+    try:
+        figures = asyncio.run(work())
+    finally:
+        for process in stopped:
+            # Whoever ends the cluster asks its processes to stop, which one that is stopped does not hear.
+            os.kill(process, signal.SIGCONT)
+    print_json_line(figures)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ class Tallybook:
     def _change(self, workload: Workload, pace: Pace) -> Figures:
         pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]
         options = ["--ack-quorum", str(workload.ack_quorum), "--before-seconds", str(pace.warm_up_seconds), *pids]
+        options += ["--hung", str(workload.hung), *(["--stop"] if workload.stopped else [])]
         command = _program("tallybook.bench.change_load", "--metadata", self._metadata, *options)
         return self._one(command, pace.warm_up_seconds + SLACK_SECONDS)
 

@@ -4,10 +4,14 @@ A gate on both systems looks at ratios, Tallybook's figure divided by the peer's
 round, and passes if their median does. A gate on Tallybook alone looks at the median of its own
 figures. A round in which a figure is missing, or in which either system reported errors, does not
 count; a gate without any round is not met.
+
+A gate on what happens when something dies looks at the worst round, and there one with errors is
+the worst there can be: whoever waits does not wait for a median.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -38,6 +42,7 @@ class Gate:
     Args:
         at_least: whether the bound is a lower one.
         ratio: whether it bounds the ratio to the peer; otherwise Tallybook's own figure.
+        worst: whether it looks at the worst round; otherwise at the median.
     """
 
     workload: str
@@ -46,6 +51,7 @@ class Gate:
     at_least: bool
     ratio: bool = True
     what: str = ""
+    worst: bool = False
 
     @property
     def title(self) -> str:
@@ -56,6 +62,10 @@ class Gate:
     def wanted(self) -> str:
         """The bound in words."""
         return f"{'≥' if self.at_least else '≤'} {self.bound:g}{'x' if self.ratio else ''}"
+
+    def worst_of(self, values: Sequence[float]) -> float:
+        """The one of ``values`` that is the furthest on the wrong side."""
+        return min(values) if self.at_least else max(values)
 
     def met_by(self, value: float) -> bool:
         """Whether ``value`` is on the right side of the bound."""
@@ -86,10 +96,22 @@ GATES: Final = (
 )
 
 
+def _at_worst(workload: str, figure: str, bound: float) -> Gate:
+    what = {
+        "gap_ms": "longest gap between confirmations, ms",
+        "change_ms": "ensemble change after the detection, ms",
+        "beyond_tail_ms": "recovery without reading the tail, ms",
+    }[figure]
+    return Gate(workload, figure, bound, at_least=False, ratio=False, what=what, worst=True)
+
+
 FAILURE_GATES: Final = (
-    Gate("change-qa2", "gap_ms", 500, at_least=False, ratio=False, what="longest gap between confirmations, ms"),
-    Gate("change-qa3", "change_ms", 500, at_least=False, ratio=False, what="ensemble change after the detection, ms"),
-    Gate("recovery", "beyond_tail_ms", 2000, at_least=False, ratio=False, what="recovery without reading the tail, ms"),
+    _at_worst("change-qa2", "gap_ms", 500),
+    _at_worst("change-qa3", "change_ms", 500),
+    _at_worst("change-stopped", "gap_ms", 500),
+    _at_worst("change-stopped", "change_ms", 500),
+    _at_worst("change-hung", "change_ms", 500),
+    _at_worst("recovery", "beyond_tail_ms", 2000),
 )
 """On what happens to Tallybook alone when something dies."""
 
@@ -113,8 +135,11 @@ class Verdict:
 
     @property
     def value(self) -> float | None:
-        """The median that the bound is about; ``None`` where nothing was measured."""
-        return median([pair.value for pair in self.pairs]) if self.pairs else None
+        """The median, or the worst, that the bound is about; ``None`` where nothing was measured."""
+        values = [pair.value for pair in self.pairs]
+        if not values:
+            return None
+        return self.gate.worst_of(values) if self.gate.worst else median(values)
 
     @property
     def met(self) -> bool:
@@ -125,6 +150,10 @@ class Verdict:
 def judge(gate: Gate, measurements: Sequence[Measurement]) -> Verdict:
     """Look at all rounds of a gate."""
     ours = _figures(measurements, TALLYBOOK, gate.workload, gate.figure)
+    if gate.worst:
+        failed = -math.inf if gate.at_least else math.inf
+        found = [each for each in measurements if (each.system, each.workload) == (TALLYBOOK, gate.workload)]
+        ours |= {each.round: failed for each in found if each.figures.get("errors")}
     if not gate.ratio:
         return Verdict(gate, tuple(Pair(number, value, 0.0, value) for number, value in ours.items()))
     theirs = _figures(measurements, PEER, gate.workload, gate.figure)

@@ -24,7 +24,7 @@ class Kind(Enum):
     JOURNAL = "journal"
     """Adds on a single Tallybook bookie, for how fast its journal is beside them."""
     CHANGE = "change"
-    """A steady writer on Tallybook, one of whose bookies is killed."""
+    """A steady writer on Tallybook, one of whose bookies is killed or stopped."""
     RECOVERY = "recovery"
     """An open ledger of Tallybook whose writer is killed."""
 
@@ -39,6 +39,8 @@ class Workload:
         entries: of the ledger, for workloads that read one.
         bookies: how many Tallybook runs.
         ack_quorum: copies that must be durable; more than half where it is 0.
+        stopped: whether the bookie that fails is stopped, and goes on later, instead of killed.
+        hung: how many of the bookies that could take its place are stopped at the same moment.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Workload:
     entries: int = 0
     bookies: int = 3
     ack_quorum: int = 0
+    stopped: bool = False
+    hung: int = 0
 
     @property
     def compared(self) -> bool:
@@ -108,6 +112,26 @@ GROUPS: Final[tuple[tuple[Workload, ...], ...]] = (
 FAILURES: Final = (
     Workload("change-qa2", "a bookie is killed, Qa = 2 of 3", Kind.CHANGE, 1024, 1, bookies=4, ack_quorum=2),
     Workload("change-qa3", "a bookie is killed, Qa = 3 of 3", Kind.CHANGE, 1024, 1, bookies=4, ack_quorum=3),
+    Workload(
+        "change-stopped",
+        "a bookie is stopped, Qa = 2 of 3",
+        Kind.CHANGE,
+        1024,
+        1,
+        bookies=4,
+        ack_quorum=2,
+        stopped=True,
+    ),
+    Workload(
+        "change-hung",
+        "a bookie is killed, and three of four spares are stopped, Qa = 3 of 3",
+        Kind.CHANGE,
+        1024,
+        1,
+        bookies=7,
+        ack_quorum=3,
+        hung=3,
+    ),
     Workload(
         "recovery", "an open ledger of 100 B entries whose writer is killed", Kind.RECOVERY, 100, 1, entries=10**6
     ),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tallybook.bench.change_load import ChangePlan, figures_of, measure_change
-from tallybook.bench.gates import FAILURE_GATES, GATES, TALLYBOOK, Measurement
+from tallybook.bench.gates import FAILURE_GATES, GATES, TALLYBOOK, Measurement, judge
 from tallybook.bench.recovery_load import WINDOW, measure_recovery, write_for_ever
 from tallybook.bench.report import render
 from tallybook.bench.workloads import FAILURES, GROUPS, WORKLOADS, Kind, chosen
@@ -46,7 +46,9 @@ def test_a_death_before_anything_was_confirmed_says_nothing():
         figures_of([5 * MS], 1 * MS, 2 * MS, 5 * MS)
 
 
-@pytest.mark.parametrize("wrong", [{"ack_quorum": 4}, {"ack_quorum": 0}, {"ack_quorum": 2, "rate": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"ack_quorum": 4}, {"ack_quorum": 0}, {"ack_quorum": 2, "rate": 0.0}, {"ack_quorum": 2, "hung": -1}]
+)
 def test_a_plan_that_cannot_be_run_is_refused(wrong):
     with pytest.raises(InvalidArgument):
         ChangePlan(**wrong).check()
@@ -72,6 +74,48 @@ async def test_a_bookie_dies_under_a_steady_writer_and_the_moments_are_in_order(
         assert figures["gap_ms"] >= patience_ms, "nothing can be confirmed meanwhile"
     else:
         assert figures["gap_ms"] < patience_ms, "the two that are left confirm what comes"
+
+
+async def test_spares_that_hang_are_passed_over_and_one_that_serves_is_left():
+    cluster = await cluster_of(6)
+    hung, killed = [], []
+
+    def hang(bookie_id):
+        cluster.bookies[bookie_id].pause()
+        hung.append(bookie_id)
+
+    def kill(bookie_id):
+        killed.append(cluster.die(bookie_id).bookie_id)
+
+    plan = ChangePlan(3, 100, rate=500.0, before_seconds=0.1, after_seconds=0.1, patience_seconds=5.0, hung=2)
+    figures = await measure_change(cluster.client(SETTINGS)._opened, plan, kill, SETTINGS, hang=hang)
+    await cluster.stop()
+    assert figures["errors"] == 0
+    assert figures["change_ms"] > 0
+    assert len({*hung, *killed}) == 3
+
+
+async def test_a_plan_that_leaves_no_spare_is_refused():
+    cluster = await cluster_of(5)
+    plan = ChangePlan(3, 100, rate=500.0, hung=2)
+    with pytest.raises(InvalidArgument, match="2 of 2 spares are to hang"):
+        await measure_change(cluster.client(SETTINGS)._opened, plan, cluster.die, SETTINGS, hang=cluster.die)
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("gate", FAILURE_GATES, ids=lambda gate: f"{gate.workload}-{gate.figure}")
+def test_one_bad_round_or_one_that_failed_is_enough_to_miss_a_gate_on_failures(gate):
+    def judged(*rounds):
+        return judge(gate, [Measurement(i, TALLYBOOK, gate.workload, figures) for i, figures in enumerate(rounds)])
+
+    good, bad = {"errors": 0, gate.figure: gate.bound / 2}, {"errors": 0, gate.figure: gate.bound + 1}
+    assert judged(good, good, good).met
+    assert not judged(good, good, bad).met
+    assert judged(good, good, bad).value == gate.bound + 1
+    failed = judged(good, {"errors": 1, gate.figure: 1.0}, good)
+    assert not failed.met
+    assert len(failed.pairs) == 3
+    assert not judged().met
 
 
 async def test_a_change_that_never_comes_is_an_error_and_not_a_figure():
@@ -101,7 +145,9 @@ async def test_a_ledger_whose_writer_died_is_recovered_with_all_it_said_was_conf
 
 def test_a_name_stands_for_itself_or_for_all_that_begin_with_it():
     assert [workload.name for workload in chosen(["adds-1KiB"])] == ["adds-1KiB"]
-    assert [workload.name for workload in chosen(["change", "recovery"])] == ["change-qa2", "change-qa3", "recovery"]
+    assert [workload.name for workload in chosen(["change", "recovery"])] == [
+        "change-qa2", "change-qa3", "change-stopped", "change-hung", "recovery"
+    ]  # fmt: skip
     assert chosen([]) == []
     for unknown in ("chang", "adds-1KiB-", ""):
         with pytest.raises(InvalidArgument):
