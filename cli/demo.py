@@ -143,6 +143,8 @@ class _Demo:
                 if acked.entries >= self._count * _KILL_WRITER_AT and process.returncode is None:
                     signal_process(process, signal.SIGKILL)
         self._view.end_of_rate()
+        if not replaced:
+            self._view.event(f"nobody has taken the place of {killed} yet; the writer went on with two bookies")
         self._view.event(f"SIGKILL to the writer; it had {acked.entries:,} flights acknowledged")
         self._rate("write until the crash", at_kill, _Report())
         return acked
