@@ -27,6 +27,9 @@ from .workload import Workload
 MAX_DOWN_SECONDS: Final = 10.0
 SHORTEST_FREEZE_SECONDS: Final = 0.001
 LONGEST_FREEZE_SECONDS: Final = 600.0
+LONG_FREEZE_SECONDS: Final = 10.0
+SLEEPS_ON: Final = 0.3
+"""Share of the runs, of those in which clients are frozen, in which one is so until all others are long through."""
 STRUCK_OPERATIONS: Final = ("write", "write-durable", "sync", "sync-directory", "rename", "create", "unlink")
 ROTTING_PARTS: Final = ("ledgers", "journal", "index")
 
@@ -44,6 +47,8 @@ class Nemesis:
         self._clock = SimClock()
         self._rng = around.rng.fork("nemesis")
         self._stopped = False
+        self._asleep_until: dict[SimProcess, float] = {}
+        """When those who were frozen are to go on."""
         self._strikes: dict[str, Callable[[], None]] = {
             "kill": lambda: self._node().kill(self._down_seconds()),
             "power": lambda: self._node().lose_power(self._down_seconds()),
@@ -87,13 +92,14 @@ class Nemesis:
                 self._strikes[kind]()
 
     def heal(self) -> None:
-        """Strike no more; everything works again, and every bookie starts from its disk."""
+        """Strike no more; everything works again, and every bookie starts from its disk. Clients may sleep on."""
+        self._let_one_sleep()
         self._stopped = True
         self._around.note("nemesis", "heals")
         self._around.net.heal_all()
         self._around.metadata.heal()
         for client in self._workload.processes.values():
-            client.process.thaw()
+            self._wake(client.process)
         for node in self._nodes.values():
             untroubled = node.ready and not node.excused and not node.damaged
             node.free_disk()
@@ -137,12 +143,27 @@ class Nemesis:
 
     # -- processes ------------------------------------------------------------------------
 
-    def _freeze(self, process: SimProcess | None) -> None:
+    def _freeze(self, process: SimProcess | None, shortest_seconds: float = SHORTEST_FREEZE_SECONDS) -> None:
         if process is not None:
-            span = LONGEST_FREEZE_SECONDS / SHORTEST_FREEZE_SECONDS
-            seconds = SHORTEST_FREEZE_SECONDS * span ** self._rng.random()
+            span = LONGEST_FREEZE_SECONDS / shortest_seconds
+            seconds = shortest_seconds * span ** self._rng.random()
             process.freeze()
             self._later(seconds, process.thaw)
+            self._asleep_until[process] = self._clock.monotonic() + seconds
+
+    def _let_one_sleep(self) -> None:
+        """A client stands still in the middle of what it does, and goes on when all others are long through."""
+        if "freeze_client" in dict(self._swarm.faults) and self._rng.random() < SLEEPS_ON:
+            self._freeze(self._client(), LONG_FREEZE_SECONDS)
+
+    def _wake(self, process: SimProcess) -> None:
+        """Let a client go on, unless it is to stand still for long yet."""
+        left_seconds = self._asleep_until.get(process, 0.0) - self._clock.monotonic()
+        if process.frozen and left_seconds >= LONG_FREEZE_SECONDS / 2:
+            self._around.note("nemesis", f"{process.name} sleeps on for {left_seconds:.0f} s")
+            self._around.metadata.later(left_seconds, process.thaw)
+        else:
+            process.thaw()
 
     def _stumble(self) -> None:
         """A bookie is away just until writers give it up, and is back while they look for another one."""
@@ -257,22 +278,25 @@ class Nemesis:
         node = self._damageable()
         if node is None:
             return
-        disk, part = node.disk, pick(self._rng, ROTTING_PARTS)
-        directory = f"{node.settings.data_directory}/{part}"
-        paths = [f"{directory}/{name}" for name in disk.state.names(directory)]
-        path = pick(self._rng, [path for path in paths if disk.state.inode(path) is not None])
-        data = disk.peek(path)
-        used = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)
+        part = pick(self._rng, ROTTING_PARTS)
+        used = _rotting(node, part)
         if not used:
             return
         self._around.god.mark(f"nemesis: rot in {part}")
-        sector = pick(self._rng, used)
+        path = pick(self._rng, list(used))
+        sector = pick(self._rng, used[path])
         node.damage(path, sector, sector)
-        if self._rng.random() < 0.5:
+        rot, kind = node.disk.rot, pick(self._rng, ("bit", "zero", "misdirected", "stale"))
+        if kind == "bit":
             at = sector * SECTOR_BYTES + self._rng.randint(0, SECTOR_BYTES - 1)
-            disk.rot.flip_bit(path, at, self._rng.randint(0, 7))
+            rot.flip_bit(path, at, self._rng.randint(0, 7))
+        elif kind == "zero":
+            rot.zero_sector(path, sector)
+        elif kind == "misdirected":
+            other = pick(self._rng, list(used))
+            rot.copy_sector(path, sector, other, pick(self._rng, used[other]))
         else:
-            disk.rot.zero_sector(path, sector)
+            rot.stale_sector(path, sector)
         if self._rng.random() < 0.5:
             node.kill(self._down_seconds())
 
@@ -353,6 +377,20 @@ def _vouched_bytes(data: bytes) -> int:
         vouched = int.from_bytes(data[at + 16 : at + 24], "little")
         at += 32 + int.from_bytes(data[at + 4 : at + 8], "little")
     return vouched
+
+
+def _rotting(node: BookieNode, part: str) -> dict[str, list[int]]:
+    """Files of one part of a data directory, and their sectors that hold anything."""
+    disk, directory = node.disk, f"{node.settings.data_directory}/{part}"
+    found: dict[str, list[int]] = {}
+    for name in disk.state.names(directory):
+        path = f"{directory}/{name}"
+        if disk.state.inode(path) is not None:
+            data = disk.peek(path)
+            sectors = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)
+            if sectors:
+                found[path] = sectors
+    return found
 
 
 def _used_sectors(data: bytes) -> list[int]:

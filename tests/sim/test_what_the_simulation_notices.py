@@ -12,6 +12,7 @@ import pytest
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
+from tallybook.sim import liveness, nemesis
 from tallybook.sim import run as run_module
 from tallybook.sim.nemesis import Nemesis
 from tallybook.sim.observed import ObservedBookie
@@ -111,4 +112,13 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
             add(bookie, *args, **kwargs)
 
     monkeypatch.setattr(ObservedBookie, "add", deaf)
+    monkeypatch.setattr(liveness, "LIVENESS_SECONDS", 10.0)  # to be done sooner
     assert run_quietly(1).failure == "InvariantBroken: L2: no ledger can be written on all bookies"
+
+
+def test_a_client_that_stands_still_goes_on_when_all_others_are_long_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nemesis, "SLEEPS_ON", 1.0)
+    report = run_quietly(7)
+    assert report.failure == ""
+    assert report.outcome.met["client: asleep until all was over"] == 1
+    assert report.seconds > nemesis.LONG_FREEZE_SECONDS
