@@ -69,6 +69,7 @@ class BookieConnections:
             BookieUnavailable: the bookie is not registered, does not answer within the connect timeout, or did not a
                 moment ago.
             StaleIncarnation: not the registered life of it answers.
+            MetadataUnavailable: where it is cannot be told.
             TallybookError: it refuses this client, for this reason.
         """
         held = self._open.get(bookie_id)
@@ -144,7 +145,11 @@ class BookieConnections:
                 # Whoever answers there now, with whatever reason, may be another one.
                 missed = error
         try:
-            info = (await self._membership.bookies()).get(bookie_id)
+            async with asyncio.timeout(patience_seconds):
+                info = (await self._membership.bookies()).get(bookie_id)
+        except TimeoutError:
+            # Not the bookie's fault, and it must not be blamed for it.
+            raise missed or MetadataUnavailable("the metadata store does not tell in time who is registered") from None
         except MetadataUnavailable as error:
             raise missed or error from None
         if info is None:

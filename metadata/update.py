@@ -145,7 +145,9 @@ class LedgerUpdater:
                     # Ids are never used again, so whoever removed it, it is as this call was to leave it.
                     return
                 raise
-            except MetadataUnavailable as error:
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
                 attempts.give_up(error)
             if isinstance(result, Ok):
                 return

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.core.errors import (
+    DamagedFile,
     InvalidArgument,
     InvariantViolation,
     LedgerClosed,
@@ -389,6 +390,22 @@ async def test_r09_a_deletion_is_repeated_until_the_ledger_is_gone(fault):
 async def test_a_ledger_that_never_was_cannot_be_deleted():
     with pytest.raises(NoSuchLedger):
         await Rig().updater.delete(7)
+
+
+async def test_a_ledger_that_cannot_be_read_again_leaves_its_deletion_in_doubt():
+    rig = Rig(("delete_ledger", Fault.UNKNOWN_LATE))
+    await rig.other.create_ledger(ledger())
+    original, reads = rig.faulty.read_ledger, []
+
+    async def damaged(ledger_id, *, linearizable=False):
+        reads.append(ledger_id)
+        if len(reads) > 1:
+            raise DamagedFile("not to be decoded")
+        return await original(ledger_id, linearizable=linearizable)
+
+    rig.faulty.read_ledger = damaged
+    with pytest.raises(MetadataOutcomeUnknown):
+        await rig.updater.delete(7)
 
 
 async def test_a_deletion_goes_on_over_other_peoples_edits():

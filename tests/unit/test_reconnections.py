@@ -151,6 +151,17 @@ def test_the_whole_attempt_ends_within_the_connect_timeout(street: Callable[[Any
     street(scene)
 
 
+def test_a_metadata_store_that_hangs_is_not_the_fault_of_the_bookie(street: Callable[[Any], None]) -> None:
+    async def scene(town: Street) -> None:
+        town.slow = True
+        began = town.clock.monotonic()
+        with pytest.raises(MetadataUnavailable):
+            await town.pool.get("b1")
+        assert town.clock.monotonic() - began <= 3.1
+
+    street(scene)
+
+
 def test_a_bookie_that_went_away_says_why_it_was_not_reached(street: Callable[[Any], None]) -> None:
     async def scene(town: Street) -> None:
         await town.pool.get("b1")
