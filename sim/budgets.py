@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tallybook.bookie.adds import MAX_WAITING_ADDS
+from tallybook.bookie.admission import RECOVERY_SHARE
 from tallybook.bookie.journal.superblock import SLOT_BYTES, SLOT_COUNT, decode_slot, newest
 from tallybook.bookie.journal.superblock_file import FILE_NAME
-from tallybook.core.limits import MAX_BATCH_BYTES
+from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from .node import BookieNode
     from .run import Universe
 
-MAX_TASKS: Final = 4_000
-"""Tasks of the whole simulation."""
+TASKS_PER_PROCESS: Final = 50
+"""On an average over all processes there have been; those of a dead one stay, and never run again."""
 
 
 def look_at_budgets(universe: Universe) -> None:
@@ -23,22 +23,25 @@ def look_at_budgets(universe: Universe) -> None:
     for node in universe.nodes.values():
         if node.bookie is None:
             continue
-        stats, storage = node.bookie.stats(), node.settings.storage
-        admission = node.settings.admission
+        stats, most = node.bookie.stats(), node.settings
         cache = stats["write_cache_bytes"]
-        god.expect(cache <= storage.write_cache_bytes + 4096, "I20", f"{node.name} caches {cache} bytes")
-        inflight = stats["inflight_bytes"]
+        god.expect(cache <= most.storage.write_cache_bytes, "I20", f"{node.name} caches {cache} bytes")
+        inflight, limit = stats["inflight_bytes"], most.admission.max_inflight_bytes
+        god.expect(inflight <= limit, "I20", f"{node.name} has {inflight} bytes in flight, {limit} are allowed")
+        recovery, limit = stats["recovery_inflight_bytes"], limit // RECOVERY_SHARE
         god.expect(
-            inflight <= admission.max_inflight_bytes + MAX_BATCH_BYTES, "I20", f"{node.name} has {inflight} in flight"
+            recovery <= max(limit, universe.swarm.add_bytes), "I20", f"{node.name} has {recovery} bytes of recoveries"
         )
-        god.expect(stats["adds_waiting"] <= MAX_WAITING_ADDS, "I20", f"{node.name}: {stats['adds_waiting']} adds wait")
+        # Whatever waits counts as in flight.
+        waiting = stats["adds_waiting"]
+        god.expect(waiting * BATCH_OVERHEAD_BYTES <= inflight + recovery, "I20", f"{node.name}: {waiting} adds wait")
         _look_at_mark(universe, node)
     for client in universe.workload.processes.values():
         budget = client.client._budget  # noqa: SLF001 - nobody but its owner looks at it otherwise
         taken, limit = budget.taken_bytes, budget.limit_bytes
-        god.expect(taken <= limit + MAX_BATCH_BYTES, "I20", f"{client.name} holds {taken} bytes of {limit}")
-    tasks = len(universe.world.loop.living_tasks())
-    god.expect(tasks <= MAX_TASKS, "I20", f"{tasks} tasks")
+        god.expect(taken <= limit + universe.swarm.add_bytes, "I20", f"{client.name} holds {taken} bytes of {limit}")
+    tasks, processes = len(universe.world.loop.living_tasks()), len(universe.around.gates)
+    god.expect(tasks <= TASKS_PER_PROCESS * processes, "I20", f"{tasks} tasks of {processes} processes")
 
 
 def _look_at_mark(universe: Universe, node: BookieNode) -> None:

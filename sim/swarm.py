@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeVar
 
+from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
 from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
 from tallybook.core.limits import KIB, MIB
 from tallybook.core.quorum import Quorum
@@ -20,6 +21,9 @@ from tallybook.runtime.rng import Rng, SeededRng
 from .themes import theme_of
 
 T = TypeVar("T")
+
+ADDS_IN_FLIGHT: Final = 6
+"""Batches of full size that a bookie takes at once: less than some runs have under way."""
 
 ROOT: Final = "/data/bookie"
 
@@ -115,6 +119,11 @@ class Swarm:
         """How many bookies may lose durable data: every acked entry keeps a clean copy."""
         return min(ack for _, _, ack, _ in self.quorums) - 1
 
+    @property
+    def add_bytes(self) -> int:
+        """What a bookie counts for the largest batch."""
+        return self.batch_bytes + BATCH_OVERHEAD_BYTES
+
     def quorum(self, rng: Rng) -> Quorum:
         """The replication of the next ledger."""
         return Quorum(*pick(rng, self.quorums))
@@ -140,7 +149,9 @@ class Swarm:
                 flush_interval_ms=self.flush_ms,
             ),
             admission=AdmissionSettings(
-                max_inflight_bytes=32 * KIB, max_cache_wait_ms=500, stream_credit_bytes=64 * KIB
+                max_inflight_bytes=ADDS_IN_FLIGHT * self.add_bytes,
+                max_cache_wait_ms=500,
+                stream_credit_bytes=64 * KIB,
             ),
         )
 
