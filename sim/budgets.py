@@ -26,7 +26,7 @@ def look_at_budgets(universe: Universe) -> None:
         stats, most = node.bookie.stats(), node.settings
         cache = stats["write_cache_bytes"]
         god.expect(cache <= most.storage.write_cache_bytes, "I20", f"{node.name} caches {cache} bytes")
-        inflight, limit = stats["inflight_bytes"], most.admission.max_inflight_bytes
+        inflight, limit = stats["inflight_bytes"], int(most.admission.max_inflight_bytes)
         god.expect(inflight <= limit, "I20", f"{node.name} has {inflight} bytes in flight, {limit} are allowed")
         recovery, limit = stats["recovery_inflight_bytes"], limit // RECOVERY_SHARE
         god.expect(
@@ -38,7 +38,7 @@ def look_at_budgets(universe: Universe) -> None:
         _look_at_mark(universe, node)
     for client in universe.workload.processes.values():
         budget = client.client._budget  # noqa: SLF001 - nobody but its owner looks at it otherwise
-        taken, limit = budget.taken_bytes, budget.limit_bytes
+        taken, limit = budget.taken_bytes, int(budget.limit_bytes)
         god.expect(taken <= limit + universe.swarm.add_bytes, "I20", f"{client.name} holds {taken} bytes of {limit}")
     tasks, processes = len(universe.world.loop.living_tasks()), len(universe.around.gates)
     god.expect(tasks <= TASKS_PER_PROCESS * processes, "I20", f"{tasks} tasks of {processes} processes")
