@@ -22,6 +22,9 @@ from .themes import theme_of
 
 T = TypeVar("T")
 
+MAX_FRAME_BYTES: Final = 200
+"""What is around an entry that is alone in its batch, with the name that makes it one of its own."""
+
 ADDS_IN_FLIGHT: Final = 6
 """Batches of full size that a bookie takes at once: less than some runs have under way."""
 
@@ -121,8 +124,8 @@ class Swarm:
 
     @property
     def add_bytes(self) -> int:
-        """What a bookie counts for the largest batch."""
-        return self.batch_bytes + BATCH_OVERHEAD_BYTES
+        """What a bookie counts for the largest batch; a large entry has one of its own."""
+        return max(self.batch_bytes, self.entry_bytes + MAX_FRAME_BYTES) + BATCH_OVERHEAD_BYTES
 
     def quorum(self, rng: Rng) -> Quorum:
         """The replication of the next ledger."""
