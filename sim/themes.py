@@ -119,12 +119,12 @@ THEMES: Final = (
     # Bookies that have lost something, or come back as another one.
     Theme(
         "losses",
-        ("rot", "wipe", "wipe", "bad_memory", "contradict", "kill", "cut"),
+        ("rot", "rot", "rot", "wipe", "wipe", "bad_memory", "contradict", "kill", "cut"),
         {
             "bookies": 5,
             "quorums": ((3, 3, 2, 1), (4, 3, 3, 2)),
             "fault_seconds": 0.4,
-            "flush_ms": 5000,
+            "flush_ms": 2000,
             "add_timeout_ms": 2000,
             "away_timeout_ms": 4000,
             "quarantine_ms": 0,
