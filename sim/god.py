@@ -334,6 +334,9 @@ class God:
             fenced = (await bookie.read_lac(ledger_id)).fenced
         except (EntryAbsent, NoSuchLedger):
             fenced = ledger_id not in self.ledgers
+        except EntryUnknown:
+            # It knows that it may have forgotten, which is as good, if anything was done to it.
+            fenced = self.harms.of(bookie.incarnation.directory_uuid) is not None
         self.expect(fenced, "I13", f"{bookie_id} has forgotten that it fenced ledger {ledger_id}")
 
     async def recheck(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from tallybook.bookie.bookie import Bookie
 from tallybook.core.answers import Incarnation
+from tallybook.core.errors import EntryUnknown
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import (
     DigestType,
@@ -245,3 +248,20 @@ def test_marks_are_counted_and_those_written_in_the_code_are_known() -> None:
     source = 'sometimes("a: one")\nself._god.mark("b: two")\nmark(f"c: {not_known}")'
     assert known_marks([source]) == ["a: one", "b: two"]
     assert marks_of_the_product([source]) == ["a: one"]
+
+
+class InLimbo:
+    """A bookie that may have lost what it held."""
+
+    incarnation = life("b0")
+
+    async def read_lac(self, _ledger_id: int) -> NoReturn:
+        raise EntryUnknown("it may have been lost")
+
+
+@pytest.mark.parametrize("harmed", [True, False])
+def test_only_a_bookie_that_something_was_done_to_may_not_know_what_it_fenced(watched: Watched, harmed: bool) -> None:
+    if harmed:
+        watched.god.harms.lose("b0", InLimbo.incarnation.directory_uuid)
+    asyncio.run(watched.god.recheck_fence("b0", cast("Bookie", InLimbo()), 1))
+    assert watched.found == ([] if harmed else ["I13"])
