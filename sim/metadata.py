@@ -4,8 +4,10 @@ Every client and every bookie has a *session*. An operation travels to the store
 there at one moment, and its answer travels back; each way takes time, and while the session is
 *cut* nothing gets through. A write whose answer is lost is unknown to the client, whether it
 took effect or not, and it may still take effect later. A session that was not heard of for too
-long, because it is cut or its process is frozen or dead, *expires*: its registrations are gone.
-Reads that need not be linearizable may be old, and watches may tell late.
+long, because it is cut or its process is frozen or dead, *expires*, and what follows is what
+follows with ZooKeeper: its registrations are gone, nobody knows of the writes under way, nothing
+gets through until the process has another session, and then every watch tells, as nobody knows
+what it has missed. Reads that need not be linearizable may be old, and watches may tell late.
 
 What takes effect does so outside of the client's process: a request that was sent lands also
 if the client is frozen meanwhile.
@@ -31,6 +33,7 @@ from tallybook.metadata.store import (
     Versioned,
     WriteResult,
 )
+from tallybook.metadata.watch import Wakeup
 from tallybook.runtime.deterministic import Gate, SimClock, outside
 from tallybook.runtime.rng import Rng
 
@@ -40,6 +43,9 @@ OnChange = Callable[[int, LedgerMetadata | None, LedgerMetadata | None], None]
 """Told of every change of a ledger as it takes effect: its id, the value before, the value after."""
 
 _CLOCK: Final = SimClock()
+
+_EXPIRED: Final = object()
+"""Stands for the answer to what was under way when its session expired."""
 
 LATEST_SECONDS: Final = 3.0
 """How late a write may still take effect whose answer was lost."""
@@ -65,6 +71,8 @@ class MetadataFaults:
     """A watch tells late."""
     delay_seconds: tuple[float, float] = (0.0005, 0.003)
     watch_delay_seconds: float = 2.0
+    reconnect_seconds: float = 1.0
+    """At most so long after one session has expired the next one begins."""
 
 
 class SimMetadata:
@@ -141,6 +149,9 @@ class MetadataSession:
             self._healed.set()
         self._closed = False
         self._silences = 0
+        self._sessions_due = 0
+        self._under_way: dict[asyncio.Future[Any], None] = {}
+        self._watches: dict[_SimWatch, None] = {}
         self._client = metadata.shared.client()
         self.registrations: list[MemoryRegistration] = []
         self.seen: dict[int, int] = {}
@@ -155,7 +166,7 @@ class MetadataSession:
     @property
     def through(self) -> bool:
         """Whether anything gets through."""
-        return not self._cut and not self.metadata.away
+        return not self._cut and not self.metadata.away and not self._sessions_due
 
     @property
     def heard(self) -> bool:
@@ -189,16 +200,29 @@ class MetadataSession:
         self.watch_over()
 
     def expire(self) -> None:
-        """The store gives the session up; the process goes on under another one."""
-        for registration in self.registrations:
-            self.metadata.shared.drop(registration)
-        self.registrations.clear()
+        """The store gives the session up; the process goes on under another one, a little later."""
+        self._leave()
+        for answer in self._under_way:
+            if not answer.done():
+                answer.set_result(_EXPIRED)
+        if not self._closed:
+            self._sessions_due += 1
+            self._healed.clear()
+            self.metadata.later(self.metadata.faults.reconnect_seconds * self.rng.random(), self._begin_again)
+
+    def watching(self, watch: _SimWatch) -> None:
+        """A watch that has to tell when another session begins."""
+        self._watches[watch] = None
+
+    def watched(self, watch: _SimWatch) -> None:
+        """A watch that is over."""
+        self._watches.pop(watch, None)
 
     async def close(self) -> None:
         """Leave in good order."""
         if not self._closed:
             self._closed = True
-            self.expire()
+            self._leave()
 
     async def until_through(self) -> None:
         """Return when the store can be heard."""
@@ -214,7 +238,22 @@ class MetadataSession:
         """
         if self._closed:
             raise MetadataUnavailable(f"the session of {self.name} is closed")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        while True:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._under_way[answer] = None
+            try:
+                found = await self._attempt(name, effect, answer, writes=writes)
+            finally:
+                del self._under_way[answer]
+            if found is not _EXPIRED:
+                return cast("T", found)
+            if writes:
+                raise MetadataOutcomeUnknown(f"{name}: the session has expired")
+            await self.until_through()
+
+    async def _attempt(
+        self, name: str, effect: Callable[[], Coroutine[Any, Any, T]], answer: asyncio.Future[Any], *, writes: bool
+    ) -> Any:
         low, high = self.metadata.faults.delay_seconds
         there = low + (high - low) * self.rng.random()
         fault = self._draw(writes)
@@ -247,7 +286,20 @@ class MetadataSession:
                 return fault
         return ""
 
-    def _land(self, effect: Callable[[], Coroutine[Any, Any, T]], answer: asyncio.Future[T], *, lost: bool) -> None:
+    def _leave(self) -> None:
+        for registration in self.registrations:
+            self.metadata.shared.drop(registration)
+        self.registrations.clear()
+
+    def _begin_again(self) -> None:
+        """There is another session."""
+        self._sessions_due -= 1
+        if self.through:
+            self._healed.set()
+        for watch in list(self._watches):
+            watch.tell()
+
+    def _land(self, effect: Callable[[], Coroutine[Any, Any, T]], answer: asyncio.Future[Any], *, lost: bool) -> None:
         """The request has arrived, if it gets through; the answer goes back, unless it is lost."""
         if not self.through:
             return
@@ -256,7 +308,7 @@ class MetadataSession:
         if not lost:
             self.metadata.later(low + (high - low) * self.rng.random(), lambda: self._answer(answer, result))
 
-    def _answer(self, answer: asyncio.Future[T], result: T | TallybookError) -> None:
+    def _answer(self, answer: asyncio.Future[Any], result: T | TallybookError) -> None:
         if not self.through or answer.done():
             return
         if isinstance(result, TallybookError):
@@ -395,19 +447,25 @@ class SimMembership:
         self._inner = session.inner[1]
 
     async def register(self, info: BookieInfo) -> SimRegistration:
-        """See the port. An attempt whose answer is lost may leave an entry, until the session expires."""
+        """See the port. An attempt whose answer is lost may leave an entry, as a session that ended then would."""
         session = self._session
+        attempted: list[MemoryRegistration] = []
 
         async def register() -> MemoryRegistration:
             made = cast("MemoryRegistration", await self._inner.register(info))
             session.registrations.append(made)
+            attempted.append(made)
             return made
+
+        def forget() -> None:
+            for made in attempted:
+                session.metadata.shared.drop(made)
 
         try:
             return SimRegistration(session, await session.ask("register", register, writes=True))
         except MetadataOutcomeUnknown:
-            # Nobody keeps that entry alive: it is gone when a session that ended then would be.
-            session.metadata.later(LATEST_SECONDS + session.metadata.session_seconds, session.expire)
+            # Nobody keeps that entry alive. The next attempt makes another one, which stays.
+            session.metadata.later(LATEST_SECONDS + session.metadata.session_seconds, forget)
             raise
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
@@ -441,12 +499,17 @@ class SimRegistration:
 
 
 class _SimWatch:
-    """A watch that may tell late, and tells nothing while its session is cut."""
+    """A watch that may tell late, and tells nothing while nothing gets through."""
 
-    def __init__(self, inner: LedgerWatch | MembershipWatch, session: MetadataSession) -> None:
+    def __init__(self, inner: Wakeup, session: MetadataSession) -> None:
         self._inner = inner
         self._session = session
         self._owed = False
+        session.watching(self)
+
+    def tell(self) -> None:
+        """Tell, for something may have happened."""
+        self._inner.notify()
 
     async def changed(self) -> None:
         if not self._owed:
@@ -462,6 +525,7 @@ class _SimWatch:
         self._owed = False
 
     async def close(self) -> None:
+        self._session.watched(self)
         await self._inner.close()
 
 

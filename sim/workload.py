@@ -27,6 +27,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .god import ATTEMPT
 from .history import End, History, Kind, Operation, Reading
+from .listing import listed
 from .pens import ChosenPen, DeferredPen, Pen
 from .process import SimProcess, Surroundings
 from .swarm import Swarm, pick
@@ -386,12 +387,19 @@ class Workload:
     async def _recoverer(self, client: ClientProcess) -> None:
         await self._pause(client, 1.5)
         made = self._some_ledger(client.rng)
-        if made is None:
+        if made is None or (client.rng.random() < 0.5 and not await self._is_listed(client, made)):
             return
         if made.password and client.rng.random() < 0.2:
             await self._guess(client, made)
         if await self.recover(client, made) and client.rng.random() < self._swarm.deletions:
             await self._delete(client, made)
+
+    async def _is_listed(self, client: ClientProcess, made: MadeLedger) -> bool:
+        try:
+            return made.ledger_id in await listed(client.client, self._god)
+        except TallybookError as error:
+            self._god.mark(f"listing: {type(error).__name__}")
+            return False
 
     async def _guess(self, client: ClientProcess, made: MadeLedger) -> None:
         """Try a password that does not fit."""
