@@ -15,6 +15,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEED ?= 1
+BUG ?=
 SEEDS ?= 300
 BASE ?= 1
 SECONDS ?= 300
@@ -114,8 +115,8 @@ nightly: setup java ## Run every test, with a longer search by hypothesis
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=3600
 
 .PHONY: sim
-sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED)
-	$(BIN)/python -m tallybook.sim run $(SEED)
+sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED), with a bug planted on purpose (BUG)
+	$(BIN)/python -m tallybook.sim run $(SEED) $(if $(BUG),--bug '$(BUG)')
 
 .PHONY: model
 model: $(STAMP) ## Search small worlds to their end: every order of requests, losses and crashes (an hour of one core)

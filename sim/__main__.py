@@ -2,6 +2,7 @@
 
     python -m tallybook.sim run 7 --trace /tmp/trace     one seed, with all of its trace
     python -m tallybook.sim many --seeds 300 --jobs 2    many of them; the last line sums up
+    python -m tallybook.sim run 7 --bug "any key fits"   the same with a bug planted on purpose
     python -m tallybook.sim bugs                         is every bug found that is planted on purpose?
     python -m tallybook.sim bugs --write                 the same, with the table in docs/simulation.md
 
@@ -14,25 +15,30 @@ import argparse
 import logging
 import multiprocessing
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+from .bug_search import search
 from .bug_table import row, with_table
-from .bugs import BUGS
+from .bugs import BUGS, planted
 from .many import run_many, say, show_failure
-from .one import run, search
-from .results import PAGE
+from .one import run
+from .results import PAGE, code_hash
 
 
-def run_one(seed: int, trace: str) -> int:
-    """Run one seed and say what it was like."""
+def run_one(seed: int, trace: str, bug: str) -> int:
+    """Run one seed, with ``bug`` planted if it names one, and say what it was like."""
     logging.disable(logging.CRITICAL)
-    if trace:
-        with Path(trace).open("w", encoding="utf-8") as file:
+    with ExitStack() as undo:
+        if bug:
+            undo.enter_context(planted(bug))
+        if trace:
+            file = undo.enter_context(Path(trace).open("w", encoding="utf-8"))
             report = run(seed, on_trace_line=lambda line: file.write(line + "\n"))
-    else:
-        report = run(seed)
+        else:
+            report = run(seed)
     if report.failure or report.outcome is None:
-        show_failure(report)
+        show_failure(report, bug)
         return 1
     outcome = report.outcome
     say(f"config: {report.config}")
@@ -47,15 +53,18 @@ def run_one(seed: int, trace: str) -> int:
 
 def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
     """Search for each planted bug in up to ``seeds`` seeds; a table of what gave them away."""
-    searches = []
+    searches, code = [], code_hash()
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
         for found in [pool.apply_async(search, (name, seeds)) for name in names]:
             searches.append(found.get())
             say(row(searches[-1]))
-    missed = [found.bug for found in searches if not found.failure]
+    missed = [each.bug for each in searches if each.found is None]
     say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
+    if code != code_hash():
+        say("the code was changed meanwhile: these seeds did not all run the same")
+        return 1
     if write:
-        PAGE.write_text(with_table(PAGE.read_text("utf-8"), searches), "utf-8")
+        PAGE.write_text(with_table(PAGE.read_text("utf-8"), searches, code), "utf-8")
     return 1 if missed else 0
 
 
@@ -66,6 +75,7 @@ def main() -> int:
     one = commands.add_parser("run", help="run one seed")
     one.add_argument("seed", type=int)
     one.add_argument("--trace", default="", help="write every line of the trace to this file")
+    one.add_argument("--bug", default="", choices=list(BUGS), help="plant this bug", metavar="NAME")
     many = commands.add_parser("many", help="run many seeds")
     many.add_argument("--seeds", type=int, default=300)
     many.add_argument("--base", type=int, default=1, help="the first seed")
@@ -77,9 +87,11 @@ def main() -> int:
     bugs.add_argument("--write", action="store_true", help="put the table into docs/simulation.md")
     chosen = parser.parse_args()
     if chosen.command == "bugs":
+        if chosen.write and chosen.bug:
+            parser.error("--write is for the whole table: name no bug")
         return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs, write=chosen.write)
     if chosen.command == "run":
-        return run_one(chosen.seed, chosen.trace)
+        return run_one(chosen.seed, chosen.trace, chosen.bug)
     return run_many(chosen.seeds, chosen.base, chosen.jobs)
 
 

@@ -5,36 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from .bug_search import Search
 from .bugs import BUGS
-from .one import Search
 
 BEGIN: Final = "<!-- written by `python -m tallybook.sim bugs --write` -->"
 END: Final = "<!-- end of what was written -->"
-WIDTH: Final = 110
-"""Characters of a failure that the table shows."""
+WIDTH: Final = 90
+"""Characters of what was seen that the table shows."""
+NOT_FOUND: Final = "not found"
 
 
-def invariant(failure: str) -> str:
-    """Which invariant it broke, and the beginning of how."""
-    what = failure.splitlines()[0].removeprefix("InvariantBroken: ").replace("|", "/") if failure else ""
+def _shortly(detail: str) -> str:
+    lines = detail.splitlines()
+    what = lines[0].replace("|", "/") if lines else ""
     return what if len(what) <= WIDTH else what[: WIDTH - 3] + "..."
 
 
-def row(found: Search) -> str:
-    """One line for the terminal."""
-    return f"{found.bug:42} {found.seeds:5} seeds  {invariant(found.failure) or 'NOT FOUND'}"
+def row(search: Search) -> str:
+    """One line for the terminal, and one for each run that failed in another way."""
+    found = search.found
+    how = f"{found.invariant}: {_shortly(found.detail)}" if found else NOT_FOUND.upper()
+    lines = [f"{search.bug:42} {search.seeds:5} seeds  {how}"]
+    lines += [f"    seed {seed} failed otherwise: {kind}: {_shortly(detail)}" for seed, kind, detail in search.others]
+    return "\n".join(lines)
 
 
 def table(searches: Sequence[Search]) -> str:
     """The table, as Markdown."""
-    lines = ["| bug | what is broken | seeds | found by |", "|---|---|---|---|"]
-    for found in searches:
-        what = invariant(found.failure).replace("<", "&lt;") or "not found"
-        lines.append(f"| {found.bug} | {BUGS[found.bug].breaks} | {found.seeds} | {what} |")
+    lines = ["| bug | what is broken | seed | invariant | what was seen |", "|---|---|---|---|---|"]
+    for search in searches:
+        found = search.found
+        cells = [str(found.seed), found.invariant, _shortly(found.detail).replace("<", "&lt;")] if found else []
+        lines.append(f"| {' | '.join([search.bug, BUGS[search.bug].breaks, *(cells or ['', '', NOT_FOUND])])} |")
     return "\n".join(lines)
 
 
-def with_table(page: str, searches: Sequence[Search]) -> str:
-    """The page, with this table in the place of the one before."""
+def with_table(page: str, searches: Sequence[Search], code: str) -> str:
+    """The page, with this table in the place of the one before; ``code`` is the hash of what the seeds ran."""
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(searches)}\n\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n\n{table(searches)}\n\nCode: `{code}`.\n\n{END}{rest.partition(END)[2]}"

@@ -29,7 +29,7 @@ from tallybook.client import client
 from tallybook.client.reader import handle as reader
 from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery.machine import RecoveryMachine
-from tallybook.client.writer import handle
+from tallybook.client.writer import appends
 from tallybook.client.writer.actions import ChangeEnsemble
 from tallybook.client.writer.driver import WriterDriver
 from tallybook.client.writer.machine import WriterMachine
@@ -65,7 +65,13 @@ class Bug(NamedTuple):
 
     breaks: str
     """What happens that must not."""
+    shows: str
+    """The invariants that give it away, in a row. A run that fails in another way has not found it."""
     changes: list[Change]
+
+    def shown_by(self, invariant: str) -> bool:
+        """Whether a run that breaks this invariant has found it."""
+        return invariant in self.shows.split()
 
 
 def _ack_before_fsync(right: Any) -> Any:
@@ -351,6 +357,14 @@ def _any_succession(_right: Any) -> Any:
     return check_succession
 
 
+def _one_page_is_all(_right: Any) -> Any:
+    async def list_ledgers(self: Any) -> Any:
+        for ledger_id in (await self._world.store.list_ledgers()).ledger_ids:
+            yield ledger_id
+
+    return list_ledgers
+
+
 def _any_key(_right: Any) -> Any:
     def fits(self: Any, key: bytes) -> bool:
         return True
@@ -361,126 +375,162 @@ def _any_key(_right: Any) -> Any:
 BUGS: Final[dict[str, Bug]] = {
     "ack before fsync": Bug(
         "a bookie acks what is not durable yet",
+        "I1 I2 I10 I11 I12",
         [(Commits, "append", _ack_before_fsync)],
     ),
     "fence kept in memory only": Bug(
         "a fence is answered before it is durable",
+        "I2 I5 I13",
         [(Fences, "fence_durably", _fence_in_memory)],
     ),
     "fence without effect": Bug(
         "a fenced bookie goes on taking the writer's adds",
+        "I2 I5",
         [(Ledger, "_settle", _fence_without_effect)],
     ),
     "mark before index flush": Bug(
         "the journal's mark moves before entry log and index are flushed",
+        "I1 I2 I10 I11 I12 I13 I14",
         [(Checkpointer, "_checkpoint", _mark_before_flush)],
     ),
     "journal trimmed early": Bug(
         "the journal's mark is taken after the flush began, not before",
+        "I1 I2 I10 I11 I12 I13 I14",
         [(Checkpointer, "_checkpoint", _mark_taken_late)],
     ),
     "directory fsync skipped": Bug(
         "new files are not made durable in their directory",
+        "I1 I2 I10 I11 I12 I13 boot",
         [(SimDisk, "sync_directory", _nothing_synced)],
     ),
     "failed fsync retried": Bug(
         "a sync that failed is called again, and believed",
+        "I1 I2 I10 I11 I12 I13 boot",
         [(SimFile, "sync", _failed_sync_retried)],
     ),
     "no fence on recovery reads": Bug(
         "a read by a recovery does not fence",
+        "I1 I2 I5 I13",
         [(Reads, "recovery_read", _read_without_fence)],
     ),
     "ABSENT for corrupt": Bug(
         "a damaged copy is called absent",
+        "I2 I11",
         [(StoredBatches, "read_run", _absent_for_corrupt)],
     ),
     "ABSENT in limbo": Bug(
         "a bookie that may have lost entries calls them absent",
+        "I2 I11",
         [(Reads, "_nothing", _absent_in_limbo)],
     ),
     "recover from 0": Bug(
         "a recovery starts at entry 0, below the last fragment",
+        "I1 I2 I10 L1",
         [(RecoveryMachine, "_read", _recover_from_0)],
     ),
     "LAC from unacked": Bug(
         "a batch says that all before it is confirmed",
-        [(handle, "encode_batch", _lac_of_unacked)],
+        "I6",
+        [(appends, "encode_batch", _lac_of_unacked)],
     ),
     "ack out of order": Bug(
         "entries are confirmed past a gap",
+        "I1 I2 I7",
         [(WriterMachine, "_confirm_head", _ack_out_of_order)],
     ),
     "confirm during an ensemble change": Bug(
         "entries are confirmed while a change is being written",
+        "I1 I2 I10",
         [(WriterMachine, "_confirm_head", _confirm_during_change)],
     ),
     "acks of a replaced bookie kept": Bug(
         "acks of who was replaced count for who replaced it",
+        "I1 I2 I10",
         [(WriterMachine, "changed", _replaced_acks_kept)],
     ),
     "local-only ensemble change": Bug(
         "a change of the ensemble is not written to the metadata",
+        "I1 I2 I10",
         [(Replacing, "_write", _local_change)],
     ),
     "off-by-one in write set": Bug(
         "an entry is looked for in the write set of the next one",
+        "I1 I2 I10",
         [(LedgerMetadata, "bookies_of", _one_entry_further)],
     ),
     "ABSENT count off by one": Bug(
         "a recovery ends on one ABSENT too few",
+        "I1 I2 I5",
         [(Quorum, "absent", _one_absent_too_few)],
     ),
     "silence taken for ABSENT": Bug(
         "a recovery takes no answer for ABSENT",
+        "I1 I2 I5",
         [(RecoveryMachine, "read_failed", _silence_is_absence)],
     ),
     "recovery writes nothing back": Bug(
         "a recovery does not add again what it finds",
+        "I1 I2 I6 I10",
         [(RecoveryMachine, "_write", _nothing_written_back)],
     ),
     "close without compare-and-set": Bug(
         "metadata are written whatever their version is",
+        "I1 I2 I3 I4",
         [(SimStore, "update_ledger", _no_compare)],
     ),
     "unknown outcome taken for not done": Bug(
         "an update that may have been made is taken for not made",
+        "I21",
         [(LedgerUpdater, name, _unknown_taken_for_not_done) for name in ("update", "create")],
     ),
     "reads planned on the local replacement": Bug(
         "a recovery asks those that it has only just put in the place of others",
+        "I1 I2 I5",
         [(recovery_driver._Run, "_read", _reads_of_newcomers)],  # noqa: SLF001
     ),
     "new fragment starts after the unconfirmed": Bug(
         "a new fragment starts above the last add confirmed + 1",
+        "I1 I2 I10",
         [(WriterMachine, "begin_change", _fragment_starts_late)],
     ),
     "lost registration not noticed": Bug(
         "a bookie whose registration is gone does not register again",
+        "L0",
         [(Enrolment, "_until_lost_or_changed", _loss_unnoticed)],
     ),
     "idempotent add ignores the body": Bug(
         "a bookie acks other bytes for an entry that it holds",
+        "I8",
         [(AddPath, "_decide", _any_bytes_held)],
     ),
     "reader believes without a digest": Bug(
         "a reader does not check what it reads",
+        "I1 I8 I9",
         [(reader, "verify_batch", _unverified)],
     ),
     "another life taken for the same": Bug(
         "acks of a bookie count on after another directory answers in its place",
+        "I1 I2 I10",
         [(WriterDriver, "_connected", _any_life)],
     ),
     "force does not wait": Bug(
         "a force is answered before all is durable",
+        "I1 I2 I10 I11 I12",
         [(AddPath, "force", _forced_at_once)],
     ),
     "adopted a second time": Bug(
         "a ledger that has an owner is given to another one",
+        "I22",
         [(client, "adopt", _adopted_again), (update, "check_succession", _any_succession)],
+    ),
+    "cut-off listing taken for whole": Bug(
+        "a page of a listing that was cut off is taken for the last one",
+        "I1",
+        [(client.Client, "list_ledgers", _one_page_is_all)],
     ),
     "any key fits": Bug(
         "a bookie does not look at the ledger's key",
+        "I23",
         [(Ledger, "fits", _any_key)],
     ),
 }

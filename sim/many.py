@@ -34,13 +34,13 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def show_failure(report: Report) -> None:
-    """Everything that is needed to find out why."""
+def show_failure(report: Report, bug: str = "") -> None:
+    """Everything that is needed to find out why; ``bug`` was planted."""
     say("\n".join(["", *report.trace]))
     say(f"seed {report.seed} at commit {commit()}, after {report.seconds:.3f} simulated seconds")
     say(f"config: {report.config}")
     say(f"FAILED: {report.failure}")
-    say(f"again:  make sim SEED={report.seed}")
+    say(f"again:  make sim SEED={report.seed}" + (f' BUG="{bug}"' if bug else ""))
 
 
 class Many:

@@ -12,7 +12,6 @@ from typing import Final
 
 from tallybook.runtime.deterministic import Leak, SimLoop, Stuck, Unhandled, World, run_untraced
 
-from .bugs import planted
 from .god import InvariantBroken
 from .run import Outcome, live_through
 from .swarm import swarm_of_seed
@@ -36,17 +35,6 @@ class Report:
     outcome: Outcome | None = None
 
 
-@dataclass(frozen=True)
-class Search:
-    """How the search for a planted bug went."""
-
-    bug: str
-    seeds: int
-    """How many were run."""
-    failure: str
-    """What gave it away, empty for nothing."""
-
-
 def run_quietly(seed: int) -> Report:
     """Like ``run``, without what the parts log: what matters of it is in the trace."""
     disabled = logging.root.manager.disable
@@ -55,16 +43,6 @@ def run_quietly(seed: int) -> Report:
         return run(seed)
     finally:
         logging.disable(disabled)
-
-
-def search(bug: str, seeds: int) -> Search:
-    """Run up to ``seeds`` seeds with a planted bug, until one of them fails."""
-    with planted(bug):
-        for seed in range(seeds):
-            report = run_quietly(seed)
-            if report.failure:
-                return Search(bug, seed + 1, report.failure)
-    return Search(bug, seeds, "")
 
 
 def run(seed: int, *, on_trace_line: Callable[[str], object] | None = None) -> Report:

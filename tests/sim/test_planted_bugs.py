@@ -2,22 +2,73 @@
 
 from __future__ import annotations
 
+import logging
+import re
+
 import pytest
 
-from tallybook.sim.bug_table import BEGIN, END, with_table
-from tallybook.sim.bugs import BUGS, planted
-from tallybook.sim.one import Search, run, search
+from tallybook.sim import __main__ as command
+from tallybook.sim.bug_search import Found, Search, search, told
+from tallybook.sim.bug_table import BEGIN, END, NOT_FOUND, with_table
+from tallybook.sim.bugs import BUGS, Bug, planted
+from tallybook.sim.one import run
 from tallybook.sim.results import PAGE
+from tallybook.sim.run import Universe
 
 
 @pytest.mark.parametrize("bug", ["fence without effect", "mark before index flush"])
 def test_a_broken_rule_is_found_within_a_few_seeds(bug: str) -> None:
-    found = search(bug, seeds=20)
-    assert found.failure, f"{found.seeds} seeds have passed with this bug: {bug}"
+    searched = search(bug, seeds=20)
+    assert searched.found, f"{searched.seeds} seeds have passed with this bug: {bug}"
+    assert BUGS[bug].shown_by(searched.found.invariant)
+
+
+def test_a_bug_that_only_makes_something_crash_is_not_taken_for_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_right: object) -> object:
+        def enter(self: Universe, phase: str) -> None:
+            raise RuntimeError(phase)
+
+        return enter
+
+    monkeypatch.setitem(BUGS, "crash", Bug("something crashes", "I1 I2", [(Universe, "_enter", crash)]))
+    searched = search("crash", seeds=2)
+    assert searched.found is None
+    assert [other.seed for other in searched.others] == [0, 1]
+
+
+def test_a_seed_that_found_a_bug_is_run_again_with_it_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bug = "fence without effect"
+    found = search(bug, seeds=20).found
+    monkeypatch.setattr("sys.argv", ["sim", "run", str(found.seed), "--bug", bug])
+    monkeypatch.setattr(logging, "disable", lambda _: None)
+    assert command.main() == 1
+    output = capsys.readouterr().out
+    assert f"FAILED: InvariantBroken: {found.invariant}: {found.detail}" in output
+    assert output.endswith(f'again:  make sim SEED={found.seed} BUG="{bug}"\n')
+
+
+@pytest.mark.parametrize(
+    ("failure", "found"),
+    [
+        ("InvariantBroken: I11: b1 has: lost it", Found(3, "I11", "b1 has: lost it")),
+        ("harness: KeyError('I1')", Found(3, "harness", "KeyError('I1')")),
+        ("Stuck: I1: nothing left", Found(3, "Stuck", "I1: nothing left")),
+    ],
+)
+def test_a_failure_is_about_one_invariant_or_about_none(failure: str, found: Found) -> None:
+    assert told(3, failure) == found
+
+
+def test_every_invariant_that_a_bug_may_show_is_one_of_the_page() -> None:
+    explained = re.findall(r"^\| ([A-Za-z0-9, -]+) \| ", PAGE.read_text("utf-8"), re.MULTILINE)
+    known = {name for row in explained for name in row.split(", ")}
+    assert {name for bug in BUGS.values() for name in bug.shows.split()} <= known
 
 
 def test_a_failure_says_what_was_broken_and_leaves_the_end_of_the_trace() -> None:
-    seed = search("fence kept in memory only", seeds=20).seeds - 1
+    seed = search("fence kept in memory only", seeds=20).found.seed
     with planted("fence kept in memory only"):
         report = run(seed)
     assert report.failure.startswith("InvariantBroken: I")
@@ -37,14 +88,26 @@ def test_the_page_has_a_line_for_every_bug_and_says_what_found_nearly_all_of_the
     text = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
     assert {bug: breaks for bug, breaks, *_ in rows} == {name: bug.breaks for name, bug in BUGS.items()}
-    assert len([bug for bug, _, _, found_by in rows if found_by == "not found"]) <= 1
+    seen = {bug: cells for bug, _, *cells in rows}
+    assert sum(what == NOT_FOUND for *_, what in seen.values()) <= 1
+    for bug, (seed, invariant, what) in seen.items():
+        assert what == NOT_FOUND or (seed.isdigit() and BUGS[bug].shown_by(invariant)), bug
 
 
 def test_a_new_table_takes_the_place_of_the_one_before() -> None:
-    bug = next(iter(BUGS))
+    bug, other = list(BUGS)[:2]
     page = f"before\n{BEGIN}\nold\n{END}\nafter"
-    once = with_table(page, [Search(bug, 7, "InvariantBroken: I1: a | b < c\nmore")])
-    assert f"| {bug} | {BUGS[bug].breaks} | 7 | I1: a / b &lt; c |" in once
+    searches = [Search(bug, 7, Found(6, "I1", "a | b < c\nmore")), Search(other, 9, None)]
+    once = with_table(page, searches, "0123456789abcdef")
+    assert f"| {bug} | {BUGS[bug].breaks} | 6 | I1 | a / b &lt; c |\n" in once
+    assert f"| {other} | {BUGS[other].breaks} |  |  | not found |\n" in once
+    assert "`0123456789abcdef`" in once
     assert "old" not in once
-    assert with_table(once, [Search(bug, 7, "InvariantBroken: I1: a | b < c\nmore")]) == once
+    assert with_table(once, searches, "0123456789abcdef") == once
     assert (once.startswith("before\n"), once.endswith("\nafter")) == (True, True)
+
+
+def test_a_part_of_the_table_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["sim", "bugs", "--write", next(iter(BUGS))])
+    with pytest.raises(SystemExit):
+        command.main()
