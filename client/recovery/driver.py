@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Busy, Conflict, RecoveryFailed, TallybookError, is_defect
+from tallybook.core.errors import BookieUnavailable, Busy, Conflict, RecoveryFailed, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, begin_recovery, close, of_members
 from tallybook.runtime.clock import Clock
@@ -195,9 +195,11 @@ class _Run:
                 to, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
             )
         except TallybookError as error:
+            self._written_off[to] = error
             if isinstance(error, Conflict):
                 _log.error("other bytes at a bookie", bookie=to, ledger_id=self._ledger_id, entry_id=entry_id)
-            self._written_off[to] = error
+                # That was said of this entry, and not of those after it.
+                self._written_off[to] = BookieUnavailable(f"{to} holds other bytes from entry {entry_id}")
             await self._report(self._machine.add_failed, at, entry_id, error)
         else:
             await self._report(self._machine.added, at, entry_id)

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tallybook.client.recovery import machine as recovery
+from tallybook.client.recovery.driver import LastFragmentChanged, closed_at
 from tallybook.client.recovery.machine import Phase
 from tallybook.client.writer import actions as writing
 from tallybook.core.errors import BookieReadOnly, LedgerFenced, TallybookError
@@ -315,14 +316,12 @@ class Model:
 
     def _closes(self, world: World, number: int, known: LedgerMetadata, end: recovery.Close) -> World:
         """One attempt: who finds the last fragment changed would start over, which is another recoverer."""
-        fresh = self._metadata(world.ledger)
-        if not fresh.closed:
-            if fresh.last_fragment != known.last_fragment:
-                return self._ended(world, number, GAVE_UP)
-            fragments = (*fresh.fragments[:-1], *end.fragments)
-            fresh = close(fresh, end.last_entry_id, end.length, fragments=fragments)
-            world = world._replace(ledger=self._ledgers.number(_brief(fresh)))
-        return self._ended(world, number, (fresh.last_entry_id, fresh.length))
+        try:
+            closed = closed_at(known, replace(end, missed=()), self._metadata(world.ledger))
+        except LastFragmentChanged:
+            return self._ended(world, number, GAVE_UP)
+        world = world._replace(ledger=self._ledgers.number(_brief(closed)))
+        return self._ended(world, number, (closed.last_entry_id, closed.length))
 
     def _ended(self, world: World, number: int, end: tuple[int, int]) -> World:
         reported = -1 - self._ends.number(end)

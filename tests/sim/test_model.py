@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tallybook.client.recovery.machine import Close
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.core.quorum import Quorum
-from tallybook.sim.model import Found, Limits, Model, explore
+from tallybook.metadata.model import LedgerMetadata, LedgerState
+from tallybook.sim.model import Found, Limits, Model, explore, world
 
 SMALL_ENOUGH = {
     "a lost message and a spare": Limits(batches=1, recoverers=1, losses=1, spares=1),
@@ -30,6 +34,17 @@ def test_a_recovery_that_believes_one_absent_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Quorum, "absent", lambda _quorum, positions, _entry_id: len(positions) >= 1)
     with pytest.raises(Found, match="I2"):
         explore(Model(Limits(batches=1, recoverers=1, losses=0, late_answers=False)))
+
+
+def test_a_recovery_that_closes_a_closed_ledger_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = world.closed_at
+
+    def again(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
+        return right(known, end, replace(fresh, state=LedgerState.IN_RECOVERY, last_entry_id=-1, length=0))
+
+    monkeypatch.setattr(world, "closed_at", again)
+    with pytest.raises(Found, match="I3: a closed ledger changed"):
+        explore(Model(Limits(batches=1, recoverers=2, losses=0, late_answers=False)))
 
 
 def test_a_writer_that_confirms_with_one_ack_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
