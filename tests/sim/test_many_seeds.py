@@ -20,6 +20,9 @@ PART = 30
 LEAST_MARKS = 25
 """How many different marks of the product each part meets at least. A part that meets fewer has become too tame."""
 
+LEAST_CONFIRMED = 900
+"""Of how many entries in all the writers of a part hear that they are confirmed, at least: half of the poorest part."""
+
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
@@ -47,6 +50,10 @@ def test_no_seed_breaks_an_invariant_and_rare_branches_are_met(first: int, share
     by_all = met_by_all(shared, first, SEEDS // PART, met)
     failures = {report.seed: report.failure for report in reports if report.failure}
     assert not failures, f"again with: make sim SEED={next(iter(failures))}"
+    outcomes = {report.seed: report.outcome for report in reports if report.outcome is not None}
+    assert sum(outcome.confirmed for outcome in outcomes.values()) >= LEAST_CONFIRMED
+    silent = [seed for seed, outcome in outcomes.items() if not outcome.struck and not outcome.confirmed]
+    assert silent == [], "where nothing strikes, something is written"
     rare = marks_of_the_product(path.read_text("utf-8") for path in sources())
     assert sum(mark in met for mark in rare) >= LEAST_MARKS, [mark for mark in rare if mark not in met]
     if by_all is not None:
