@@ -284,9 +284,12 @@ class God:
             self._advance(known)
 
     def _check_beyond_end(self, known: KnownLedger, first: int) -> None:
-        """What a recovery has found absent, and closed the ledger before, is never held by an ack quorum."""
+        """What a recovery has found absent, and closed the ledger before, is never held by an ack quorum.
+
+        It has asked for no entry above that one: those may still reach an ack quorum, and are never confirmed.
+        """
         metadata = known.metadata
-        if not known.recovered or known.written_to is None or first <= metadata.last_entry_id:
+        if not known.recovered or known.written_to is None or first != metadata.last_entry_id + 1:
             return
         told = known.batches[first].told_writer
         holders = [member for member in known.written_to.bookies_of(first) if member in told]
