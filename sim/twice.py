@@ -10,7 +10,7 @@ from tallybook.core.batch import decode_header
 from tallybook.core.errors import TallybookError
 from tallybook.runtime.deterministic import SimClock
 
-from .disk_bookie import DiskBookie, KnownMetadata
+from .stage.disk_bookie import DiskBookie, KnownMetadata
 
 if TYPE_CHECKING:
     from .run import Universe

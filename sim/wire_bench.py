@@ -25,7 +25,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import frame_batch
 
-from .memory_bookie import MemoryBookie
+from .stage.memory_bookie import MemoryBookie
 
 WINDOW_BYTES: Final = 32 * KIB
 """What one stream takes that its reader does not read."""

@@ -34,9 +34,9 @@ from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers
 from tallybook.runtime.transport import Transport
-from tallybook.sim.direct import DirectConnection
-from tallybook.sim.disk_bookie import KnownMetadata
-from tallybook.sim.memory_bookie import MemoryBookie
+from tallybook.sim.stage.direct import DirectConnection
+from tallybook.sim.stage.disk_bookie import KnownMetadata
+from tallybook.sim.stage.memory_bookie import MemoryBookie
 
 KEY = b"k" * 32
 VERIFIERS = {1: key_verifier(KEY), 2: key_verifier(b"l" * 32), 3: b""}

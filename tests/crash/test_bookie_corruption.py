@@ -16,7 +16,7 @@ from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, Forei
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 SETTINGS = tiny_settings(segment_bytes=32 * KIB)
 ID_COUNTER = 1_000

@@ -26,7 +26,7 @@ from tallybook.runtime.deterministic import (
     run_seed,
 )
 from tallybook.runtime.deterministic.crash import Promises, Workload
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 LEDGERS = (1, 2, 3)
 LAST_ENTRY = 100

@@ -20,7 +20,7 @@ from tallybook.runtime.deterministic import (
     run_seed,
 )
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 SETTINGS = tiny_settings()
 FEW = CrashOptions(subsets=3, singles=6, torn_writes=1, tear_points=2)

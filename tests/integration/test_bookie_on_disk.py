@@ -35,7 +35,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
-from tallybook.sim.disk_bookie import KnownMetadata, batch_of
+from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
 
 COOKIES: dict[str, dict[str, bytes]] = {}
 """The metadata of each directory, for as long as the tests run."""

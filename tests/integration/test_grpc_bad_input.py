@@ -42,9 +42,9 @@ from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
-from tallybook.sim.disk_bookie import KnownMetadata
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.real_bookie import real_bookie
+from tallybook.sim.stage.disk_bookie import KnownMetadata
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.real_bookie import real_bookie
 
 DEADLINE_SECONDS = 30
 

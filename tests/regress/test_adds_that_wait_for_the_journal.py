@@ -6,7 +6,7 @@ from tallybook.core.errors import OK_CODE
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 LEDGERS = 24
 

@@ -5,7 +5,7 @@ import pytest
 from tallybook.core.errors import DiskFailed
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 
 def said_at_boot(caplog: pytest.LogCaptureFixture, damage: str) -> list[str]:

@@ -8,7 +8,7 @@ from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DiskFull
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 RING_BYTES = 4 * 64 * KIB
 FREE_BYTES = 256 * KIB

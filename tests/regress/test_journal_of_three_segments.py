@@ -5,7 +5,7 @@ import asyncio
 from tallybook.core.config import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
 from tallybook.core.limits import BLOCK_BYTES, MIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 COMMIT_BYTES = 16 * BLOCK_BYTES
 SETTINGS = BookieSettings(

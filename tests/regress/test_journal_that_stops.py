@@ -9,7 +9,7 @@ from tallybook.bookie.journal.open_block import OpenBlock
 from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.process import end_on_broken_invariants
-from tallybook.sim.disk_bookie import DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
 
 
 async def started(world: World) -> DiskBookie:

@@ -10,8 +10,8 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.metadata.store import LedgerPage
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, scenario
 
 
 class CutOff:

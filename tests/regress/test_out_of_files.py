@@ -17,7 +17,7 @@ from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
-from tallybook.sim.disk_bookie import DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
 
 
 @pytest.mark.parametrize("operation", ["create", "sync-directory"])

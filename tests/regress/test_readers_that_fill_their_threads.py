@@ -15,8 +15,8 @@ from tallybook.core.config import StorageSettings
 from tallybook.runtime.disk import Space
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
-from tallybook.sim.disk_bookie import KnownMetadata, batch_of
-from tallybook.sim.real_bookie import real_bookie
+from tallybook.sim.stage.disk_bookie import KnownMetadata, batch_of
+from tallybook.sim.stage.real_bookie import real_bookie
 
 READ_THREADS = 2
 PATIENCE_SECONDS = 20

@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.core.errors import DiskFailed, EntryAbsent, InvariantViolation, LedgerFenced, NoSuchLedger
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 

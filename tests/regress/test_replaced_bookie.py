@@ -7,7 +7,7 @@ from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
 from tallybook.core.errors import BookieUnavailable, DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 
 async def predecessor(world: World) -> KnownMetadata:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tallybook.client.client import Client
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
 
 QUICK = SMALL.model_copy(update={"add_timeout_ms": 500, "request_timeout_ms": 500})
 

@@ -4,7 +4,7 @@ import pytest
 
 from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull, InvariantViolation, RequestTimeout
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 
 @pytest.mark.parametrize("error", [DiskFull, DiskFailed, RequestTimeout, InvariantViolation, OSError])

@@ -24,10 +24,10 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore, WriteResult
 from tallybook.runtime.deterministic import World, run_seed
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.disk_bookie import batch_of
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.disk_bookie import batch_of
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})
 

@@ -8,9 +8,9 @@ from tallybook.sim.chaos.audit import Auditor, close_all, count_copies, keep_pro
 from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads
 from tallybook.sim.chaos.records import Promises
 from tallybook.sim.chaos.watched import WatchedConnections
-from tallybook.sim.cluster import MemoryCluster
 from tallybook.sim.history import History, check
-from tallybook.sim.scenario import SMALL, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, scenario
 
 ENTRIES = 40
 

@@ -8,8 +8,8 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import Busy, EntryTooLarge, InvalidArgument, LedgerClosed, LedgerFenced, Outcome
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 
 @scenario()

@@ -14,7 +14,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import EntryCorrupt, EntryTooLarge, LedgerFenced, ReadBeyondLac
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.tasks import InlineWorkers
-from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.stage.cluster import MemoryCluster
 
 # A budget that one piece of input exceeds, so that feeding has to wait for room.
 SMALL = ClientSettings(max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=16 * 1024, add_timeout_ms=2000)

@@ -27,8 +27,8 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.model import DigestType, LedgerState
 from tallybook.runtime.deterministic import World, run_seed
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 BAD_RANGES = (
     (0, 10, ReadBeyondLac),

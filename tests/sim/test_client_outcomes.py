@@ -24,10 +24,10 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.faulty import Fault, FaultyStore, Script
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.direct import DirectConnection
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import SMALL, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.direct import DirectConnection
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import SMALL, lines, read_all, scenario
 
 # -- appends --------------------------------------------------------------------------------------
 

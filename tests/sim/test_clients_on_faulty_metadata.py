@@ -18,9 +18,9 @@ from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.deterministic import World, run_seed
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import SMALL, lines, read_all
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import SMALL, lines, read_all
 
 T = TypeVar("T")
 

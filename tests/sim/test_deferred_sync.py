@@ -9,9 +9,9 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import BookieUnavailable, Busy, LedgerFenced, NotEnoughBookies, ReadBeyondLac
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import SMALL, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import SMALL, lines, read_all, scenario
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})
 

@@ -13,9 +13,9 @@ from tallybook.core.errors import LedgerClosed, LedgerFenced, MetadataOutcomeUnk
 from tallybook.metadata.faulty import Fault, FaultyStore, Script
 from tallybook.metadata.model import Fragment, begin_recovery, close
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.held_stores import AnswersLost, Gated, WritesRefused
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.held_stores import AnswersLost, Gated, WritesRefused
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})
 

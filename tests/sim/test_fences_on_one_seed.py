@@ -14,9 +14,9 @@ from tallybook.core.answers import ReadAnswer
 from tallybook.core.errors import BookieUnavailable, LedgerFenced, NoSuchLedger, TallybookError, Unauthorized
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.deterministic import World, run_seed
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 PIPELINED = 1_000
 TEN_MINUTES = 600.0

@@ -21,9 +21,9 @@ from tallybook.metadata.model import (
     change_ensemble,
     close,
 )
-from tallybook.sim.disk_bookie import batch_of
 from tallybook.sim.god import ATTEMPT, God, InvariantBroken
 from tallybook.sim.marks import Marks, known_marks, marks_of_the_product
+from tallybook.sim.stage.disk_bookie import batch_of
 
 BOOKIES = ("b0", "b1", "b2")
 OPEN = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, BOOKIES),), "creator", 0, writer_token="writer")

@@ -24,9 +24,9 @@ from tallybook.core.errors import (
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import RealClock
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import eventually, lines, scenario
-from tallybook.sim.tail import Tail
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.tail import Tail
 
 
 def ensemble(ledger) -> tuple[str, ...]:

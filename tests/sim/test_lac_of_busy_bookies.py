@@ -17,8 +17,8 @@ from tallybook.core.errors import BookieUnavailable, Busy, InvariantViolation, M
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import MetadataStore, Ok, Versioned
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
 NEW = ("bookie-3", "bookie-4", "bookie-5")

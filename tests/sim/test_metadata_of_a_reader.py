@@ -11,8 +11,8 @@ from tallybook.client.client import Client
 from tallybook.core.errors import DamagedFile, DataMissing, MetadataUnavailable, TallybookError
 from tallybook.metadata.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok, Versioned
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
 
 
 class SlowAnswers:

@@ -13,10 +13,10 @@ from tallybook.bookie.bookie import Bookie
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.sim.disk_bookie import batch_of
 from tallybook.sim.god import God
 from tallybook.sim.marks import Marks
 from tallybook.sim.observed import ObservedBookie
+from tallybook.sim.stage.disk_bookie import batch_of
 
 LIFE = Incarnation("uuid of b0", 1)
 ASKING: dict[str, Callable[[ObservedBookie], Awaitable[object]]] = {

@@ -16,12 +16,12 @@ from tallybook.metadata.store import BookieInfo, Unknown
 from tallybook.runtime.deterministic import Gate, Latency, SimNet, World, run_once
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim import node as node_module
-from tallybook.sim.disk_bookie import batch_of, tiny_settings
 from tallybook.sim.god import God
 from tallybook.sim.marks import Marks
 from tallybook.sim.metadata import MetadataFaults, SimMetadata
 from tallybook.sim.node import BookieNode, with_name
 from tallybook.sim.process import SimProcess, Surroundings
+from tallybook.sim.stage.disk_bookie import batch_of, tiny_settings
 
 
 class Small:

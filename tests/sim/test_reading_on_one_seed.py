@@ -16,10 +16,10 @@ from tallybook.core.errors import BookieUnavailable, Busy, EntryCorrupt, NoSuchL
 from tallybook.metadata.faulty import FaultyStore
 from tallybook.metadata.model import DigestType
 from tallybook.metadata.store import MetadataStore
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
-from tallybook.sim.tail import Outage, Tail
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.tail import Outage, Tail
 
 
 @scenario()

@@ -17,7 +17,7 @@ from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.budgets import look_at_budgets
 from tallybook.sim.run import Universe
-from tallybook.sim.scenario import lines, read_all
+from tallybook.sim.stage.scenario import lines, read_all
 from tallybook.sim.swarm import swarm_of
 from tallybook.sim.workload import ClientProcess
 

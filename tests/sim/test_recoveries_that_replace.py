@@ -11,9 +11,9 @@ from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced, TallybookError
 from tallybook.metadata.model import Fragment
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.held_stores import Gated
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.held_stores import Gated
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 1000})
 

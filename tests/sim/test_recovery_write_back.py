@@ -14,8 +14,8 @@ from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import RecoveryFailed, TallybookError
 from tallybook.metadata.model import LedgerState
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, read_all, scenario
 
 
 async def hold(cluster: MemoryCluster, name: str, ledger_id: int, first: int, payloads: Sequence[bytes]) -> None:

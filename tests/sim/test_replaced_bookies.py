@@ -7,9 +7,9 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import RecoveryFailed
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.memory_bookie import MemoryBookie
-from tallybook.sim.scenario import lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import lines, read_all, scenario
 
 
 async def written_to_two_of_three(cluster: MemoryCluster, client: Client) -> tuple[LedgerWriter, list[MemoryBookie]]:

@@ -14,8 +14,8 @@ from tallybook.core.errors import (
     Unauthorized,
     error_from_wire,
 )
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import lines, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, scenario
 
 READING = ("read_entry", "read_batches", "read_lac", "wait_lac")
 

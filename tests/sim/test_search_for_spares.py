@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import lines, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, scenario
 
 DEFAULTS = ClientSettings()
 ENOUGH_S = 0.5

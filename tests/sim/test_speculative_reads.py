@@ -11,8 +11,8 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.reader.pace import MOST_SECONDS
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, RequestTimeout
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
 
 WARM_UP = 16
 """Reads after which the pace is known."""

@@ -18,9 +18,9 @@ from tallybook.core.errors import DataMissing, MetadataUnavailable
 from tallybook.metadata.faulty import FaultyStore
 from tallybook.metadata.model import Fragment
 from tallybook.metadata.store import MetadataStore, Ok
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, lines, scenario
-from tallybook.sim.tail import Outage, Tail
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.sim.stage.tail import Outage, Tail
 
 OLD = ("bookie-0", "bookie-1", "bookie-2")
 NEW = ("bookie-3", "bookie-4", "bookie-5")

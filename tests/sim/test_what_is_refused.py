@@ -24,8 +24,8 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 PASSWORD = b"open sesame"
 QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50})

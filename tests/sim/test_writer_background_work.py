@@ -11,9 +11,9 @@ from tallybook.core.errors import InvariantViolation, NotEnoughBookies, Outcome
 from tallybook.metadata.faulty import FaultyStore
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import WriteResult
-from tallybook.sim.cluster import MemoryCluster
-from tallybook.sim.direct import DirectConnection, DirectConnections
-from tallybook.sim.scenario import SMALL, eventually, lines, read_all, scenario
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.direct import DirectConnection, DirectConnections
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 SLOW_SECONDS = 30.0
 

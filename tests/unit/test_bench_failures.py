@@ -14,7 +14,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidArgument, InvariantViolation, NotEnoughBookies
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.cluster import MemoryCluster
+from tallybook.sim.stage.cluster import MemoryCluster
 
 MS = 1_000_000
 SETTINGS = ClientSettings(away_timeout_ms=400, reconnect_ms=20)

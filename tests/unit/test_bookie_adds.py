@@ -24,7 +24,7 @@ from tallybook.core.errors import (
 from tallybook.core.keys import key_verifier
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 BUSY = Busy.wire_code
 JOURNAL = "journal/segment"

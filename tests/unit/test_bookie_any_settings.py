@@ -10,7 +10,7 @@ from tallybook.core.errors import Busy
 from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
 from tallybook.runtime.deterministic import SimDisk, World
 from tallybook.runtime.deterministic.world import run_untraced
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 BUSY_CODE = Busy.wire_code
 ADDS = 40

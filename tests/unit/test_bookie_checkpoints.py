@@ -10,7 +10,7 @@ from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerF
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.deterministic.faults import Operation
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]
 LOGS, INDEX, MARK, JOURNAL = "entrylog", "changes.log", "superblock", "journal/segment"

@@ -10,7 +10,7 @@ from tallybook.core.answers import AddAnswer
 from tallybook.core.errors import Conflict, EntryAbsent, LedgerFenced, Unauthorized
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of
 
 SLOW = 0.5
 

@@ -16,7 +16,7 @@ from tallybook.runtime.deterministic import Effect, Operation, SimDisk, World
 from tallybook.runtime.deterministic.crash import CHANGING
 from tallybook.runtime.deterministic.world import run_untraced
 from tallybook.runtime.rng import SeededRng
-from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 SETTINGS = tiny_settings(write_cache_bytes=32 * KIB, segment_bytes=32 * KIB, flush_interval_ms=1_000)
 WRITES = frozenset({"create", "mkdir", "truncate", "write", "write-durable"})

@@ -14,7 +14,7 @@ import pytest
 from tallybook.core.answers import AddAnswer
 from tallybook.core.errors import EntryAbsent, LedgerFenced, NoSuchLedger
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import DiskBookie, batch_of
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of
 
 FENCED, GONE = LedgerFenced.wire_code, NoSuchLedger.wire_code
 COMMIT_SECONDS = 0.1

@@ -19,7 +19,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.keys import key_verifier
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 FENCED = LedgerFenced.wire_code
 JOURNAL = "journal/segment"

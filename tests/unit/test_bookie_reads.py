@@ -9,7 +9,7 @@ from tallybook.core.batch import decode_header
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, InvalidArgument, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 LOG = f"{ROOT}/ledgers/entrylog-0000000000000001.log"
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]

@@ -15,7 +15,7 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
-from tallybook.sim.memory_bookie import MemoryBookie
+from tallybook.sim.stage.memory_bookie import MemoryBookie
 
 PAUSE_SECONDS = 0.5
 

@@ -16,8 +16,8 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.deterministic import SimDisk, run_seed
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
-from tallybook.sim.disk_bookie import DiskBookie, tiny_settings
-from tallybook.sim.disk_bookie import batch_of as disk_batch
+from tallybook.sim.stage.disk_bookie import DiskBookie, tiny_settings
+from tallybook.sim.stage.disk_bookie import batch_of as disk_batch
 from tallybook.sim.wire_bench import WINDOW_BYTES, WireBench, bench, reply_on
 from tallybook.sim.wire_bench import batch_of as batch
 
