@@ -14,8 +14,8 @@ number of clients may do this at once; the close decides.
   read fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the
   ledger; anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or
   silence.
-- WRITING: the copy is added again, verbatim, to its write set, until Qa members have it. A member
-  that holds other bytes under these ids fails the recovery: nobody can tell which are the right ones.
+- WRITING: the copy is added again, verbatim, to its write set, until Qa members have it. Where a
+  member holds other bytes that may have been acked, the recovery fails: which are the right ones?
 - REPLACING: members failed. From this batch on others take their places, if there are any, in
   this recovery's own copy of the fragments, which only the close writes to the metadata. For
   whom there is none, what it lacks goes on record.
@@ -151,6 +151,8 @@ class RecoveryMachine:
         self._fragments = [metadata.last_fragment]
         """What is to take the place of the last fragment; its last one is where batches are added again."""
         self._irreplaceable: set[int] = set()
+        self._contradicted: set[int] = set()
+        """Positions whose members from before the recovery hold other bytes of some batch."""
         self._missed: dict[str, list[tuple[int, int]]] = {}
 
     def start(self) -> list[Action]:
@@ -277,10 +279,12 @@ class RecoveryMachine:
         nothing else was ever asked to ack them.
         """
         members = [at for at in self._adds if self._fragments[-1].bookies[at] == self._bookies[at]]
-        others = [self._bookies[at] for at in members if isinstance(self._adds[at], Conflict)]
+        self._contradicted.update(at for at in members if isinstance(self._adds[at], Conflict))
+        # Who did so once has other bytes of other batches, too, unless it says otherwise.
+        others = [at for at in sorted(self._contradicted & self._adds.keys()) if self._adds[at] or at not in members]
         agreeing = sum(self._adds[at] is None for at in members)
         may_be_acked = self._quorum.write_quorum - agreeing >= self._quorum.ack_quorum
-        return ", ".join(others) if may_be_acked and others else None
+        return ", ".join(self._bookies[at] for at in others) if may_be_acked and others else None
 
     def spares_found(self, found: Mapping[int, str]) -> list[Action]:
         """Bookies for some of the positions asked for; for the others there are none."""
@@ -289,6 +293,12 @@ class RecoveryMachine:
         failed = [at for at, failure in self._adds.items() if failure]
         taken = {at: bookie for at, bookie in sorted(found.items()) if at in failed}
         self._irreplaceable.update(at for at in failed if at not in taken)
+        holders = self._fragments[-1].bookies
+        stays = [at for at in sorted(self._contradicted & self._irreplaceable) if holders[at] == self._bookies[at]]
+        if stays:
+            # In the closed ledger it would give its bytes to readers.
+            names = ", ".join(self._bookies[at] for at in stays)
+            return self._fail(RecoveryFailed(f"{self._name}: {names} holds other bytes, and nobody can take its place"))
         if not taken:
             return self._after_write()
         self._replace(taken)

@@ -23,6 +23,8 @@ class SendLater:
     """Call ``resume`` after a pause: the bookie is busy, and is sent nothing until then."""
 
     position: int
+    pause: int
+    """Which pause it is, for ``resume``."""
     delay_ms: int
 
 

@@ -46,7 +46,7 @@ from .actions import (
     Send,
     SendLater,
 )
-from .machine import WriterMachine
+from .machine import CONNECTION_CODES, WriterMachine
 from .members import Member
 from .replacing import Replacing
 
@@ -170,7 +170,8 @@ class WriterDriver:
     async def force(self) -> None:
         """Have every bookie make durable what it has acked, and move the LAC to what was confirmed before.
 
-        Any failure ends the writer: an entry that was acked may be lost, and the LAC cannot pass it.
+        A bookie that is busy or away is waited for, as long as its life is the one that acked. Any failure ends the
+        writer: an entry that was acked may be lost, and the LAC cannot pass it.
 
         Raises:
             NotEnoughBookies: one of them was away for the add timeout, or has lost it; the writer has ended.
@@ -204,7 +205,7 @@ class WriterDriver:
                     failed, pause_ms = busy, max(busy.retry_after_ms, 1)
                 except PeerError as error:
                     failed = error
-                    if connection is link.connection:
+                    if connection is link.connection and error.wire_code in CONNECTION_CODES:
                         self._perform(self.machine.disconnected(link.position, self._clock.monotonic()))
                 else:
                     return
@@ -275,9 +276,12 @@ class WriterDriver:
             self._perform(self.machine.refused(link.position, first, code, answer.retry_after_ms, now))
 
     def _send_later(self, action: SendLater) -> None:
+        link = self._links[action.position]
+
         async def resume() -> None:
             await self._clock.sleep(max(action.delay_ms, 1) / 1000)
-            self._perform(self.machine.resume(action.position, self._clock.monotonic()))
+            if self._current(link):
+                self._perform(self.machine.resume(action.position, action.pause, self._clock.monotonic()))
 
         self._spawn(resume(), "busy")
 

@@ -181,6 +181,11 @@ class WriterMachine:
         return self.quorum.writable(present)
 
     @property
+    def _patience_s(self) -> float:
+        """How long a member may be away before another one is looked for."""
+        return self.rules.away_timeout_s / (1 if self.has_quorum else _URGENT_SHARE)
+
+    @property
     def changing(self) -> bool:
         """Whether an ensemble change is being written to the metadata."""
         return self._change is not None
@@ -190,11 +195,10 @@ class WriterMachine:
         rules = self.rules
         if not self._may_change:
             return ()
-        enough = self.has_quorum
-        patience_s = rules.away_timeout_s if enough else rules.away_timeout_s / _URGENT_SHARE
-        if enough and rules.delay_changes:
+        if self.has_quorum and rules.delay_changes:
             return ()
-        return tuple(at for at, member in enumerate(self._positions) if _failed(member, now, patience_s))
+        patience_s = self._patience_s
+        return tuple(at for at, member in enumerate(self._positions) if member.failed(now, patience_s))
 
     # -- events -----------------------------------------------------------------------
 
@@ -235,13 +239,13 @@ class WriterMachine:
         if member.state is not Member.UP or self.error is not None:
             return []
         self._now = now
+        member.state, member.busy_since = Member.DOWN, None
+        member.outbox.clear()
         if member.serving:
             member.away_since = member.unserved_since = now
             member.serving = False
-        elif now - member.away_since >= self.rules.away_timeout_s:
+        elif now - member.away_since >= self._patience_s:
             member.doubted = True
-        member.state, member.busy_since = Member.DOWN, None
-        member.outbox.clear()
         return [Reconnect(position)]
 
     def gone(self, position: int) -> list[Action]:
@@ -318,18 +322,21 @@ class WriterMachine:
         if code in PATIENCE_CODES:
             if member.busy_since is None:
                 member.busy_since = now
-            begins = member.outbox.busy(first)
-            return [SendLater(position, retry_after_ms or _PAUSE_MS)] if begins else []
+            pause = member.outbox.busy(first)
+            return [] if pause is None else [SendLater(position, pause, retry_after_ms or _PAUSE_MS)]
         return [*self._lose(position), Rejoin(position)]
 
-    def resume(self, position: int, now: float) -> list[Action]:
+    def resume(self, position: int, pause: int, now: float) -> list[Action]:
         """The pause that ``SendLater`` asked for is over."""
-        if self.error is not None or self._positions[position].state is not Member.UP:
+        member = self._positions[position]
+        if self.error is not None or member.state is not Member.UP or not member.outbox.resume(pause):
             return []
         self._now = now
         actions: list[Action] = []
-        self._positions[position].outbox.resume()
         self._send_due(position, actions)
+        if not member.outbox.unanswered:
+            # What it was too busy for was acked or given up meanwhile: nothing tells that it still is.
+            member.busy_since = None
         return actions
 
     def tick(self, now: float) -> list[Action]:
@@ -548,14 +555,14 @@ class WriterMachine:
         if now - since < patience_s:
             return []
         sometimes("writer: no quorum is left")
-        lost = ", ".join(member.bookie_id for member in self._positions if not _serves(member))
+        lost = ", ".join(member.bookie_id for member in self._positions if not member.serves)
         return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
 
     def _quorum_lost_at(self) -> float | None:
         """Since when some write set has fewer than Qa members that serve; ``None`` if none has."""
         lost_at: float | None = None
         for members in self.quorum.write_sets():
-            unserved = sorted(self._positions[at].unserved_since for at in members if not _serves(self._positions[at]))
+            unserved = sorted(self._positions[at].unserved_since for at in members if not self._positions[at].serves)
             missing = len(unserved) - (self.quorum.write_quorum - self.quorum.ack_quorum)
             if missing > 0:
                 # The one whose loss left too few of them.
@@ -565,7 +572,7 @@ class WriterMachine:
 
     def _lives(self, member: Position, now: float) -> bool:
         """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
-        if _serves(member):
+        if member.serves:
             return True
         return member.retained_for and now - member.away_since < self.rules.add_timeout_s
 
@@ -583,14 +590,3 @@ class WriterMachine:
             if index != position and other.state is Member.UP and other.busy_since is None
         ]
         return self.quorum.writable(accepting)
-
-
-def _serves(member: Position) -> bool:
-    """Whether it answers: with acks, or by saying that it is busy."""
-    return member.serving or member.busy_since is not None
-
-
-def _failed(member: Position, now: float, patience_s: float) -> bool:
-    """Whether another bookie should take its place. One that has just come has the whole add timeout for its ack."""
-    away = member.state is Member.DOWN and now - member.away_since >= patience_s
-    return away or member.doubted or member.state is Member.GONE

@@ -81,3 +81,13 @@ class Position:
     def retained_for(self) -> bool:
         """Whether confirmed batches are kept for it."""
         return self.state in (Member.UP, Member.DOWN)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers: with acks, or by saying that it is busy."""
+        return self.serving or self.busy_since is not None
+
+    def failed(self, now: float, patience_s: float) -> bool:
+        """Whether another bookie should take its place. A newcomer has the whole add timeout for its first ack."""
+        away = self.state is Member.DOWN and now - self.away_since >= patience_s
+        return away or self.doubted or self.state is Member.GONE

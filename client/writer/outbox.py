@@ -20,7 +20,7 @@ FIRST_WINDOW: Final = 64
 class Outbox:
     """Batches of one member, by their first entry id: sent and not answered, or to be sent later."""
 
-    __slots__ = ("_later", "_pausing", "_sent", "_window")
+    __slots__ = ("_later", "_pauses", "_pausing", "_sent", "_window")
 
     def __init__(self) -> None:
         self._sent: dict[int, float] = {}
@@ -30,6 +30,8 @@ class Outbox:
         self._window: int | None = None
         """How many may be unanswered; ``None``: any number."""
         self._pausing = False
+        self._pauses = 0
+        """How many there have been: who ends one has to say which."""
 
     @property
     def unanswered(self) -> Collection[int]:
@@ -66,16 +68,22 @@ class Outbox:
         if self._window is not None:
             self._window += 1
 
-    def busy(self, first: int) -> bool:
-        """It was not taken, and will be sent again. Says whether a pause begins; if not, one is under way."""
+    def busy(self, first: int) -> int | None:
+        """It was not taken, and will be sent again. The number of the pause that begins; ``None``: one is under way."""
         if self._sent.pop(first, None) is not None:
             heappush(self._later, first)
-        begins, self._pausing = not self._pausing, True
-        return begins
+        if self._pausing:
+            return None
+        self._pausing = True
+        self._pauses += 1
+        return self._pauses
 
-    def resume(self) -> None:
-        """The pause is over: begin with one."""
+    def resume(self, pause: int) -> bool:
+        """That pause is over: begin with one batch. ``False``: it is another one by now, or none."""
+        if not self._pausing or pause != self._pauses:
+            return False
         self._pausing, self._window = False, 1
+        return True
 
     def restart(self) -> None:
         """Nothing is under way on a connection that is new."""

@@ -76,6 +76,7 @@ class Replacing:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._pause_s = LOOK_AGAIN_S
+        """Before the next attempt to write a change, after one that failed."""
 
     def look(self) -> None:
         """A replacement may be wanted: see to it, unless that is being done."""
@@ -90,6 +91,7 @@ class Replacing:
 
     async def _run(self) -> None:
         watch = self._spares.watch()
+        self._pause_s = LOOK_AGAIN_S
         try:
             while positions := self._machine.wanted(self._clock.monotonic()):
                 if not await self._store_answers():
@@ -157,9 +159,7 @@ class Replacing:
             # Certainly not made: on with the members there are.
             _log.info("ensemble not changed", ledger_id=machine.ledger_id, reason=error.message)
             self._perform(machine.unchanged())
-            await self._clock.sleep(self._pause_s)
-            # Each attempt stops all confirmations until it has failed: with a quorum left, they must become rare.
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if machine.has_quorum else LOOK_AGAIN_S
+            await self._after_a_failure()
         except TallybookError as error:
             sometimes("writer: ends in the middle of a change")
             # It is not ours to write any more, or the change may yet land: going on without knowing is forbidden.
@@ -170,9 +170,16 @@ class Replacing:
             for before, now in zip(change.known.bookies, change.wanted.bookies, strict=True):
                 if before != now:
                     self._spares.avoid(before)
-            self._pause_s = LOOK_AGAIN_S
             self._learned(metadata)
             self._perform(machine.changed(self._clock.monotonic()))
+
+    async def _after_a_failure(self) -> None:
+        """Each attempt stops all confirmations until it has failed: while a quorum serves, they must become rare."""
+        again_at = self._clock.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        await self._clock.sleep(LOOK_AGAIN_S)
+        while self._machine.has_quorum and self._clock.monotonic() < again_at:
+            await self._clock.sleep(LOOK_AGAIN_S)
 
     async def _settled(self, transition: Transition) -> LedgerMetadata:
         """The metadata with the change in them. While its outcome is unknown it is asked for again.
@@ -188,7 +195,7 @@ class Replacing:
                 return (await self._update(transition)).value
             except MetadataOutcomeUnknown as error:
                 doubt = error
-            except (MetadataConflict, MetadataUnavailable):
+            except (InvalidArgument, MetadataConflict, MetadataUnavailable):
                 # Of this attempt alone: the one before may still land.
                 if doubt is None:
                     raise

@@ -82,7 +82,8 @@ def move_recovery(machine: RecoveryMachine, order: Order) -> None:
     held["_fragments"] = [moved_fragment(each, order) for each in held["_fragments"]]
     for name in ("_fences", "_reads", "_adds"):
         held[name] = _by_position(held[name], order)
-    held["_irreplaceable"] = {order[at] for at in held["_irreplaceable"]}
+    for name in ("_irreplaceable", "_contradicted"):
+        held[name] = {order[at] for at in held[name]}
     held["_missed"] = dict(sorted((renamed(name, order), ranges) for name, ranges in held["_missed"].items()))
 
 

@@ -19,7 +19,7 @@ def test_they_do_not_ask_for_one_empty_checkpoint_after_the_other() -> None:
         settings = tiny_settings(segment_bytes=32 * KIB, flush_interval_ms=60_000)
         node = DiskBookie(disk, world.clock, KnownMetadata(), settings)
         bookie = await node.boot()
-        disk.fail("*", "segment-0002", times=1_000, error=None, delay_seconds=0.3)
+        disk.fail("*", "segment-0002", times=1_000, error=None, delay_seconds=0.15)
         # Each is the first of its ledger: what is known of the ledger has to be looked up, and meanwhile room goes.
         adds = [node.add(batch_of(0, ledger_id=ledger_id, payload=bytes(3000))) for ledger_id in range(LEDGERS)]
         assert [(await add).code for add in adds] == [OK_CODE] * LEDGERS

@@ -57,6 +57,7 @@ class WriterPlay:
             deferred="deferred" in words,
         )
         self.now = 0.0
+        self.pauses: dict[int, int] = {}
         self.machine = WriterMachine(LEDGER, quorum, bookies, rules, now=0.0)
 
     def event(self, words: list[str]) -> list[str]:
@@ -101,7 +102,8 @@ class WriterPlay:
         return self.told(*self.machine.refused(int(words[0]), int(words[1]), code, 5, self.now))
 
     def do_resume(self, words: list[str]) -> list[str]:
-        return self.told(*self.machine.resume(int(words[0]), self.now))
+        pause = int(options(words).get("pause", self.pauses.get(int(words[0]), 0)))
+        return self.told(*self.machine.resume(int(words[0]), pause, self.now))
 
     def do_wait(self, words: list[str]) -> list[str]:
         self.now += float(words[0])
@@ -127,6 +129,7 @@ class WriterPlay:
             case writer.Send():
                 return f"send {action.first_entry_id} to {action.position}"
             case writer.SendLater():
+                self.pauses[action.position] = action.pause
                 return f"nothing to {action.position} for {action.delay_ms} ms"
             case writer.Confirmed():
                 return f"confirmed through {action.last_entry_id}"

@@ -8,7 +8,14 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import BookieUnavailable, Busy, LedgerFenced, NotEnoughBookies, ReadBeyondLac
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    LedgerFenced,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    ReadBeyondLac,
+)
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import SMALL, lines, read_all, scenario
@@ -106,7 +113,11 @@ async def test_c19_a_force_waits_out_a_lost_connection_and_a_busy_bookie(
     async with cluster.client(QUICK) as writer:
         ledger = await writer.create_ledger(deferred_sync=True)
         await ledger.append_many(lines(5))
-        troubles = [BookieUnavailable("the connection is lost"), Busy("no room", retry_after_ms=20)]
+        troubles = [
+            BookieUnavailable("the connection is lost"),
+            Busy("no room", retry_after_ms=20),
+            MetadataUnavailable("who has the key cannot be told"),
+        ]
 
         async def troubled(method: str, _ledger_id: int) -> None:
             if method == "force" and troubles:

@@ -9,10 +9,17 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import LedgerClosed, LedgerFenced, MetadataOutcomeUnknown, NotEnoughBookies, Outcome
+from tallybook.core.errors import (
+    InvalidArgument,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataOutcomeUnknown,
+    NotEnoughBookies,
+    Outcome,
+)
 from tallybook.metadata.faulty import Fault, FaultyStore, Script
-from tallybook.metadata.model import Fragment, begin_recovery, close
-from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery, close
+from tallybook.metadata.store import MetadataStore, WriteResult
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.held_stores import AnswersLost, Gated, WritesRefused
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -155,6 +162,37 @@ async def test_c07_a_change_in_doubt_is_asked_for_until_the_store_answers(
 
 
 @scenario(bookies=4)
+async def test_c07_a_refusal_of_the_next_attempt_does_not_settle_the_one_before(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """What is written has grown too large meanwhile, say; the first attempt was not, and may yet land."""
+
+    class Refusing(AnswersLost):
+        changes = 0
+
+        async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+            changing = len(metadata.fragments) > 1
+            self.changes += changing
+            if changing and self.changes > 1:
+                raise InvalidArgument("too large by now")
+            return await super().update_ledger(metadata, expected_version)
+
+    lost = Refusing()
+    async with cluster.client(QUICK, seen_through=lost) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(10))
+        lost.losing = True
+        cluster.die(members(ledger)[1])
+        pending = ledger.append_nowait(b"after the change was sent")
+        await eventually(lambda: lost.changes > 0, cluster)
+        late = ledger.append_nowait(b"later")
+        with pytest.raises(MetadataOutcomeUnknown):
+            await late
+        assert pending.done
+        lost.losing = False
+
+
+@scenario(bookies=4)
 async def test_c14_a_store_that_takes_no_writes_stalls_a_writer_with_a_quorum_less_and_less(
     cluster: MemoryCluster, client: Client
 ) -> None:
@@ -174,6 +212,28 @@ async def test_c14_a_store_that_takes_no_writes_stalls_a_writer_with_a_quorum_le
         assert refusing.refused >= 4
         assert stalled_s < 240 / 10
         refusing.refuses = False
+        await ledger.close()
+
+
+@scenario(bookies=6)
+async def test_c14_a_writer_that_paused_with_a_quorum_hurries_once_it_has_lost_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """The pauses between attempts have become long by then, and would outlast the patience of every append."""
+    refusing = WritesRefused(cluster.world.clock)
+    async with cluster.client(QUICK, seen_through=refusing) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(10))
+        refusing.refuses = True
+        cluster.die(members(ledger)[1])
+        await ledger.append(b"starts the search")
+        await eventually(lambda: refusing.refused >= 5, cluster)
+        await cluster.world.clock.sleep(3)
+        refusing.refuses = False
+        cluster.die(members(ledger)[2])
+        began = cluster.world.clock.monotonic()
+        await ledger.append(b"needs another member")
+        assert cluster.world.clock.monotonic() - began < 5
         await ledger.close()
 
 

@@ -106,7 +106,7 @@ def test_c21_reads_that_nobody_takes_and_many_tailers_neither_fill_a_bookie_nor_
         async def watch() -> None:
             while True:
                 most["answer bytes"] = max(most["answer bytes"], *(node.service.answer_bytes for node in nodes))
-                look_at_budgets(cluster.universe)
+                look_at_budgets(cluster.universe, tasks_per_process=4 * TAILERS)
                 await clock.sleep(0.002)
 
         async with cluster.clients("writer", "stuck", "tailers") as (writing, stuck, tailing):

@@ -137,7 +137,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
-        self.take(self.machine.resume(self.position(data), self.now))
+        position = self.position(data)
+        self.take(self.machine.resume(position, self.machine._positions[position].outbox._pauses, self.now))
 
     @rule(seconds=st.sampled_from((0.1, 3.0, 11.0)))
     def wait(self, seconds: float) -> None:
