@@ -147,12 +147,14 @@ class AddPath:
             _wake(waiter)
 
     def journal_room_freed(self) -> None:
-        """The journal has room again: wake as many of those who wait for it as fit, each lane in its order."""
+        """The journal may have room again: wake as many of those who wait for it as fit, each lane in its order."""
         for recovery, waiters in self._journal_waiters.items():
             woken_bytes = 0
             for waiter, size in waiters.items():
                 woken_bytes += size
                 if not self._admission.journal_takes(woken_bytes, recovery=recovery):
+                    # Written is not yet flushed: by now a checkpoint may be what makes room.
+                    self._look_at_journal()
                     break
                 _wake(waiter)
 
@@ -244,6 +246,8 @@ class AddPath:
     def _prepared(self, task: asyncio.Task[bool]) -> None:
         """The slow way ended: answer, unless the batch is in the journal's hands."""
         add = self._waiting.pop(task, None)
+        # It may have been woken for room that it did not take.
+        self.journal_room_freed()
         if add is None:
             return  # it met a defect, and is answered
         if task.cancelled():

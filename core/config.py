@@ -112,7 +112,9 @@ class AdmissionSettings(Settings):
     max_queue_age_ms: Milliseconds = Field(
         1_000, description="Age of the oldest unanswered add above which new ones are refused."
     )
-    max_cache_wait_ms: Milliseconds = Field(1_000, description="How long an add waits for a full write cache.")
+    max_cache_wait_ms: Milliseconds = Field(
+        1_000, description="How long an add waits for room in the write cache or the journal."
+    )
     stream_credit_bytes: Room = Field(_size(4 * MIB), description="Unanswered bytes granted to one client stream.")
     max_read_bytes: Size = Field(
         _size(128 * MIB),

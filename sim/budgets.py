@@ -17,7 +17,7 @@ TASKS_PER_PROCESS: Final = 50
 """On an average over all processes there have been; those of a dead one stay, and never run again."""
 
 
-def look_at_budgets(universe: Universe) -> None:
+def look_at_budgets(universe: Universe, tasks_per_process: int = TASKS_PER_PROCESS) -> None:
     """Write down whatever holds more than it may."""
     god = universe.god
     for node in universe.nodes.values():
@@ -41,7 +41,7 @@ def look_at_budgets(universe: Universe) -> None:
         taken, limit = budget.taken_bytes, int(budget.limit_bytes)
         god.expect(taken <= limit + universe.swarm.add_bytes, "I20", f"{client.name} holds {taken} bytes of {limit}")
     tasks, processes = len(universe.world.loop.living_tasks()), len(universe.around.gates)
-    god.expect(tasks <= TASKS_PER_PROCESS * processes, "I20", f"{tasks} tasks of {processes} processes")
+    god.expect(tasks <= tasks_per_process * processes, "I20", f"{tasks} tasks of {processes} processes")
 
 
 def _look_at_mark(universe: Universe, node: BookieNode) -> None:
