@@ -326,20 +326,26 @@ class God:
         """A bookie serves again: does it still hold what it acked and fenced last?"""
         uuid = bookie.incarnation.directory_uuid
         for ledger_id in list(self._fences.get((bookie_id, uuid), ())):
-            await self.recheck_fence(bookie_id, bookie, ledger_id)
+            await self.recheck_fence(bookie_id, bookie, ledger_id, excused)
         for ledger_id, first in self.acked_last(bookie_id, bookie.incarnation):
             if ledger_id in self.ledgers:
                 await self.recheck(bookie_id, bookie, ledger_id, first, excused)
 
-    async def recheck_fence(self, bookie_id: str, bookie: Bookie, ledger_id: int) -> None:
-        """Whether a bookie still knows that it fenced a ledger."""
+    async def recheck_fence(
+        self, bookie_id: str, bookie: Bookie, ledger_id: int, excused: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Whether a bookie still knows that it fenced a ledger.
+
+        Args:
+            excused: its disk fails now, so that it may be unable to tell.
+        """
         try:
             fenced = (await bookie.read_lac(ledger_id)).fenced
         except (EntryAbsent, NoSuchLedger):
             fenced = ledger_id not in self.ledgers
         except EntryUnknown:
             # It knows that it may have forgotten, which is as good, if anything was done to it.
-            fenced = self.harms.of(bookie.incarnation.directory_uuid) is not None
+            fenced = excused() or self.harms.of(bookie.incarnation.directory_uuid) is not None
         self.expect(fenced, "I13", f"{bookie_id} has forgotten that it fenced ledger {ledger_id}")
 
     async def recheck(

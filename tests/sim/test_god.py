@@ -259,9 +259,11 @@ class InLimbo:
         raise EntryUnknown("it may have been lost")
 
 
-@pytest.mark.parametrize("harmed", [True, False])
-def test_only_a_bookie_that_something_was_done_to_may_not_know_what_it_fenced(watched: Watched, harmed: bool) -> None:
+@pytest.mark.parametrize(("harmed", "failing"), [(True, False), (False, True), (False, False)])
+def test_only_a_bookie_that_something_was_done_to_may_not_know_what_it_fenced(
+    watched: Watched, harmed: bool, failing: bool
+) -> None:
     if harmed:
         watched.god.harms.lose("b0", InLimbo.incarnation.directory_uuid)
-    asyncio.run(watched.god.recheck_fence("b0", cast("Bookie", InLimbo()), 1))
-    assert watched.found == ([] if harmed else ["I13"])
+    asyncio.run(watched.god.recheck_fence("b0", cast("Bookie", InLimbo()), 1, lambda: failing))
+    assert watched.found == ([] if harmed or failing else ["I13"])
