@@ -328,10 +328,14 @@ class Workload:
         await self._rely(pen)
 
     def _expect_progress(self, client: ClientProcess, pen: Pen, burst: Burst) -> None:
-        """What was appended after healing is confirmed, unless others have taken the ledger."""
+        """What was appended after healing is confirmed, unless others have taken the ledger.
+
+        A bookie that has lost something refuses what it cannot tell, until a repair that nobody does here.
+        """
         known = self._god.ledgers.get(pen.id)
         its_own = known is not None and known.metadata.state is LedgerState.OPEN and not known.fenced_by
-        if its_own and pen.steadfast:
+        members = known.metadata.last_fragment.bookies if known is not None else ()
+        if its_own and pen.steadfast and not set(members) & set(self._god.harms.bookies()):
             self._god.mark("writer: gets on after healing")
             detail = f"{client.name} cannot append to ledger {pen.id}: {burst.errors[:1]!r}"
             self._god.expect(not burst.errors, "L2", detail)
