@@ -192,6 +192,15 @@ async def test_c07_a_refusal_of_the_next_attempt_does_not_settle_the_one_before(
         lost.losing = False
 
 
+async def refused_a_change(cluster: MemoryCluster, writer: Client, store: WritesRefused) -> LedgerWriter:
+    """A ledger of ten entries that has lost a member, while its store takes no writes."""
+    ledger = await writer.create_ledger()
+    await ledger.append_many(lines(10))
+    store.refuses = True
+    cluster.die(members(ledger)[1])
+    return ledger
+
+
 @scenario(bookies=4)
 async def test_c14_a_store_that_takes_no_writes_stalls_a_writer_with_a_quorum_less_and_less(
     cluster: MemoryCluster, client: Client
@@ -199,10 +208,7 @@ async def test_c14_a_store_that_takes_no_writes_stalls_a_writer_with_a_quorum_le
     """Nothing is confirmed while a change is written. Where none can be, the attempts must become rare."""
     refusing = WritesRefused(cluster.world.clock)
     async with cluster.client(QUICK, seen_through=refusing) as writer:
-        ledger = await writer.create_ledger()
-        await ledger.append_many(lines(10))
-        refusing.refuses = True
-        cluster.die(members(ledger)[1])
+        ledger = await refused_a_change(cluster, writer, refusing)
         stalled_s = 0.0
         for _ in range(240):
             began = cluster.world.clock.monotonic()
@@ -222,10 +228,7 @@ async def test_c14_a_writer_that_paused_with_a_quorum_hurries_once_it_has_lost_i
     """The pauses between attempts have become long by then, and would outlast the patience of every append."""
     refusing = WritesRefused(cluster.world.clock)
     async with cluster.client(QUICK, seen_through=refusing) as writer:
-        ledger = await writer.create_ledger()
-        await ledger.append_many(lines(10))
-        refusing.refuses = True
-        cluster.die(members(ledger)[1])
+        ledger = await refused_a_change(cluster, writer, refusing)
         await ledger.append(b"starts the search")
         await eventually(lambda: refusing.refused >= 5, cluster)
         await cluster.world.clock.sleep(3)

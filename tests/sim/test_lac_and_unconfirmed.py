@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.reader.lac import highest_lac, told_lac
 from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import Entry
@@ -318,10 +319,11 @@ async def collect(entries: AsyncIterator[Entry], into: list[bytes]) -> None:
         into.append(entry.payload)  # noqa: PERF401 (kept also when an error ends it)
 
 
-@scenario()
-async def test_unconfirmed_entries_can_be_read_up_to_the_first_that_is_not_there(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def with_unconfirmed_at_one(cluster: MemoryCluster, client: Client) -> tuple[LedgerReader, list[str]]:
+    """A reader of ten confirmed entries and five that only one bookie has, and the names of the others, which are dead.
+
+    Its writer is gone.
+    """
     ledger = await client.create_ledger()
     await ledger.append_many(lines(10))
     await quiet(cluster)
@@ -333,12 +335,20 @@ async def test_unconfirmed_entries_can_be_read_up_to_the_first_that_is_not_there
         ledger.append_nowait(payload)
     await eventually(lambda: len(cluster.bookies[second].durable_batches(ledger.id)) > 1, cluster)
     ledger.abandon()
+    return reader, [first, third]
+
+
+@scenario()
+async def test_unconfirmed_entries_can_be_read_up_to_the_first_that_is_not_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    reader, dead = await with_unconfirmed_at_one(cluster, client)
     seen: list[bytes] = []
     # One bookie has them, two do not answer: whether there is a 16th nobody can say.
     with pytest.raises(BookieUnavailable):
         await collect(reader.read_unconfirmed(5, 100), seen)
     assert seen == lines(10, 5)
-    for name in (first, third):
+    for name in dead:
         cluster.bookies[name].restart()
     assert [entry.payload async for entry in reader.read_unconfirmed(0, 14)] == lines(15)
     seen.clear()
@@ -385,35 +395,25 @@ async def test_past_the_end_of_a_closed_ledger_there_is_nothing_whatever_bookies
 async def test_without_a_last_entry_whatever_there_is_can_be_read_and_its_end_is_no_error(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger()
-    await ledger.append_many(lines(10))
-    await quiet(cluster)
-    first, second, third = ensemble(ledger)
-    reader = await client.open_ledger(ledger.id, recover=False)
-    for name in (first, third):
-        cluster.bookies[name].kill()
-    for payload in lines(5, 10):
-        ledger.append_nowait(payload)
-    await eventually(lambda: len(cluster.bookies[second].durable_batches(ledger.id)) > 1, cluster)
-    ledger.abandon()
+    reader, dead = await with_unconfirmed_at_one(cluster, client)
     seen: list[bytes] = []
     # One bookie has them, two do not answer: that there is no 16th nobody can say.
     with pytest.raises(BookieUnavailable):
         await collect(reader.read_unconfirmed(5), seen)
     assert seen == lines(10, 5)
-    for name in (first, third):
+    for name in dead:
         cluster.bookies[name].restart()
     assert [entry.payload async for entry in reader.read_unconfirmed(0)] == lines(15)
     assert [entry.payload async for entry in reader.read_unconfirmed(14)] == lines(1, 14)
     assert [entry.payload async for entry in reader.read_unconfirmed(15)] == []
     with pytest.raises(InvalidArgument):
         await anext(reader.read_unconfirmed(-1))
-    closed = await client.recover_ledger(ledger.id)
+    closed = await client.recover_ledger(reader.id)
     assert closed.last_entry_id == 14
     assert [entry.payload async for entry in reader.read_unconfirmed(12)] == lines(3, 12)
     # What was confirmed has to be there: its absence is no end.
-    for name in (first, second, third):
-        cluster.bookies[name].drop(ledger.id, 12)
+    for name in reader.metadata.last_fragment.bookies:
+        cluster.bookies[name].drop(reader.id, 12)
     with pytest.raises(DataMissing):
         await collect(reader.read_unconfirmed(12), seen)
 
