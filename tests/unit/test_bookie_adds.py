@@ -17,6 +17,7 @@ from tallybook.core.errors import (
     DiskFailed,
     EntryTooLarge,
     InvalidBatch,
+    LedgerFenced,
     MetadataUnavailable,
     NoSuchLedger,
     Unauthorized,
@@ -343,6 +344,23 @@ def test_adds_that_wait_for_room_in_the_journal_are_woken_by_its_commits_or_refu
 
     waits = AdmissionSettings(max_cache_wait_ms=1_000, max_queue_age_ms=60_000)
     play(scenario, admission=waits)
+
+
+def test_an_add_that_leaves_without_the_room_it_was_woken_for_passes_it_on() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        fenced, other = (node.add(batch_of(0, ledger_id=ledger_id)) for ledger_id in (2, 3))
+        path, room_bytes = node.bookie._parts.adds, 0
+        path._admission.journal_takes = lambda size, *, recovery: size <= room_bytes  # type: ignore[method-assign]
+        await world.clock.sleep(0.1)
+        await node.bookie.fence(2, b"")
+        node.bookie._parts.journal.on_room = lambda: None  # any commit would wake it as well
+        assert node.bookie.stats()["adds_waiting"] == 2
+        room_bytes = len(batch_of(0, ledger_id=2)) + BATCH_OVERHEAD_BYTES  # for one of them
+        path.journal_room_freed()
+        assert await codes([fenced, other]) == [LedgerFenced.wire_code, 0]
+        assert world.clock.monotonic() < 2, "it was woken by something else"
+
+    play(scenario, admission=AdmissionSettings(max_cache_wait_ms=60_000))
 
 
 def test_j08_an_add_that_waits_for_the_cache_starts_the_flush_that_makes_room() -> None:
