@@ -16,7 +16,8 @@
     |   |-- Conflict                  other bytes are held under these ids
     |   |-- ForeignDirectory          a data directory of another bookie or cluster
     |   |-- DirectoryInUse            another process holds the data directory
-    |   `-- NoSuchBookie              no bookie of this id is alive
+    |   |-- NoSuchBookie              no bookie of this id is alive
+    |   `-- ArchiveDenied             the object store refuses us, or has no such bucket
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
@@ -28,7 +29,9 @@
     |   |-- RecoveryFailed            the end of the ledger cannot be told now
     |   |-- MetadataUnavailable       the metadata store does not answer
     |   |-- MetadataConflict          changed by somebody else meanwhile
-    |   `-- MetadataOutcomeUnknown    a metadata write may or may not have landed
+    |   |-- MetadataOutcomeUnknown    a metadata write may or may not have landed
+    |   `-- ArchiveUnavailable        the object store does not answer as it should
+    |       `-- ArchiveBusy             it asks for fewer requests
     |-- StorageError                stored bytes, or the device under them
     |   |-- EntryAbsent               ABSENT: never acked here, and nothing lost
     |   |-- EntryCorrupt              CORRUPT: it was here, it is damaged
@@ -36,8 +39,10 @@
     |   |-- DataMissing               confirmed, yet no replica has it
     |   |-- DamagedFile               a file that fails its checks
     |   |-- DiskFailed                read, write or sync refused by the device
-    |   `-- DiskFull                  no space left
-    |       `-- OutOfFiles              no file can be opened now
+    |   |-- DiskFull                  no space left
+    |   |   `-- OutOfFiles              no file can be opened now
+    |   |-- ObjectMissing             the object store has no such object
+    |   `-- ObjectDamaged             an object that fails its checks
     `-- InvariantViolation          a defect in Tallybook itself
 
 Each class says what a caller needs to decide: ``fault`` (whose), ``retriable`` (the same
@@ -190,6 +195,12 @@ class NoSuchBookie(CallerError):
     wire_code = 115
 
 
+class ArchiveDenied(CallerError):
+    """The object store knows no such bucket, or refuses these credentials."""
+
+    wire_code = 116
+
+
 class PeerError(TallybookError):
     """Another process failed to do its part; the request itself was fine."""
 
@@ -273,6 +284,18 @@ class MetadataOutcomeUnknown(PeerError):
     outcome = Outcome.UNKNOWN
 
 
+class ArchiveUnavailable(PeerError):
+    """The object store does not answer, or not as it should."""
+
+    wire_code = 212
+
+
+class ArchiveBusy(ArchiveUnavailable):
+    """The object store took nothing and asks for fewer requests."""
+
+    wire_code = 213
+
+
 class StorageError(TallybookError):
     """Stored bytes, or the device that holds them."""
 
@@ -329,6 +352,18 @@ class OutOfFiles(DiskFull):
     """The process, or the system, has as many files open as it may; nothing was done."""
 
     wire_code = 308
+
+
+class ObjectMissing(StorageError):
+    """The object store has no object under this key."""
+
+    wire_code = 309
+
+
+class ObjectDamaged(StorageError):
+    """An object is not what was archived. The message names its key."""
+
+    wire_code = 310
 
 
 class InvariantViolation(TallybookError):

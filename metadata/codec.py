@@ -39,6 +39,7 @@ from tallybook.core.limits import MAX_METADATA_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.proto import metadata_pb2 as pb
 
+from .archived import ArchiveAttempt, IndexPart, Receipt
 from .model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from .store import BookieInfo, BookieMode
 
@@ -109,6 +110,9 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
                 for m in metadata.missed
             ],
             custom=dict(metadata.custom),
+            archiving=_attempt_message(metadata.archiving),
+            archived=_receipt_message(metadata.archived),
+            copies_released=metadata.copies_released,
         )
         return _seal(LEDGER_MAGIC, message, what)
     except (TypeError, ValueError) as error:
@@ -151,9 +155,58 @@ def decode_ledger(data: bytes, ledger_id: int, place: str) -> LedgerMetadata:
                 for m in message.missed
             ),
             custom=dict(message.custom),
+            archiving=_attempt(message.archiving) if message.HasField("archiving") else None,
+            archived=_receipt(message.archived) if message.HasField("archived") else None,
+            copies_released=message.copies_released,
         )
     except InvalidArgument as error:
         raise DamagedFile(f"{place}: {error.message}") from error
+
+
+def _attempt_message(attempt: ArchiveAttempt | None) -> pb.ArchiveAttempt | None:
+    if attempt is None:
+        return None
+    return pb.ArchiveAttempt(object_id=attempt.object_id, began_at_ms=attempt.began_at_ms)
+
+
+def _attempt(message: pb.ArchiveAttempt) -> ArchiveAttempt:
+    return ArchiveAttempt(message.object_id, message.began_at_ms)
+
+
+def _receipt_message(receipt: Receipt | None) -> pb.Receipt | None:
+    if receipt is None:
+        return None
+    return pb.Receipt(
+        object_id=receipt.object_id,
+        key=receipt.key,
+        object_bytes=receipt.object_bytes,
+        object_sha256=receipt.object_sha256,
+        index=pb.IndexPart(
+            offset=receipt.index.offset,
+            stored_bytes=receipt.index.stored_bytes,
+            raw_bytes=receipt.index.raw_bytes,
+            crc32c=receipt.index.crc,
+        ),
+        entries=receipt.entries,
+        payload_bytes=receipt.payload_bytes,
+        rolling_crc32c=receipt.rolling_crc,
+        archived_at_ms=receipt.archived_at_ms,
+    )
+
+
+def _receipt(message: pb.Receipt) -> Receipt:
+    index = message.index
+    return Receipt(
+        message.object_id,
+        message.key,
+        message.object_bytes,
+        message.object_sha256,
+        IndexPart(index.offset, index.stored_bytes, index.raw_bytes, index.crc32c),
+        message.entries,
+        message.payload_bytes,
+        message.rolling_crc32c,
+        message.archived_at_ms,
+    )
 
 
 def encode_bookie(registered: Registered) -> bytes:

@@ -28,6 +28,8 @@ from tallybook.core.ids import MAX_ID, NO_ENTRY, check_ledger_id
 from tallybook.core.limits import MAX_CUSTOM_METADATA_BYTES
 from tallybook.core.quorum import Quorum
 
+from .archived import ArchiveAttempt, Receipt
+
 
 class LedgerState(Enum):
     """Where a ledger is in its life."""
@@ -88,12 +90,19 @@ class LedgerMetadata:
     writer_token: str | None = None
     missed: tuple[MissedRange, ...] = ()
     custom: Mapping[str, bytes] = field(default_factory=dict)
+    archiving: ArchiveAttempt | None = None
+    """An archive object with this ledger in it is being written."""
+    archived: Receipt | None = None
+    """The archive object that holds the whole ledger."""
+    copies_released: bool = False
+    """Bookies may drop their copies, and must not be relied on to have them."""
 
     def __post_init__(self) -> None:
         check_ledger_id(self.ledger_id)
         _check_fragments(self)
         _check_end(self)
         _check_missed(self)
+        _check_archive(self)
         for key, value in self.custom.items():
             if type(key) is not str or type(value) is not bytes:
                 raise InvalidArgument(f"custom metadata maps text to bytes, not {key!r} to {type(value).__name__}")
@@ -165,6 +174,22 @@ def _check_end(metadata: LedgerMetadata) -> None:
         first = metadata.last_fragment.first_entry_id
         raise InvalidArgument(
             f"ledger {metadata.ledger_id} ends at entry {last}, before its last fragment, from {first}"
+        )
+
+
+def _check_archive(metadata: LedgerMetadata) -> None:
+    ledger_id, receipt = metadata.ledger_id, metadata.archived
+    if (metadata.archiving or receipt) and not metadata.closed:
+        raise InvalidArgument(f"ledger {ledger_id} is in an archive, but is not closed")
+    if receipt is None:
+        if metadata.copies_released:
+            raise InvalidArgument(f"ledger {ledger_id} has released its copies, but is in no archive")
+        return
+    entries = metadata.last_entry_id + 1
+    if (receipt.entries, receipt.payload_bytes) != (entries, metadata.length):
+        raise InvalidArgument(
+            f"ledger {ledger_id} has {entries} entries of {metadata.length} bytes in all, "
+            f"its receipt is of {receipt.entries} of {receipt.payload_bytes}"
         )
 
 
@@ -337,3 +362,21 @@ def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
     if old.closed:
         ends = (old.last_entry_id, old.length) == (new.last_entry_id, new.length)
         check(ends and len(after) == len(before), f"ledger {old.ledger_id}: a closed ledger would change")
+    _check_archive_succession(old, new)
+
+
+def _check_archive_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
+    """A receipt follows the attempt that announced its object, and what bookies dropped is not asked of them again."""
+    ledger_id = old.ledger_id
+    if new.archived != old.archived:
+        announced = old.archiving.object_id if old.archiving else None
+        receipt = new.archived
+        check(receipt is not None, f"ledger {ledger_id}: an update would forget the archive object it is in")
+        check(
+            receipt is not None and receipt.object_id == announced,
+            f"ledger {ledger_id}: a receipt of an object that was not announced; the one announced is {announced}",
+        )
+    check(new.copies_released or not old.copies_released, f"ledger {ledger_id}: released copies would be needed again")
+    # The archive is verified between the two, against the receipt that is stored.
+    early = new.copies_released and not old.copies_released and new.archived != old.archived
+    check(not early, f"ledger {ledger_id}: copies would be released together with the receipt")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etallybook/proto/metadata.proto\x12\x15tallybook.metadata.v1\"\\\n\x06Quorum\x12\x10\n\x08\x65nsemble\x18\x01 \x01(\r\x12\x14\n\x0cwrite_quorum\x18\x02 \x01(\r\x12\x12\n\nack_quorum\x18\x03 \x01(\r\x12\x16\n\x0estripe_entries\x18\x04 \x01(\r\"3\n\x08\x46ragment\x12\x16\n\x0e\x66irst_entry_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x62ookies\x18\x02 \x03(\t\"f\n\x0bMissedRange\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66irst_entry_id\x18\x02 \x01(\x03\x12\x1a\n\rlast_entry_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_last_entry_id\"\xbd\x04\n\x06Ledger\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12-\n\x06quorum\x18\x02 \x01(\x0b\x32\x1d.tallybook.metadata.v1.Quorum\x12\x32\n\tfragments\x18\x03 \x03(\x0b\x32\x1f.tallybook.metadata.v1.Fragment\x12\x15\n\rcreator_token\x18\x04 \x01(\t\x12\x15\n\rcreated_at_ms\x18\x05 \x01(\x03\x12\x31\n\x05state\x18\x06 \x01(\x0e\x32\".tallybook.metadata.v1.LedgerState\x12\x15\n\rlast_entry_id\x18\x07 \x01(\x12\x12\x0e\n\x06length\x18\x08 \x01(\x03\x12\x31\n\x06\x64igest\x18\t \x01(\x0e\x32!.tallybook.metadata.v1.DigestType\x12\x10\n\x08key_salt\x18\n \x01(\x0c\x12\x14\n\x0ckey_verifier\x18\x0b \x01(\x0c\x12\x19\n\x0cwriter_token\x18\x0c \x01(\tH\x00\x88\x01\x01\x12\x32\n\x06missed\x18\r \x03(\x0b\x32\".tallybook.metadata.v1.MissedRange\x12\x39\n\x06\x63ustom\x18\x0e \x03(\x0b\x32).tallybook.metadata.v1.Ledger.CustomEntry\x1a-\n\x0b\x43ustomEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x0f\n\r_writer_tokenJ\x04\x08\x14\x10#J\x04\x08(\x10)J\x04\x08)\x10*\"\xcc\x01\n\x06\x42ookie\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x16\n\x0e\x64irectory_uuid\x18\x03 \x01(\t\x12\x0c\n\x04\x62oot\x18\x04 \x01(\x03\x12/\n\x04mode\x18\x05 \x01(\x0e\x32!.tallybook.metadata.v1.BookieMode\x12\x14\n\x0chttp_address\x18\x06 \x01(\t\x12\x0c\n\x04rack\x18\x07 \x01(\t\x12\x0f\n\x07session\x18\x08 \x01(\t\x12\x12\n\nfree_bytes\x18\t \x01(\x03*y\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11LEDGER_STATE_OPEN\x10\x01\x12\x1c\n\x18LEDGER_STATE_IN_RECOVERY\x10\x02\x12\x17\n\x13LEDGER_STATE_CLOSED\x10\x03*^\n\nDigestType\x12\x1b\n\x17\x44IGEST_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IGEST_TYPE_CRC32C\x10\x01\x12\x1b\n\x17\x44IGEST_TYPE_HMAC_SHA256\x10\x02*^\n\nBookieMode\x12\x1b\n\x17\x42OOKIE_MODE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42OOKIE_MODE_WRITABLE\x10\x01\x12\x19\n\x15\x42OOKIE_MODE_READ_ONLY\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etallybook/proto/metadata.proto\x12\x15tallybook.metadata.v1\"\\\n\x06Quorum\x12\x10\n\x08\x65nsemble\x18\x01 \x01(\r\x12\x14\n\x0cwrite_quorum\x18\x02 \x01(\r\x12\x12\n\nack_quorum\x18\x03 \x01(\r\x12\x16\n\x0estripe_entries\x18\x04 \x01(\r\"3\n\x08\x46ragment\x12\x16\n\x0e\x66irst_entry_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x62ookies\x18\x02 \x03(\t\"f\n\x0bMissedRange\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66irst_entry_id\x18\x02 \x01(\x03\x12\x1a\n\rlast_entry_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_last_entry_id\"8\n\x0e\x41rchiveAttempt\x12\x11\n\tobject_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x65gan_at_ms\x18\x02 \x01(\x03\"T\n\tIndexPart\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x03\x12\x11\n\traw_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x63rc32c\x18\x04 \x01(\x07\"\xdf\x01\n\x07Receipt\x12\x11\n\tobject_id\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x14\n\x0cobject_bytes\x18\x03 \x01(\x03\x12\x15\n\robject_sha256\x18\x04 \x01(\x0c\x12/\n\x05index\x18\x05 \x01(\x0b\x32 .tallybook.metadata.v1.IndexPart\x12\x0f\n\x07\x65ntries\x18\x06 \x01(\x03\x12\x15\n\rpayload_bytes\x18\x07 \x01(\x03\x12\x16\n\x0erolling_crc32c\x18\x08 \x01(\x07\x12\x16\n\x0e\x61rchived_at_ms\x18\t \x01(\x03\"\xc2\x05\n\x06Ledger\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12-\n\x06quorum\x18\x02 \x01(\x0b\x32\x1d.tallybook.metadata.v1.Quorum\x12\x32\n\tfragments\x18\x03 \x03(\x0b\x32\x1f.tallybook.metadata.v1.Fragment\x12\x15\n\rcreator_token\x18\x04 \x01(\t\x12\x15\n\rcreated_at_ms\x18\x05 \x01(\x03\x12\x31\n\x05state\x18\x06 \x01(\x0e\x32\".tallybook.metadata.v1.LedgerState\x12\x15\n\rlast_entry_id\x18\x07 \x01(\x12\x12\x0e\n\x06length\x18\x08 \x01(\x03\x12\x31\n\x06\x64igest\x18\t \x01(\x0e\x32!.tallybook.metadata.v1.DigestType\x12\x10\n\x08key_salt\x18\n \x01(\x0c\x12\x14\n\x0ckey_verifier\x18\x0b \x01(\x0c\x12\x19\n\x0cwriter_token\x18\x0c \x01(\tH\x00\x88\x01\x01\x12\x32\n\x06missed\x18\r \x03(\x0b\x32\".tallybook.metadata.v1.MissedRange\x12\x39\n\x06\x63ustom\x18\x0e \x03(\x0b\x32).tallybook.metadata.v1.Ledger.CustomEntry\x12\x38\n\tarchiving\x18\x14 \x01(\x0b\x32%.tallybook.metadata.v1.ArchiveAttempt\x12\x30\n\x08\x61rchived\x18\x15 \x01(\x0b\x32\x1e.tallybook.metadata.v1.Receipt\x12\x17\n\x0f\x63opies_released\x18\x16 \x01(\x08\x1a-\n\x0b\x43ustomEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x0f\n\r_writer_tokenJ\x04\x08\x17\x10#J\x04\x08(\x10)J\x04\x08)\x10*\"\xcc\x01\n\x06\x42ookie\x12\x11\n\tbookie_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x16\n\x0e\x64irectory_uuid\x18\x03 \x01(\t\x12\x0c\n\x04\x62oot\x18\x04 \x01(\x03\x12/\n\x04mode\x18\x05 \x01(\x0e\x32!.tallybook.metadata.v1.BookieMode\x12\x14\n\x0chttp_address\x18\x06 \x01(\t\x12\x0c\n\x04rack\x18\x07 \x01(\t\x12\x0f\n\x07session\x18\x08 \x01(\t\x12\x12\n\nfree_bytes\x18\t \x01(\x03*y\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11LEDGER_STATE_OPEN\x10\x01\x12\x1c\n\x18LEDGER_STATE_IN_RECOVERY\x10\x02\x12\x17\n\x13LEDGER_STATE_CLOSED\x10\x03*^\n\nDigestType\x12\x1b\n\x17\x44IGEST_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IGEST_TYPE_CRC32C\x10\x01\x12\x1b\n\x17\x44IGEST_TYPE_HMAC_SHA256\x10\x02*^\n\nBookieMode\x12\x1b\n\x17\x42OOKIE_MODE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42OOKIE_MODE_WRITABLE\x10\x01\x12\x19\n\x15\x42OOKIE_MODE_READ_ONLY\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,22 +33,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LEDGER_CUSTOMENTRY']._loaded_options = None
   _globals['_LEDGER_CUSTOMENTRY']._serialized_options = b'8\001'
-  _globals['_LEDGERSTATE']._serialized_start=1091
-  _globals['_LEDGERSTATE']._serialized_end=1212
-  _globals['_DIGESTTYPE']._serialized_start=1214
-  _globals['_DIGESTTYPE']._serialized_end=1308
-  _globals['_BOOKIEMODE']._serialized_start=1310
-  _globals['_BOOKIEMODE']._serialized_end=1404
+  _globals['_LEDGERSTATE']._serialized_start=1594
+  _globals['_LEDGERSTATE']._serialized_end=1715
+  _globals['_DIGESTTYPE']._serialized_start=1717
+  _globals['_DIGESTTYPE']._serialized_end=1811
+  _globals['_BOOKIEMODE']._serialized_start=1813
+  _globals['_BOOKIEMODE']._serialized_end=1907
   _globals['_QUORUM']._serialized_start=57
   _globals['_QUORUM']._serialized_end=149
   _globals['_FRAGMENT']._serialized_start=151
   _globals['_FRAGMENT']._serialized_end=202
   _globals['_MISSEDRANGE']._serialized_start=204
   _globals['_MISSEDRANGE']._serialized_end=306
-  _globals['_LEDGER']._serialized_start=309
-  _globals['_LEDGER']._serialized_end=882
-  _globals['_LEDGER_CUSTOMENTRY']._serialized_start=802
-  _globals['_LEDGER_CUSTOMENTRY']._serialized_end=847
-  _globals['_BOOKIE']._serialized_start=885
-  _globals['_BOOKIE']._serialized_end=1089
+  _globals['_ARCHIVEATTEMPT']._serialized_start=308
+  _globals['_ARCHIVEATTEMPT']._serialized_end=364
+  _globals['_INDEXPART']._serialized_start=366
+  _globals['_INDEXPART']._serialized_end=450
+  _globals['_RECEIPT']._serialized_start=453
+  _globals['_RECEIPT']._serialized_end=676
+  _globals['_LEDGER']._serialized_start=679
+  _globals['_LEDGER']._serialized_end=1385
+  _globals['_LEDGER_CUSTOMENTRY']._serialized_start=1305
+  _globals['_LEDGER_CUSTOMENTRY']._serialized_end=1350
+  _globals['_BOOKIE']._serialized_start=1388
+  _globals['_BOOKIE']._serialized_end=1592
 # @@protoc_insertion_point(module_scope)

@@ -66,8 +66,50 @@ class MissedRange(_message.Message):
     last_entry_id: int
     def __init__(self, bookie_id: _Optional[str] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ...) -> None: ...
 
+class ArchiveAttempt(_message.Message):
+    __slots__ = ("object_id", "began_at_ms")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    began_at_ms: int
+    def __init__(self, object_id: _Optional[str] = ..., began_at_ms: _Optional[int] = ...) -> None: ...
+
+class IndexPart(_message.Message):
+    __slots__ = ("offset", "stored_bytes", "raw_bytes", "crc32c")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    stored_bytes: int
+    raw_bytes: int
+    crc32c: int
+    def __init__(self, offset: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("object_id", "key", "object_bytes", "object_sha256", "index", "entries", "payload_bytes", "rolling_crc32c", "archived_at_ms")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROLLING_CRC32C_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    key: str
+    object_bytes: int
+    object_sha256: bytes
+    index: IndexPart
+    entries: int
+    payload_bytes: int
+    rolling_crc32c: int
+    archived_at_ms: int
+    def __init__(self, object_id: _Optional[str] = ..., key: _Optional[str] = ..., object_bytes: _Optional[int] = ..., object_sha256: _Optional[bytes] = ..., index: _Optional[_Union[IndexPart, _Mapping]] = ..., entries: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., rolling_crc32c: _Optional[int] = ..., archived_at_ms: _Optional[int] = ...) -> None: ...
+
 class Ledger(_message.Message):
-    __slots__ = ("ledger_id", "quorum", "fragments", "creator_token", "created_at_ms", "state", "last_entry_id", "length", "digest", "key_salt", "key_verifier", "writer_token", "missed", "custom")
+    __slots__ = ("ledger_id", "quorum", "fragments", "creator_token", "created_at_ms", "state", "last_entry_id", "length", "digest", "key_salt", "key_verifier", "writer_token", "missed", "custom", "archiving", "archived", "copies_released")
     class CustomEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +131,9 @@ class Ledger(_message.Message):
     WRITER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
     CUSTOM_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVING_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    COPIES_RELEASED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     quorum: Quorum
     fragments: _containers.RepeatedCompositeFieldContainer[Fragment]
@@ -103,7 +148,10 @@ class Ledger(_message.Message):
     writer_token: str
     missed: _containers.RepeatedCompositeFieldContainer[MissedRange]
     custom: _containers.ScalarMap[str, bytes]
-    def __init__(self, ledger_id: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., creator_token: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., state: _Optional[_Union[LedgerState, str]] = ..., last_entry_id: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[_Union[DigestType, str]] = ..., key_salt: _Optional[bytes] = ..., key_verifier: _Optional[bytes] = ..., writer_token: _Optional[str] = ..., missed: _Optional[_Iterable[_Union[MissedRange, _Mapping]]] = ..., custom: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
+    archiving: ArchiveAttempt
+    archived: Receipt
+    copies_released: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., creator_token: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., state: _Optional[_Union[LedgerState, str]] = ..., last_entry_id: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[_Union[DigestType, str]] = ..., key_salt: _Optional[bytes] = ..., key_verifier: _Optional[bytes] = ..., writer_token: _Optional[str] = ..., missed: _Optional[_Iterable[_Union[MissedRange, _Mapping]]] = ..., custom: _Optional[_Mapping[str, bytes]] = ..., archiving: _Optional[_Union[ArchiveAttempt, _Mapping]] = ..., archived: _Optional[_Union[Receipt, _Mapping]] = ..., copies_released: _Optional[bool] = ...) -> None: ...
 
 class Bookie(_message.Message):
     __slots__ = ("bookie_id", "address", "directory_uuid", "boot", "mode", "http_address", "rack", "session", "free_bytes")

@@ -40,6 +40,7 @@ WIRE_CODES = {
     "ForeignDirectory": 113,
     "DirectoryInUse": 114,
     "NoSuchBookie": 115,
+    "ArchiveDenied": 116,
     "PeerError": 200,
     "Busy": 201,
     "BookieUnavailable": 202,
@@ -52,6 +53,8 @@ WIRE_CODES = {
     "MetadataUnavailable": 209,
     "MetadataConflict": 210,
     "MetadataOutcomeUnknown": 211,
+    "ArchiveUnavailable": 212,
+    "ArchiveBusy": 213,
     "StorageError": 300,
     "EntryAbsent": 301,
     "EntryCorrupt": 302,
@@ -61,6 +64,8 @@ WIRE_CODES = {
     "DiskFailed": 306,
     "DiskFull": 307,
     "OutOfFiles": 308,
+    "ObjectMissing": 309,
+    "ObjectDamaged": 310,
     "InvariantViolation": 900,
 }
 

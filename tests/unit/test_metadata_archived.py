@@ -1,0 +1,429 @@
+"""What a ledger's metadata say of the archive: ways in and on, what each refuses, and that none leads back."""
+
+import struct
+from dataclasses import fields, replace
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tallybook.core.errors import Conflict, DamagedFile, InvalidArgument, InvariantViolation
+from tallybook.core.ids import MAX_ID
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.archived import (
+    MAX_KEY_BYTES,
+    ArchiveAttempt,
+    IndexPart,
+    Receipt,
+    abandon_archiving,
+    begin_archiving,
+    commit_archived,
+    release_copies,
+)
+from tallybook.metadata.codec import decode_ledger, encode_ledger
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, check_succession, close
+from tallybook.proto import metadata_pb2 as pb
+
+TTL_MS = 60_000
+OPEN = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "c", 1_700_000_000_000)
+CLOSED = close(OPEN, 9, 100)
+
+
+def attempt(object_id: str = "one", began_at_ms: int = 1_000_000) -> ArchiveAttempt:
+    return ArchiveAttempt(object_id, began_at_ms)
+
+
+def receipt(object_id: str = "one", **changes) -> Receipt:
+    made = Receipt(
+        object_id, f"ledgers/{object_id}.parquet", 5_000, bytes(32), IndexPart(4_000, 900, 2_000, 1), 10, 100, 2, 3
+    )
+    return replace(made, **changes)
+
+
+def begin(metadata: LedgerMetadata, this: ArchiveAttempt, from_object: str | None = None) -> LedgerMetadata:
+    return begin_archiving(metadata, this, from_object=from_object, ttl_ms=TTL_MS)
+
+
+ARCHIVED = commit_archived(begin(CLOSED, attempt()), receipt())
+
+# --- what a value must be ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "..",
+        "../a",
+        "a/../b",
+        "a/./b",
+        "a\\b",
+        "a\nb",
+        "a\0b",
+        "\ud800",
+        "x" * 1025,
+        "ü" * 513,
+    ],
+)
+def test_a_key_that_leads_elsewhere_or_nowhere_is_refused(key):
+    with pytest.raises(InvalidArgument, match="is not the key of an archive object"):
+        receipt(key=key)
+
+
+@pytest.mark.parametrize("key", ["a", "a/b.parquet", "a/..b/c..", "größe/ü", "x" * MAX_KEY_BYTES])
+def test_any_other_key_is_taken(key):
+    assert receipt(key=key).key == key
+
+
+@pytest.mark.parametrize(
+    "index",
+    [IndexPart(-1, 900, 2_000, 1), IndexPart(0, 0, 0, 0), IndexPart(0, 1, 0, 0), IndexPart(4_101, 900, 2_000, 1)],
+)
+def test_an_index_outside_its_object_or_without_a_byte_is_refused(index):
+    with pytest.raises(InvalidArgument, match="does not lie within its 5000 bytes"):
+        receipt(index=index)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"object_id": ""}, {"object_sha256": bytes(31)}, {"entries": -1}, {"payload_bytes": -1}], ids=repr
+)
+def test_a_receipt_that_identifies_nothing_is_refused(changes):
+    with pytest.raises(InvalidArgument):
+        receipt(**changes)
+
+
+def test_an_attempt_names_its_object():
+    with pytest.raises(InvalidArgument, match="names its object"):
+        attempt("")
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+@pytest.mark.parametrize("change", [{"archiving": attempt()}, {"archived": receipt(entries=0, payload_bytes=0)}])
+def test_only_a_closed_ledger_is_in_an_archive(state, change):
+    with pytest.raises(InvalidArgument, match="not closed"):
+        replace(OPEN, state=state, **change)
+
+
+@pytest.mark.parametrize("change", [{"entries": 9}, {"entries": 11}, {"payload_bytes": 99}])
+def test_a_receipt_is_of_the_whole_ledger(change):
+    with pytest.raises(InvalidArgument, match="10 entries of 100 bytes"):
+        replace(CLOSED, archived=receipt(**change))
+
+
+def test_copies_are_not_released_without_an_archive():
+    with pytest.raises(InvalidArgument, match="in no archive"):
+        replace(CLOSED, copies_released=True)
+
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_is_announced_carried_through_and_released():
+    trying = begin(CLOSED, attempt())
+    assert trying == replace(CLOSED, archiving=attempt())
+    archived = commit_archived(trying, receipt())
+    assert archived == replace(CLOSED, archived=receipt())
+    assert release_copies(archived, "one") == replace(archived, copies_released=True)
+
+
+def test_an_empty_ledger_is_archived_like_any_other():
+    empty = close(OPEN, -1, 0)
+    done = commit_archived(begin(empty, attempt()), receipt(entries=0, payload_bytes=0))
+    assert done.archived.entries == 0
+
+
+@pytest.mark.parametrize("ledger", [OPEN, begin_recovery(OPEN)], ids=["open", "in recovery"])
+def test_a_ledger_that_is_not_closed_is_not_archived(ledger):
+    with pytest.raises(InvalidArgument, match="not closed"):
+        begin(ledger, attempt())
+
+
+def test_announcing_again_changes_nothing():
+    trying = begin(CLOSED, attempt())
+    assert begin(trying, attempt()) == trying
+
+
+@pytest.mark.parametrize("age", [0, 1, TTL_MS - 1, 1 - TTL_MS])
+def test_a_rival_attempt_is_waited_for(age):
+    with pytest.raises(Conflict, match="being archived into object one"):
+        begin(begin(CLOSED, attempt()), attempt("two", 1_000_000 + age))
+
+
+@pytest.mark.parametrize("age", [TTL_MS, 10 * TTL_MS, -TTL_MS])
+def test_an_attempt_that_is_too_old_or_of_a_clock_far_ahead_is_replaced(age):
+    later = attempt("two", 1_000_000 + age)
+    replaced = begin(begin(CLOSED, attempt()), later)
+    assert replaced.archiving == later
+    with pytest.raises(Conflict, match="not being archived into object one any more"):
+        commit_archived(replaced, receipt("one"))
+
+
+def test_an_attempt_starts_from_where_the_ledger_is():
+    with pytest.raises(Conflict, match="in object None, not in zero"):
+        begin(CLOSED, attempt(), from_object="zero")
+    for from_object in (None, "zero"):
+        with pytest.raises(Conflict, match=f"in object one, not in {from_object}"):
+            begin(ARCHIVED, attempt("two"), from_object=from_object)
+
+
+def test_no_object_is_written_twice():
+    with pytest.raises(InvalidArgument, match="in object one already"):
+        begin(ARCHIVED, attempt("one"), from_object="one")
+
+
+def test_committing_again_changes_nothing_even_while_the_next_move_is_under_way():
+    assert commit_archived(ARCHIVED, receipt()) is ARCHIVED
+    moving = begin(ARCHIVED, attempt("two"), from_object="one")
+    assert commit_archived(moving, receipt()) is moving
+
+
+def test_a_commit_without_its_attempt_is_refused():
+    for metadata in (CLOSED, begin(CLOSED, attempt("two")), ARCHIVED):
+        with pytest.raises(Conflict, match="not being archived into object other any more"):
+            commit_archived(metadata, receipt("other"))
+
+
+def test_a_commit_of_part_of_the_ledger_is_refused():
+    with pytest.raises(InvalidArgument, match="its receipt is of 9 of 100"):
+        commit_archived(begin(CLOSED, attempt()), receipt(entries=9))
+
+
+def test_a_move_keeps_the_old_receipt_until_the_new_one_is_there():
+    moving = begin(ARCHIVED, attempt("two"), from_object="one")
+    assert moving.archived == receipt("one")
+    assert abandon_archiving(moving, "two") == ARCHIVED
+    moved = commit_archived(moving, receipt("two"))
+    assert (moved.archived, moved.archiving) == (receipt("two"), None)
+
+
+def test_what_was_released_stays_released_when_it_moves():
+    moving = begin(release_copies(ARCHIVED, "one"), attempt("two"), from_object="one")
+    assert commit_archived(moving, receipt("two")).copies_released
+
+
+def test_only_the_attempt_under_way_is_given_up():
+    trying = begin(CLOSED, attempt())
+    assert abandon_archiving(trying, "one") == CLOSED
+    assert abandon_archiving(trying, "two") is trying
+    assert abandon_archiving(ARCHIVED, "one") is ARCHIVED
+
+
+def test_copies_are_released_for_the_object_that_was_verified_only():
+    for metadata in (CLOSED, begin(CLOSED, attempt()), ARCHIVED):
+        with pytest.raises(Conflict, match="not in object two"):
+            release_copies(metadata, "two")
+    released = release_copies(ARCHIVED, "one")
+    assert release_copies(released, "one") == released
+
+
+# --- what no update may do --------------------------------------------------------------------------------------------
+
+MOVING = begin(ARCHIVED, attempt("two"), from_object="one")
+
+
+@pytest.mark.parametrize(
+    ("old", "change", "complaint"),
+    [
+        (ARCHIVED, {"archived": None}, "forget the archive object"),
+        (CLOSED, {"archived": receipt()}, "was not announced; the one announced is None"),
+        (begin(CLOSED, attempt("two")), {"archived": receipt("one")}, "the one announced is two"),
+        (MOVING, {"archived": receipt("one", object_bytes=6_000)}, "the one announced is two"),
+        (release_copies(ARCHIVED, "one"), {"copies_released": False}, "needed again"),
+        (begin(CLOSED, attempt()), {"archived": receipt(), "copies_released": True}, "together with the receipt"),
+        (MOVING, {"archived": receipt("two"), "archiving": None, "copies_released": True}, "together with the receipt"),
+    ],
+)
+def test_no_update_forgets_the_archive_or_gets_ahead_of_it(old, change, complaint):
+    with pytest.raises(InvariantViolation, match=complaint):
+        check_succession(old, replace(old, **change))
+
+
+def test_what_is_allowed_may_follow():
+    check_succession(CLOSED, begin(CLOSED, attempt()))
+    check_succession(begin(CLOSED, attempt()), ARCHIVED)
+    check_succession(MOVING, commit_archived(MOVING, receipt("two")))
+    check_succession(ARCHIVED, release_copies(ARCHIVED, "one"))
+    check_succession(OPEN, CLOSED)
+
+
+object_ids = st.sampled_from(["one", "two", "three"])
+
+
+class ArchiveLife(RuleBasedStateMachine):
+    """Any number of archivers at once, each with clocks of its own, whose requests come in any order."""
+
+    @initialize()
+    def create(self):
+        self.now = CLOSED
+        self.trying: str | None = None
+        self.held: str | None = None
+        self.released = False
+
+    def becomes(self, after: LedgerMetadata) -> None:
+        check_succession(self.now, after)
+        self.now = decode_ledger(encode_ledger(after), 7, "here")
+        assert self.now == after
+
+    @rule(
+        object_id=object_ids, began=st.integers(0, 5).map(lambda n: n * TTL_MS // 2), from_object=st.none() | object_ids
+    )
+    def begins(self, object_id, began, from_object):
+        try:
+            self.becomes(begin(self.now, attempt(object_id, began), from_object))
+        except Conflict:
+            assert from_object != self.held or self.trying not in (None, object_id)
+        except InvalidArgument:
+            assert object_id == self.held
+        else:
+            assert from_object == self.held
+            self.trying = object_id
+
+    @rule(object_id=object_ids)
+    def commits(self, object_id):
+        try:
+            self.becomes(commit_archived(self.now, receipt(object_id)))
+        except Conflict:
+            assert object_id not in (self.trying, self.held)
+        else:
+            if object_id != self.held:
+                assert object_id == self.trying
+                self.trying, self.held = None, object_id
+
+    @rule(object_id=object_ids)
+    def abandons(self, object_id):
+        self.becomes(abandon_archiving(self.now, object_id))
+        self.trying = None if self.trying == object_id else self.trying
+
+    @rule(object_id=object_ids)
+    def releases(self, object_id):
+        try:
+            self.becomes(release_copies(self.now, object_id))
+        except Conflict:
+            assert object_id != self.held
+        else:
+            self.released = True
+
+    @invariant()
+    def metadata_say_what_happened(self):
+        if hasattr(self, "now"):
+            assert (self.now.archiving and self.now.archiving.object_id) == self.trying
+            assert (self.now.archived and self.now.archived.object_id) == self.held
+            assert self.now.copies_released is self.released
+
+
+TestArchiveLife = ArchiveLife.TestCase
+TestArchiveLife.settings = settings(max_examples=60, stateful_step_count=30)
+
+# --- as bytes ---------------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+keys = st.lists(
+    st.text("abcäö.-_= %", min_size=1, max_size=6).filter(lambda s: s.strip(".")), min_size=1, max_size=4
+).map("/".join)
+crcs = st.integers(0, 2**32 - 1)
+times = st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def archived_ledgers(draw) -> LedgerMetadata:
+    last = draw(st.integers(-1, MAX_ID - 1))
+    closed = close(OPEN, last, draw(st.integers(0, MAX_ID)) if last >= 0 else 0)
+    offset, stored = draw(st.integers(0, 2**40)), draw(st.integers(1, 2**40))
+    held = Receipt(
+        draw(texts), draw(keys), offset + stored + draw(st.integers(0, 2**40)),
+        draw(st.binary(min_size=32, max_size=32)),
+        IndexPart(offset, stored, draw(st.integers(1, MAX_ID)), draw(crcs)),
+        last + 1, closed.length, draw(crcs), draw(times),
+    )  # fmt: skip
+    archived = draw(st.none() | st.just(held))
+    return replace(
+        closed,
+        archiving=draw(st.none() | st.builds(ArchiveAttempt, texts, times)),
+        archived=archived,
+        copies_released=archived is not None and draw(st.booleans()),
+    )
+
+
+@given(archived_ledgers())
+def test_any_archived_ledger_comes_back_as_it_was(metadata):
+    data = encode_ledger(metadata)
+    assert decode_ledger(data, 7, "here") == metadata
+    assert encode_ledger(decode_ledger(data, 7, "here")) == data
+
+
+FULL = replace(
+    release_copies(commit_archived(begin(CLOSED, attempt()), receipt(object_sha256=bytes(range(32)))), "one"),
+    archiving=attempt("two", 1_700_000_000_000),
+)
+
+# Written out: it must be read for ever.
+GOLDEN = bytes.fromhex(
+    "544c45440100000094000000d09940b8080712090801100118012080081a0412"
+    "0262312201632880d095ffbc313003381240644801a2010c0a0374776f1080d0"
+    "95ffbc31aa015a0a036f6e6512136c6564676572732f6f6e652e706172717565"
+    "741888272220000102030405060708090a0b0c0d0e0f10111213141516171819"
+    "1a1b1c1d1e1f2a0e08a01f10840718d00f2501000000300a3864450200000048"
+    "03b00101"
+)
+
+
+def test_the_golden_value_is_still_written_and_read():
+    assert encode_ledger(FULL).hex() == GOLDEN.hex()
+    assert decode_ledger(GOLDEN, 7, "here") == FULL
+
+
+def test_every_field_of_attempt_and_receipt_is_stored():
+    plain = Receipt("x", "x", 10_000, bytes(32), IndexPart(1, 1, 1, 0), 10, 100, 0, 0)
+    stored = decode_ledger(encode_ledger(FULL), 7, "here").archived
+    for field in fields(Receipt):
+        if field.name not in ("entries", "payload_bytes"):  # the ledger's own
+            assert getattr(stored, field.name) == getattr(FULL.archived, field.name) != getattr(plain, field.name)
+
+
+def sealed(message: pb.Ledger) -> bytes:
+    """The message below a header that fits it."""
+    body = message.SerializeToString()
+    header = struct.pack("<4sHHI", b"TLED", 1, 0, len(body))
+    return header + struct.pack("<I", crc32c(body, crc32c(header))) + body
+
+
+SPOILERS = {
+    "an attempt at nothing": lambda message: message.archiving.ClearField("object_id"),
+    "a receipt of nothing": lambda message: message.archived.Clear(),
+    "no index": lambda message: message.archived.ClearField("index"),
+    "half a hash": lambda message: setattr(message.archived, "object_sha256", bytes(16)),
+    "a key that leads elsewhere": lambda message: setattr(message.archived, "key", "../secrets"),
+    "a receipt of a part": lambda message: setattr(message.archived, "entries", 9),
+    "released, and not archived": lambda message: message.ClearField("archived"),
+    "archived, and open": lambda message: [setattr(message, "state", 1), message.ClearField("last_entry_id")],
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
+def test_a_well_formed_message_that_makes_no_sense_is_damage(spoil):
+    message = pb.Ledger.FromString(GOLDEN[16:])
+    spoil(message)
+    with pytest.raises(DamagedFile, match="node /x"):
+        decode_ledger(sealed(message), 7, "node /x")
+
+
+@pytest.mark.parametrize("kind", ["ArchiveAttempt", "Receipt", "IndexPart"])
+def test_a_field_that_is_not_known_inside_a_receipt_is_refused(kind):
+    message = pb.Ledger.FromString(GOLDEN[16:])
+    archived = message.archived
+    part = {"ArchiveAttempt": message.archiving, "Receipt": archived, "IndexPart": archived.index}[kind]
+    part.MergeFromString(bytes([0xE8, 0x04, 1]))  # field 77
+    with pytest.raises(DamagedFile, match=rf"fields {kind}\.77 are not known"):
+        decode_ledger(sealed(message), 7, "node /x")
+
+
+def test_a_ledger_that_left_the_archive_alone_is_stored_as_if_there_were_none():
+    trying = begin(CLOSED, attempt())
+    assert encode_ledger(abandon_archiving(trying, "one")) == encode_ledger(CLOSED)
+    assert len(encode_ledger(trying)) > len(encode_ledger(CLOSED))
