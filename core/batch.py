@@ -131,6 +131,49 @@ def encode_batch(
             ``MAX_BATCH_BYTES``, or a payload is not a buffer of single bytes.
         EntryTooLarge: one payload exceeds ``MAX_ENTRY_BYTES``.
     """
+    front, body = _head_and_body(
+        ledger_id, first_entry_id, payloads, lac, ledger_length, written_at_us, digest=digest_key is not None
+    )
+    if digest_key is not None:
+        body += hmac.new(digest_key, front + b"\0\0\0\0" + body, hashlib.sha256).digest()
+    return b"".join((front, _CRC.pack(crc32c(body, crc32c(front))), body))
+
+
+def seal_batch(
+    ledger_id: int,
+    first_entry_id: int,
+    payloads: Sequence[Buffer],
+    *,
+    lac: int,
+    ledger_length: int,
+    written_at_us: int,
+    digest: bytes = b"",
+) -> bytes:
+    """A batch from its parts, as it was once encoded. ``digest`` is its trailer, empty for none; it is not checked.
+
+    Raises:
+        As ``encode_batch``.
+    """
+    if len(digest) not in {0, BATCH_DIGEST_BYTES}:
+        raise InvalidArgument(f"a digest has {BATCH_DIGEST_BYTES} bytes, got {len(digest)}")
+    front, body = _head_and_body(
+        ledger_id, first_entry_id, payloads, lac, ledger_length, written_at_us, digest=bool(digest)
+    )
+    body += digest
+    return b"".join((front, _CRC.pack(crc32c(body, crc32c(front))), body))
+
+
+def _head_and_body(
+    ledger_id: int,
+    first_entry_id: int,
+    payloads: Sequence[Buffer],
+    lac: int,
+    ledger_length: int,
+    written_at_us: int,
+    *,
+    digest: bool,
+) -> tuple[bytes, bytes]:
+    """The header up to its checksum, and all behind it but the digest."""
     count = len(payloads)
     if not 1 <= count <= MAX_BATCH_ENTRIES:
         raise InvalidArgument(f"a batch holds 1 .. {MAX_BATCH_ENTRIES} entries, got {count}")
@@ -144,7 +187,7 @@ def encode_batch(
         raise InvalidArgument(f"time of writing {written_at_us} us does not fit 64 bits")
     if max(lengths) > MAX_ENTRY_BYTES:
         raise EntryTooLarge(f"an entry of {max(lengths)} bytes exceeds the limit of {MAX_ENTRY_BYTES}")
-    if encoded_bytes(count, payload_bytes, digest=digest_key is not None) > MAX_BATCH_BYTES:
+    if encoded_bytes(count, payload_bytes, digest=digest) > MAX_BATCH_BYTES:
         raise InvalidArgument(f"{count} entries of {payload_bytes} bytes in all exceed a batch of {MAX_BATCH_BYTES}")
 
     table = array("I", bytes(count * BATCH_TABLE_ROW_BYTES))
@@ -152,7 +195,7 @@ def encode_batch(
     table[1::2] = array("I", map(crc32c, payloads, _seeds(ledger_id, first_entry_id, count)))
     if sys.byteorder == "big":
         table.byteswap()
-    flags = FLAG_DIGEST if digest_key is not None else 0
+    flags = FLAG_DIGEST if digest else 0
     head = _HEADER.pack(
         MAGIC, VERSION, flags, 0, count, payload_bytes,
         ledger_id, first_entry_id, lac, ledger_length, written_at_us, 0, 0,
@@ -160,10 +203,7 @@ def encode_batch(
     body = b"".join((table.tobytes(), *payloads))
     if len(body) != count * BATCH_TABLE_ROW_BYTES + payload_bytes:
         raise InvalidArgument("a payload must be a buffer of single bytes")
-    if digest_key is not None:
-        body += hmac.new(digest_key, head + body, hashlib.sha256).digest()
-    front = head[:_CRC_AT]
-    return b"".join((front, _CRC.pack(crc32c(body, crc32c(front))), body))
+    return head[:_CRC_AT], body
 
 
 def decode_header(batch: Buffer) -> BatchHeader:
