@@ -1,0 +1,298 @@
+"""The index of an archive object as bytes: page tables, batch tables and the directory over them.
+
+Each *part* is a message of ``proto/archive.proto``, compressed with zstd and checksummed by whoever
+points at it: the directory vouches for the tables, and the metadata of a ledger, or the footer of the
+file, for the directory. Numbers that follow one another are kept as differences.
+
+Nothing here believes a number that could make a reader fetch or allocate more than the object has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from google.protobuf.message import DecodeError, Message
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import DamagedFile
+from tallybook.core.limits import BATCH_DIGEST_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
+from tallybook.metadata.archived import IndexPart
+from tallybook.proto import archive_pb2 as pb
+
+from .batch_rows import BatchFacts
+from .page_walk import Page
+from .tables import BatchTable, Numbers, PageTable
+
+MAX_PART_BYTES: Final = 64 * MIB
+"""Largest part of an index, once decompressed."""
+
+_HALF: Final = 1 << 63
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group, and where its page table lies."""
+
+    rows: int
+    pages: IndexPart
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one ledger has in one row group: rows that follow one another, and entries likewise."""
+
+    row_group: int
+    first_row: int
+    rows: int
+    first_entry_id: int
+    batches: IndexPart
+
+    @property
+    def last_entry_id(self) -> int:
+        """Id of its last entry."""
+        return self.first_entry_id + self.rows - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedLedger:
+    """A ledger in the directory: all of its entries, from 0 to its last one."""
+
+    ledger_id: int
+    metadata: bytes
+    """As the metadata store keeps it, at the time of archiving."""
+    entries: int
+    payload_bytes: int
+    rolling_crc: int
+    """CRC-32C over the batches as they were written, one after the other."""
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The root of the index."""
+
+    object_id: str
+    created_at_ms: int
+    row_groups: tuple[RowGroup, ...]
+    ledgers: tuple[ArchivedLedger, ...]
+
+
+def seal_part(message: Message, offset: int) -> tuple[bytes, IndexPart]:
+    """The bytes of ``message`` to be put at ``offset``, and what points at them."""
+    raw = message.SerializeToString(deterministic=True)
+    stored = pa.Codec("zstd").compress(raw, asbytes=True)
+    return stored, IndexPart(offset, len(stored), len(raw), crc32c(stored))
+
+
+def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str) -> M:
+    """The message that ``part`` points at.
+
+    Raises:
+        DamagedFile: these are not its bytes.
+    """
+    if len(stored) != part.stored_bytes or crc32c(stored) != part.crc or part.raw_bytes > MAX_PART_BYTES:
+        raise DamagedFile(f"{place}: the index at byte {part.offset} fails its checksum")
+    message = kind()
+    try:
+        raw = pa.Codec("zstd").decompress(stored, part.raw_bytes, asbytes=True)
+        message.ParseFromString(raw)
+    except (DecodeError, OSError, ValueError) as error:
+        raise DamagedFile(f"{place}: the index at byte {part.offset} cannot be decoded: {error}") from error
+    return message
+
+
+def pages_message(pages: Sequence[Page], rows: int) -> pb.PageTable:
+    """The page table of a row group of ``rows`` rows."""
+    ends = [page.first_row for page in pages[1:]] + [rows]
+    return pb.PageTable(
+        offset=pages[0].offset,
+        rows=[end - page.first_row for page, end in zip(pages, ends, strict=True)],
+        header_bytes=[page.header_bytes for page in pages],
+        body_bytes=[page.body_bytes for page in pages],
+        raw_bytes=[page.raw_bytes for page in pages],
+        crc32c=[page.crc for page in pages],
+    )
+
+
+def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -> PageTable:
+    """The pages of a row group.
+
+    Raises:
+        DamagedFile: the table is damaged, or its pages do not lie within the object.
+    """
+    message = _opened(pb.PageTable, stored, group.pages, place)
+    columns = (message.rows, message.header_bytes, message.body_bytes, message.raw_bytes, message.crc32c)
+    rows, header_bytes, body_bytes, raw_bytes, crcs = (np.array(column, np.int64) for column in columns)
+    if len({len(column) for column in columns}) != 1 or rows.sum() != group.rows or not rows.all():
+        raise DamagedFile(f"{place}: a page table does not add up to its row group of {group.rows} rows")
+    offsets = _sums(message.offset, header_bytes + body_bytes)
+    if message.offset >= object_bytes or offsets[-1] > object_bytes:
+        raise DamagedFile(f"{place}: a page table reaches beyond the object's {object_bytes} bytes")
+    return PageTable(_sums(0, rows), offsets, header_bytes, raw_bytes, crcs)
+
+
+def batches_message(batches: Sequence[BatchFacts]) -> pb.BatchTable:
+    """The batch table of a run."""
+    first = batches[0]
+    return pb.BatchTable(
+        first_entry_id=first.first_entry_id,
+        ledger_length_before=first.ledger_length - first.payload_bytes,
+        entries=[batch.entries for batch in batches],
+        payload_bytes=[batch.payload_bytes for batch in batches],
+        written_at_us=_differences(batch.written_at_us for batch in batches),
+        lac_lag=[batch.first_entry_id - 1 - batch.lac for batch in batches],
+        length_gap=[
+            0,
+            *(
+                _wrapped(after.ledger_length - after.payload_bytes - before.ledger_length)
+                for before, after in pairwise(batches)
+            ),
+        ],
+        crc32c=[batch.crc for batch in batches],
+        digests=b"".join(batch.digest for batch in batches),
+    )
+
+
+def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
+    """The batch table of a run.
+
+    Raises:
+        DamagedFile: the table is damaged, or is not of this run.
+    """
+    message = _opened(pb.BatchTable, stored, run.batches, place)
+    columns = (message.entries, message.payload_bytes, message.written_at_us, message.length_gap, message.crc32c)
+    entries, payload_bytes, times, gaps, crcs = (np.array(column, np.int64) for column in columns)
+    lags = np.array(message.lac_lag, np.uint64).view(np.int64)
+    count = len(crcs)
+    if (
+        any(len(column) != count for column in (entries, payload_bytes, times, gaps, lags))
+        or entries.sum() != run.rows
+        or not entries.all()
+        or (entries > MAX_BATCH_ENTRIES).any()
+        or (payload_bytes > MAX_BATCH_BYTES).any()
+        or message.first_entry_id != run.first_entry_id
+        or len(message.digests) not in {0, count * BATCH_DIGEST_BYTES}
+    ):
+        raise DamagedFile(f"{place}: a batch table is not that of {run.rows} entries from {run.first_entry_id}")
+    first_ids = _sums(message.first_entry_id, entries)
+    # Times and lengths wrap at 64 bits, as they did when their differences were taken.
+    lengths = message.ledger_length_before + np.cumsum(payload_bytes + gaps)
+    return BatchTable(
+        first_ids, payload_bytes, first_ids[:-1] - 1 - lags, lengths, np.cumsum(times), crcs, message.digests
+    )
+
+
+def directory_message(directory: Directory) -> pb.Directory:
+    """The directory as a message."""
+    return pb.Directory(
+        object_id=directory.object_id,
+        created_at_ms=directory.created_at_ms,
+        row_groups=[pb.RowGroup(rows=group.rows, pages=_part(group.pages)) for group in directory.row_groups],
+        ledgers=[
+            pb.ArchivedLedger(
+                ledger_id=ledger.ledger_id,
+                metadata=ledger.metadata,
+                entries=ledger.entries,
+                payload_bytes=ledger.payload_bytes,
+                rolling_crc32c=ledger.rolling_crc,
+                runs=[
+                    pb.Run(
+                        row_group=run.row_group,
+                        first_row=run.first_row,
+                        rows=run.rows,
+                        first_entry_id=run.first_entry_id,
+                        batches=_part(run.batches),
+                    )
+                    for run in ledger.runs
+                ],
+            )
+            for ledger in directory.ledgers
+        ],
+    )
+
+
+def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: int) -> Directory:
+    """The directory that ``part`` points at.
+
+    Raises:
+        DamagedFile: it is damaged, or points outside the object.
+    """
+    message = _opened(pb.Directory, stored, part, place)
+    directory = Directory(
+        message.object_id,
+        message.created_at_ms,
+        tuple(RowGroup(group.rows, _read_part(group.pages)) for group in message.row_groups),
+        tuple(
+            ArchivedLedger(
+                ledger.ledger_id,
+                ledger.metadata,
+                ledger.entries,
+                ledger.payload_bytes,
+                ledger.rolling_crc32c,
+                tuple(
+                    Run(run.row_group, run.first_row, run.rows, run.first_entry_id, _read_part(run.batches))
+                    for run in ledger.runs
+                ),
+            )
+            for ledger in message.ledgers
+        ),
+    )
+    _check_directory(directory, place, object_bytes)
+    return directory
+
+
+def _check_directory(directory: Directory, place: str, object_bytes: int) -> None:
+    parts = [group.pages for group in directory.row_groups]
+    parts += [run.batches for ledger in directory.ledgers for run in ledger.runs]
+    if any(part.end > object_bytes or part.raw_bytes > MAX_PART_BYTES for part in parts):
+        raise DamagedFile(f"{place}: its directory points beyond the object's {object_bytes} bytes")
+    at = (0, 0)
+    for ledger in directory.ledgers:
+        entry_id = 0
+        for run in ledger.runs:
+            rows = directory.row_groups[run.row_group].rows if run.row_group < len(directory.row_groups) else 0
+            end = run.first_row + run.rows
+            if (
+                run.first_entry_id != entry_id
+                or (run.row_group, run.first_row) != at
+                or not run.first_row < end <= rows
+            ):
+                raise DamagedFile(f"{place}: the runs of ledger {ledger.ledger_id} do not follow one another")
+            at, entry_id = (run.row_group, end) if end < rows else (run.row_group + 1, 0), entry_id + run.rows
+        if entry_id != ledger.entries:
+            raise DamagedFile(f"{place}: ledger {ledger.ledger_id} has {entry_id} entries in it, not {ledger.entries}")
+    if at != (len(directory.row_groups), 0):
+        raise DamagedFile(f"{place}: its ledgers do not have all of its rows")
+    ids = [ledger.ledger_id for ledger in directory.ledgers]
+    if any(later <= earlier for earlier, later in pairwise(ids)):
+        raise DamagedFile(f"{place}: its ledgers are not in the order of their ids")
+
+
+def _part(part: IndexPart) -> pb.Part:
+    return pb.Part(offset=part.offset, bytes=part.stored_bytes, raw_bytes=part.raw_bytes, crc32c=part.crc)
+
+
+def _read_part(part: pb.Part) -> IndexPart:
+    return IndexPart(part.offset, part.bytes, part.raw_bytes, part.crc32c)
+
+
+def _differences(numbers: Iterable[int]) -> list[int]:
+    return [_wrapped(after - before) for before, after in pairwise([0, *numbers])]
+
+
+def _wrapped(number: int) -> int:
+    """Within 64 bits: writers choose times and lengths, and their differences need not fit."""
+    return (number + _HALF) % (2 * _HALF) - _HALF
+
+
+def _sums(start: int, steps: Numbers) -> Numbers:
+    """``start``, and what it grows to with each step: one number more than there are steps."""
+    return np.cumsum(np.concatenate((np.array([start], np.int64), steps)))

@@ -1,0 +1,288 @@
+"""Reads ledgers out of archive objects: the same batches, byte for byte, that bookies would give.
+
+Once the index of an object is in the cache, one entry costs one ranged read of the one page that has it
+(64 KiB before compression, for small entries). Longer reads fetch neighbouring pages in one request.
+
+Nothing is believed before it is checked: the directory against what the ledger's metadata say of it,
+its tables against the directory, a page against its table, a batch against the checksum its writer gave it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from cachetools import LRUCache
+from crc32c import crc32c
+
+from tallybook.core.batch import BatchHeader, Entry, decode_header
+from tallybook.core.errors import DamagedFile, EntryAbsent, InvalidBatch, ObjectDamaged, ObjectMissing
+from tallybook.core.limits import KIB, MIB
+from tallybook.metadata.archived import IndexPart, Receipt
+from tallybook.runtime.tasks import Tasks, Workers
+
+from .batch_rows import plain_values, rebuild_batch
+from .index_codec import Directory, RowGroup, Run, read_batches, read_directory, read_pages
+from .objects.port import ObjectStore
+from .tables import BatchTable, PageTable
+
+T = TypeVar("T")
+
+_FIRST_READ_BYTES: Final = 64 * KIB
+"""Read along with a directory: for most objects the rest of the index is in it."""
+
+_WINDOW: Final = -1
+"""In place of an offset: what was read along with the directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReaderSettings:
+    """Bounds of one reader, which all ledgers of a client share."""
+
+    index_cache_bytes: int = 64 * MIB
+    page_cache_bytes: int = 32 * MIB
+    max_read_bytes: int = 4 * MIB
+    """Largest ranged read, unless a single page is larger."""
+
+
+class ArchiveReader:
+    """Reads archived ledgers from one object store.
+
+    Args:
+        workers: where pages are decompressed and batches put together.
+        tasks: where reads run that several callers wait for.
+    """
+
+    def __init__(
+        self, store: ObjectStore, workers: Workers, tasks: Tasks, settings: ArchiveReaderSettings | None = None
+    ) -> None:
+        self._store = store
+        self._workers = workers
+        self._tasks = tasks
+        self._settings = settings or ArchiveReaderSettings()
+        self._index: LRUCache[tuple[str, int], Any] = LRUCache(self._settings.index_cache_bytes, getsizeof=_cost)
+        self._pages: LRUCache[tuple[str, int], list[bytes]] = LRUCache(self._settings.page_cache_bytes, getsizeof=_held)
+        self._loading: dict[tuple[str, int], asyncio.Task[Any]] = {}
+
+    async def batches(
+        self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[BatchHeader, bytes]]:
+        """Batches from the one that holds ``first``, up to ``last`` or ``max_bytes`` of payload; at least one.
+
+        Raises:
+            EntryAbsent: the ledger ends before ``first``.
+            ObjectMissing: the object is not there (any more): the metadata may name another one by now.
+            ObjectDamaged: it is not what the receipt says.
+            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        """
+        with self._checked(receipt):
+            directory = await self.directory(receipt)
+            run = _run_of(directory, ledger_id, first)
+            table = await self._batch_table(receipt, run)
+            wanted = _wanted(table, first, last, max_bytes)
+            group = directory.row_groups[run.row_group]
+            low, high = int(table.first_ids[wanted.start]), int(table.first_ids[wanted.stop])
+            row = run.first_row + low - run.first_entry_id
+            payloads = await self._payloads(receipt, group, row, row + high - low)
+            return await self._workers.run(_rebuilt, ledger_id, table, wanted, payloads)
+
+    async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
+        """One entry, checked against the page table only: the checksum of its batch would take the whole batch.
+
+        Raises:
+            As ``batches``.
+        """
+        with self._checked(receipt):
+            directory = await self.directory(receipt)
+            run = _run_of(directory, ledger_id, entry_id)
+            table = await self._batch_table(receipt, run)
+            row = run.first_row + entry_id - run.first_entry_id
+            payloads = await self._payloads(receipt, directory.row_groups[run.row_group], row, row + 1)
+            written_at_us = int(table.written_at_us[table.holding(entry_id)])
+            return Entry(ledger_id, entry_id, payloads[0], written_at_us)
+
+    async def directory(self, receipt: Receipt) -> Directory:
+        """The directory of an object, as the receipt vouches for it.
+
+        Raises:
+            ObjectMissing, ObjectDamaged, ArchiveUnavailable, ArchiveDenied: as ``batches``.
+        """
+
+        async def load() -> Directory:
+            stored = await self._stored(receipt, receipt.index)
+            directory = read_directory(stored, receipt.index, receipt.key, receipt.object_bytes)
+            if directory.object_id != receipt.object_id:
+                raise DamagedFile(f"{receipt.key}: this is object {directory.object_id}, not {receipt.object_id}")
+            return directory
+
+        with self._checked(receipt):
+            return await self._once((receipt.key, receipt.index.offset), load)
+
+    def forget(self, key: str) -> None:
+        """Drop what is cached of an object, which was not what it should be, or is not there any more."""
+        for cache in (self._index, self._pages):
+            for known in [known for known in cache if known[0] == key]:
+                cache.pop(known, None)
+
+    @contextmanager
+    def _checked(self, receipt: Receipt) -> Iterator[None]:
+        """Whatever fails a check within is damage of the object; what is cached of it is not believed any more."""
+        try:
+            yield
+        except (DamagedFile, InvalidBatch) as error:
+            self.forget(receipt.key)
+            raise ObjectDamaged(f"{self._store.url}: {error.message}") from error
+        except (ObjectMissing, ObjectDamaged):
+            self.forget(receipt.key)
+            raise
+
+    async def _page_table(self, receipt: Receipt, group: RowGroup) -> PageTable:
+        async def load() -> PageTable:
+            stored = await self._stored(receipt, group.pages)
+            return read_pages(stored, group, receipt.key, receipt.object_bytes)
+
+        return await self._once((receipt.key, group.pages.offset), load)
+
+    async def _batch_table(self, receipt: Receipt, run: Run) -> BatchTable:
+        async def load() -> BatchTable:
+            return read_batches(await self._stored(receipt, run.batches), run, receipt.key)
+
+        return await self._once((receipt.key, run.batches.offset), load)
+
+    async def _stored(self, receipt: Receipt, part: IndexPart) -> bytes | memoryview:
+        """The bytes of one part of the index; most often they are in the window that came with the directory."""
+        end = receipt.index.end
+        begin = max(0, min(receipt.index.offset, end - _FIRST_READ_BYTES))
+        if not begin <= part.offset <= part.end <= end:
+            return await self._store.read(receipt.key, part.offset, part.stored_bytes)
+
+        async def load() -> bytes:
+            return await self._store.read(receipt.key, begin, end - begin)
+
+        window = await self._once((receipt.key, _WINDOW), load)
+        return memoryview(window)[part.offset - begin : part.end - begin]
+
+    async def _once(self, key: tuple[str, int], load: Callable[[], Awaitable[T]]) -> T:
+        """What is cached under ``key``, or what ``load`` brings: once, however many wait for it."""
+        if key in self._index:
+            found: T = self._index[key]
+            return found
+        loading = self._loading.get(key)
+        if loading is None:
+
+            async def keep() -> T:
+                try:
+                    loaded = await load()
+                finally:
+                    del self._loading[key]
+                if _cost(loaded) <= self._index.maxsize:
+                    self._index[key] = loaded
+                return loaded
+
+            loading = self._loading[key] = self._tasks.spawn(keep(), name=f"archive-index-{key[0]}")
+        # Who gives up waiting must not take the others' answer away.
+        loaded: T = await asyncio.shield(loading)
+        return loaded
+
+    async def _payloads(self, receipt: Receipt, group: RowGroup, row: int, end: int) -> list[bytes]:
+        """The payloads of the rows ``row .. end - 1`` of a row group."""
+        table = await self._page_table(receipt, group)
+        numbers = range(table.at_row(row), table.at_row(end - 1) + 1)
+        pages = {number: self._pages.get((receipt.key, int(table.offsets[number]))) for number in numbers}
+        for missing in _stretches(table, [n for n in numbers if pages[n] is None], self._settings.max_read_bytes):
+            offset = int(table.offsets[missing.start])
+            data = await self._store.read(receipt.key, offset, int(table.offsets[missing.stop]) - offset)
+            decoded = await self._workers.run(_decoded, memoryview(data), table, missing, receipt.key)
+            pages.update(zip(missing, decoded, strict=True))
+        # A scan passes by once: only the page at which it will go on is worth keeping.
+        last = numbers[-1]
+        kept, key = pages[last], (receipt.key, int(table.offsets[last]))
+        if kept is not None and _held(kept) <= self._pages.maxsize:
+            self._pages[key] = kept
+        base = int(table.first_rows[numbers.start])
+        payloads = [payload for number in numbers for payload in pages[number] or ()]
+        return payloads[row - base : end - base]
+
+
+def _cost(kept: Any) -> int:
+    if isinstance(kept, PageTable | BatchTable):
+        return kept.cost_bytes
+    if isinstance(kept, Directory):
+        runs = sum(len(ledger.runs) for ledger in kept.ledgers)
+        return (
+            1000 + 300 * len(kept.row_groups) + 500 * runs + sum(500 + len(ledger.metadata) for ledger in kept.ledgers)
+        )
+    return len(kept)
+
+
+def _held(payloads: list[bytes]) -> int:
+    return sum(map(len, payloads)) + 41 * len(payloads)
+
+
+def _run_of(directory: Directory, ledger_id: int, entry_id: int) -> Run:
+    at = bisect_right(directory.ledgers, ledger_id, key=lambda ledger: ledger.ledger_id) - 1
+    ledger = directory.ledgers[at] if at >= 0 else None
+    if ledger is None or ledger.ledger_id != ledger_id:
+        raise DamagedFile(f"object {directory.object_id} does not hold ledger {ledger_id}")
+    if entry_id >= ledger.entries:
+        raise EntryAbsent(f"ledger {ledger_id} ends at entry {ledger.entries - 1}, before {entry_id}")
+    return ledger.runs[bisect_right(ledger.runs, entry_id, key=lambda run: run.first_entry_id) - 1]
+
+
+def _wanted(table: BatchTable, first: int, last: int, max_bytes: int) -> range:
+    """Numbers of the batches to read: that of ``first``, and those behind it that fit."""
+    begin = end = table.holding(first)
+    size = 0
+    while end < len(table) and table.first_ids[end] <= last:
+        size += int(table.payload_bytes[end])
+        if end > begin and size > max_bytes:
+            break
+        end += 1
+    return range(begin, end)
+
+
+def _stretches(table: PageTable, numbers: list[int], max_bytes: int) -> list[range]:
+    """Pages that lie side by side, as long as one read may be."""
+    found: list[range] = []
+    for number in numbers:
+        last = found[-1] if found else None
+        if last is not None and last.stop == number:
+            size = int(table.offsets[number + 1] - table.offsets[last.start])
+            if size <= max_bytes:
+                found[-1] = range(last.start, number + 1)
+                continue
+        found.append(range(number, number + 1))
+    return found
+
+
+def _decoded(data: memoryview, table: PageTable, numbers: range, place: str) -> list[list[bytes]]:
+    """The values of pages that lie side by side in ``data``."""
+    codec, base, decoded = pa.Codec("zstd"), int(table.offsets[numbers.start]), []
+    for number in numbers:
+        page = table.page(number)
+        stored = data[page.offset - base : page.offset - base + page.stored_bytes]
+        if crc32c(stored) != page.crc:
+            raise DamagedFile(f"{place}: the page at byte {page.offset} fails its checksum")
+        try:
+            raw = codec.decompress(stored[page.header_bytes :], page.raw_bytes)
+        except OSError as error:
+            raise DamagedFile(f"{place}: the page at byte {page.offset} cannot be decompressed: {error}") from error
+        decoded.append(plain_values(memoryview(raw), table.rows_of(number)))
+    return decoded
+
+
+def _rebuilt(
+    ledger_id: int, table: BatchTable, wanted: range, payloads: list[bytes]
+) -> list[tuple[BatchHeader, bytes]]:
+    found, at = [], 0
+    for number in wanted:
+        facts = table.facts(number)
+        batch = rebuild_batch(ledger_id, facts, payloads[at : at + facts.entries])
+        found.append((decode_header(batch), batch))
+        at += facts.entries
+    return found

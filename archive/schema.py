@@ -1,0 +1,53 @@
+"""What every archive object looks like to those who read it as a table: its columns and its name.
+
+One row is one entry. All columns are required, so a page of payloads is nothing but lengths and bytes.
+Nobody needs Tallybook to read them; the format is plain Parquet.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from tallybook.core.errors import InvalidArgument
+
+FORMAT: Final = 1
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
+        # Of the payload, seeded with the ids: see core/batch.py.
+        pa.field("crc32c", pa.uint32(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+
+PAYLOAD_COLUMN: Final = SCHEMA.get_field_index("payload")
+
+FORMAT_KEY: Final = "tallybook.format"
+OBJECT_KEY: Final = "tallybook.object"
+DIRECTORY_KEY: Final = "tallybook.directory"
+"""Footer entry that says where the directory of the index lies."""
+
+SUFFIX: Final = ".parquet"
+LEDGERS_FOLDER: Final = "ledgers/"
+"""Objects of one ledger."""
+SETS_FOLDER: Final = "sets/"
+"""Objects of several."""
+
+
+def object_key(object_id: str, ledger_ids: list[int]) -> str:
+    """Name of an object, below the archive's prefix. It has a new uuid in it, so no name is ever used twice.
+
+    Raises:
+        InvalidArgument: there is no ledger.
+    """
+    if not ledger_ids:
+        raise InvalidArgument("an archive object holds at least one ledger")
+    first = ledger_ids[0]
+    if len(ledger_ids) == 1:
+        return f"{LEDGERS_FOLDER}{first:019d}-{object_id}{SUFFIX}"
+    return f"{SETS_FOLDER}{first:019d}-{ledger_ids[-1]:019d}-{object_id}{SUFFIX}"

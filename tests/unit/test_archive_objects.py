@@ -1,0 +1,297 @@
+"""Archive objects: ledgers in, plain Parquet out, the same batches back; and nothing that is damaged passes."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.archive.batch_rows import facts_of, plain_values, rebuild_batch
+from tallybook.archive.index_codec import (
+    Directory,
+    directory_message,
+    read_batches,
+    read_directory,
+    read_pages,
+    seal_part,
+)
+from tallybook.archive.object_check import Found, ObjectCheck
+from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
+from tallybook.archive.page_header import IncompleteHeader, parse_page_header
+from tallybook.archive.schema import SCHEMA, object_key
+from tallybook.core.batch import BatchHeader, encode_batch, entries, verify_batch
+from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidBatch, TallybookError
+from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import MAX_ENTRY_BYTES
+from tallybook.metadata.archived import IndexPart
+
+Batches = list[tuple[BatchHeader, bytes]]
+Ledgers = dict[int, Batches]
+
+TINY = EncoderOptions(row_group_bytes=2_000, page_bytes=300)
+
+
+def batches_of(ledger_id: int, sizes: list[list[int]], *, digest_key: bytes | None = None, step_us: int = 7) -> Batches:
+    """Batches whose entries have these sizes, with bytes that follow from their ids."""
+    found: Batches = []
+    first = length = 0
+    for batch in sizes:
+        payloads = [(b"%d/%d " % (ledger_id, first + at) * (size // 4 + 1))[:size] for at, size in enumerate(batch)]
+        length += sum(batch)
+        sealed = encode_batch(
+            ledger_id,
+            first,
+            payloads,
+            lac=max(-1, first - 3),
+            ledger_length=length,
+            written_at_us=1_700_000_000_000_000 + first * step_us,
+            digest_key=digest_key,
+        )
+        found.append((verify_batch(sealed), sealed))
+        first += len(batch)
+    return found
+
+
+def encode(ledgers: Ledgers, options: EncoderOptions = TINY) -> tuple[bytes, EncodedObject]:
+    encoder = ObjectEncoder("an-object", 17, options)
+    out: list[bytes] = []
+    for ledger_id, batches in ledgers.items():
+        encoder.begin(ledger_id, b"metadata of %d" % ledger_id)
+        for header, batch in batches:
+            encoder.add(batch, header)
+            out += encoder.take()
+        encoder.end()
+    encoded = encoder.finish()
+    return b"".join(out + encoder.take()), encoded
+
+
+def cut(blob: bytes, part: IndexPart) -> bytes:
+    return blob[part.offset : part.end]
+
+
+def checked(blob: bytes, part: IndexPart, chunk: int = 777) -> tuple[bytes, dict[int, Found]]:
+    """Read everything back, from the bytes alone."""
+    size = len(blob)
+    directory = read_directory(cut(blob, part), part, "blob", size)
+    check = ObjectCheck(
+        directory,
+        [read_pages(cut(blob, group.pages), group, "blob", size) for group in directory.row_groups],
+        [[read_batches(cut(blob, run.batches), run, "blob") for run in one.runs] for one in directory.ledgers],
+        "blob",
+    )
+    for at in range(0, size, chunk):
+        check.feed(blob[at : at + chunk])
+    return check.end()
+
+
+sizes = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=40), max_size=12)
+
+
+@given(st.dictionaries(st.integers(0, MAX_ID), sizes, min_size=1, max_size=4), st.booleans(), st.integers(1, 5_000))
+def test_whatever_is_archived_is_found_again_to_the_last_bit(
+    ledgers: dict[int, list[list[int]]], signed: bool, chunk: int
+) -> None:
+    key = b"k" * 32 if signed else None
+    written = {ledger_id: batches_of(ledger_id, ledgers[ledger_id], digest_key=key) for ledger_id in sorted(ledgers)}
+    blob, encoded = encode(written)
+    sha256, found = checked(blob, encoded.directory_part, chunk)
+    assert sha256 == encoded.sha256
+    assert len(blob) == encoded.object_bytes
+    for ledger_id, batches in written.items():
+        assert found[ledger_id].entries == sum(header.entry_count for header, _ in batches)
+        assert found[ledger_id].payload_bytes == sum(header.payload_bytes for header, _ in batches)
+
+
+def test_an_object_is_plain_parquet_with_one_row_for_each_entry() -> None:
+    written = {3: batches_of(3, [[10, 0, 500], [7]]), 9: batches_of(9, [[40] * 100])}
+    blob, _ = encode(written)
+    table = pq.read_table(io.BytesIO(blob))
+    assert table.schema.equals(SCHEMA)
+    expected = [entry for batches in written.values() for header, batch in batches for entry in entries(batch, header)]
+    assert table["ledger_id"].to_pylist() == [entry.ledger_id for entry in expected]
+    assert table["entry_id"].to_pylist() == [entry.entry_id for entry in expected]
+    assert table["payload"].to_pylist() == [entry.payload for entry in expected]
+    assert table["written_at"].cast("int64").to_pylist() == [entry.written_at_us for entry in expected]
+
+
+def test_no_payload_is_in_the_footer() -> None:
+    """As statistics of its column, the largest and the smallest one would be."""
+    blob, _ = encode({3: batches_of(3, [[200] * 5])})
+    assert blob.count(b"3/4 3/4 3/4") <= 1
+    assert pq.read_metadata(io.BytesIO(blob)).row_group(0).column(4).statistics is None
+
+
+def test_a_row_group_ends_between_two_batches_and_ledgers_share_one() -> None:
+    written = {1: batches_of(1, [[900], [900]]), 2: batches_of(2, [[900] * 3]), 3: batches_of(3, [[5]])}
+    blob, encoded = encode(written)
+    assert [group.rows for group in encoded.directory.row_groups] == [5, 1]
+    runs = [(run.row_group, run.first_row, run.rows) for one in encoded.directory.ledgers for run in one.runs]
+    assert runs == [(0, 0, 2), (0, 2, 3), (1, 0, 1)]
+    checked(blob, encoded.directory_part)
+
+
+def test_pages_stay_near_their_size_whatever_the_size_of_entries() -> None:
+    for size, most in [(100, 2_000), (4_096, 30_000), (20_000, 85_000)]:
+        blob, encoded = encode({1: batches_of(1, [[size] * 8] * 20)}, EncoderOptions(page_bytes=64 * 1024))
+        group = encoded.directory.row_groups[0]
+        table = read_pages(cut(blob, group.pages), group, "blob", len(blob))
+        raw = [table.page(number).raw_bytes for number in range(len(table))]
+        assert max(raw) <= 64 * 1024 + most, size
+
+
+def test_ledgers_without_entries_and_entries_of_all_sizes_are_archived() -> None:
+    written = {
+        4: [],
+        5: batches_of(5, [[MAX_ENTRY_BYTES], [0], [0, 0, 0], [1]], digest_key=b"k" * 32),
+        6: [],
+    }
+    blob, encoded = encode(written)
+    _, found = checked(blob, encoded.directory_part, 100_000)
+    assert found[4] == found[6] == Found(0, 0, 0)
+    assert found[5].entries == 6
+    nothing, empty = encode({7: []})
+    assert checked(nothing, empty.directory_part)[1] == {7: Found(0, 0, 0)}
+    assert pq.read_table(io.BytesIO(nothing)).num_rows == 0
+
+
+@pytest.mark.parametrize("step_us", [MAX_ID // 3, -(MAX_ID // 3)])
+def test_times_at_the_ends_of_their_range_come_back(step_us: int) -> None:
+    """Writers choose them; their differences need more than 64 bits."""
+    found: Batches = []
+    for first, written_at_us in enumerate([0, MAX_ID, -MAX_ID, step_us, MAX_ID]):
+        batch = encode_batch(1, first, [b"x"], lac=-1, ledger_length=MAX_ID - first, written_at_us=written_at_us)
+        found.append((verify_batch(batch), batch))
+    blob, encoded = encode({1: found})
+    run = encoded.directory.ledgers[0].runs[0]
+    table = read_batches(cut(blob, run.batches), run, "blob")
+    assert [table.facts(number) for number in range(5)] == [facts_of(batch, header) for header, batch in found]
+
+
+def test_the_encoder_refuses_what_does_not_follow() -> None:
+    encoder = ObjectEncoder("an-object", 17)
+    (first, one), (second, two), *_ = batches_of(3, [[1], [2], [3]])
+    encoder.begin(3, b"")
+    with pytest.raises(InvalidArgument, match="goes on with entry 0"):
+        encoder.add(two, second)
+    encoder.add(one, first)
+    other, bytes_of_other = batches_of(4, [[1], [1]])[1]
+    with pytest.raises(InvalidArgument, match="of ledger 4"):
+        encoder.add(bytes_of_other, other)
+    encoder.end()
+    with pytest.raises(InvalidArgument, match="comes after"):
+        encoder.begin(3, b"")
+
+
+def damaged(blob: bytes, at: int) -> bytes:
+    return blob[:at] + bytes([blob[at] ^ 0x41]) + blob[at + 1 :]
+
+
+def test_no_damaged_byte_of_a_page_or_of_the_index_passes() -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 20, [50]]), 2: batches_of(2, [[9]])})
+    part = encoded.directory_part
+    groups = [
+        (group, read_pages(cut(blob, group.pages), group, "blob", len(blob))) for group in encoded.directory.row_groups
+    ]
+    places = [at for _, table in groups for at in range(int(table.offsets[0]), int(table.offsets[-1]))]
+    places += range(groups[0][0].pages.offset, part.end)
+    assert len(places) > 300
+    for at in places:
+        with pytest.raises((DamagedFile, InvalidBatch)):
+            checked(damaged(blob, at), part, len(blob))
+
+
+def test_a_damaged_byte_elsewhere_changes_the_hash_at_least() -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 20])})
+    for at in range(0, len(blob), 7):
+        try:
+            sha256, _ = checked(damaged(blob, at), encoded.directory_part, len(blob))
+        except (DamagedFile, InvalidBatch):
+            continue
+        assert sha256 != encoded.sha256
+
+
+def test_an_object_that_ends_early_does_not_pass() -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 20])})
+    directory, size = encoded.directory, len(blob)
+    tables = [read_pages(cut(blob, group.pages), group, "blob", size) for group in directory.row_groups]
+    runs = [[read_batches(cut(blob, run.batches), run, "blob") for run in one.runs] for one in directory.ledgers]
+    check = ObjectCheck(directory, tables, runs, "blob")
+    check.feed(blob[: int(tables[0].offsets[-1]) - 1])
+    with pytest.raises(DamagedFile, match="before its last entry"):
+        check.end()
+
+
+def sealed(directory: Directory) -> tuple[bytes, IndexPart]:
+    return seal_part(directory_message(directory), 1_000)
+
+
+def regrouped(directory: Directory, **of_group: object) -> Directory:
+    return replace(directory, row_groups=(replace(directory.row_groups[0], **of_group), *directory.row_groups[1:]))
+
+
+def changed(directory: Directory, **of_ledger: object) -> Directory:
+    return replace(directory, ledgers=(replace(directory.ledgers[0], **of_ledger), *directory.ledgers[1:]))
+
+
+FORGERIES: dict[str, Callable[[Directory], Directory]] = {
+    "one entry too many": lambda found: changed(found, entries=22),
+    "a run is missing": lambda found: changed(found, runs=found.ledgers[0].runs[1:]),
+    "a run twice": lambda found: changed(found, runs=(*found.ledgers[0].runs, found.ledgers[0].runs[-1])),
+    "ledgers in another order": lambda found: replace(found, ledgers=found.ledgers[::-1]),
+    "a ledger is missing": lambda found: replace(found, ledgers=found.ledgers[:1]),
+    "a row group of other size": lambda found: regrouped(found, rows=5),
+    "an index beyond the end": lambda found: regrouped(found, pages=IndexPart(10**9, 5, 5, 0)),
+    "an index of two gigabytes": lambda found: regrouped(found, pages=IndexPart(4, 5, 2**31, 0)),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_directory_that_contradicts_itself_is_refused_although_its_checksum_fits(
+    forgery: str,
+) -> None:
+    _, encoded = encode({1: batches_of(1, [[30] * 20, [50]]), 2: batches_of(2, [[9]])})
+    stored, part = sealed(encoded.directory)
+    assert read_directory(stored, part, "blob", encoded.object_bytes) == encoded.directory
+    stored, part = sealed(FORGERIES[forgery](encoded.directory))
+    with pytest.raises(DamagedFile):
+        read_directory(stored, part, "blob", encoded.object_bytes)
+
+
+@given(st.binary(max_size=80))
+def test_bytes_that_are_no_page_header_are_told(data: bytes) -> None:
+    try:
+        header = parse_page_header(data)
+    except (DamagedFile, IncompleteHeader):
+        return
+    assert 0 < header.header_bytes <= len(data)
+    assert min(header.body_bytes, header.raw_bytes, header.values) >= 0
+
+
+@given(st.binary(max_size=60), st.integers(0, 8))
+def test_bytes_that_are_no_page_of_values_are_told(data: bytes, count: int) -> None:
+    try:
+        values = plain_values(memoryview(data), count)
+    except InvalidBatch:
+        return
+    assert b"".join(len(value).to_bytes(4, "little") + value for value in values) == data
+
+
+def test_a_batch_is_not_put_together_from_other_bytes() -> None:
+    header, batch = batches_of(1, [[5, 6]], digest_key=b"k" * 32)[0]
+    facts = facts_of(batch, header)
+    payloads = [entry.payload for entry in entries(batch, header)]
+    assert rebuild_batch(1, facts, payloads) == batch
+    for wrong in (lambda: rebuild_batch(2, facts, payloads), lambda: rebuild_batch(1, facts, [b"12345", b"123456"])):
+        with pytest.raises(TallybookError):
+            wrong()
+
+
+def test_the_name_of_an_object_shows_its_ledgers_in_order_and_is_never_used_twice() -> None:
+    assert object_key("u1", [7]) == "ledgers/0000000000000000007-u1.parquet"
+    assert object_key("u2", [7, 9, 1000]) == "sets/0000000000000000007-0000000000000001000-u2.parquet"
+    assert object_key("u1", [7]) != object_key("u2", [7])
+    with pytest.raises(InvalidArgument):
+        object_key("u1", [])
