@@ -257,6 +257,16 @@ class Client:
         await reader.ask_last_add_confirmed()
         return reader
 
+    def copying_reader(self, metadata: LedgerMetadata) -> LedgerReader:
+        """A reader of a closed ledger for whoever copies it: it needs no password, and checks no HMAC.
+
+        Raises:
+            InvalidArgument: the ledger is not closed.
+        """
+        if not metadata.closed:
+            raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed, so nobody may copy it")
+        return LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id)
+
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
         """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.
 
@@ -291,6 +301,7 @@ class Client:
             self._read,
             world.store.watch_ledger,
             _report_copy,
+            world.archive,
         )
 
     # -- managing ---------------------------------------------------------------------

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from tallybook.core.batch import BatchHeader, Entry
+from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Membership, MetadataStore, Versioned
 from tallybook.runtime.clock import Clock
@@ -33,6 +35,22 @@ class Connections(Protocol):
         """Close every connection."""
 
 
+class Archive(Protocol):
+    """Where archived ledgers are read from. Implemented by ``archive.ArchiveReader``.
+
+    Both methods raise ``ObjectMissing`` and ``ObjectDamaged`` where the object is not (any more) what the receipt
+    says, ``ArchiveUnavailable`` and ``ArchiveDenied`` where the store does not give it.
+    """
+
+    async def batches(
+        self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[BatchHeader, bytes]]:
+        """Batches from the one that holds ``first``, up to ``last`` or ``max_bytes`` of payload; at least one."""
+
+    async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
+        """One entry."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientWorld:
     """The stores and seams of one client, real or simulated. The client closes them with itself."""
@@ -42,3 +60,4 @@ class ClientWorld:
     connections: Connections
     clock: Clock
     rng: Rng
+    archive: Archive | None = None

@@ -8,37 +8,49 @@ here, against what the writer sealed, before a caller sees it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    ArchiveUnavailable,
     BookieUnavailable,
+    CallerError,
     EntryAbsent,
     InvalidArgument,
     InvalidBatch,
     MetadataUnavailable,
+    ObjectDamaged,
+    ObjectMissing,
     PeerError,
     ReadBeyondLac,
+    StorageError,
+    TallybookError,
     check,
+    is_defect,
 )
 from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.core.marks import sometimes
+from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch, Versioned
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
 from ..bookie_port import BookieConnection
-from ..ports import Connections
+from ..ports import Archive, Connections
+from .ahead import ReadAhead, Sealed
 from .lac import highest_lac, told_lac, wait_for_lac
 from .machine import ReadAttempt
 from .pace import Pace
 from .replicas import Replicas, Report
 
 T = TypeVar("T")
+
+MOST_MOVES: Final = 3
+"""Archive objects that are tried for one read. Compaction moves a ledger once in hours."""
 
 METADATA_AGE_S: Final = 30.0
 """Age at which a tail reads the metadata again although nothing told of a change."""
@@ -56,6 +68,8 @@ class ReaderContext:
     """Reads a ledger's metadata linearizably: what comes back is no older than the call."""
     watch: Callable[[int], LedgerWatch]
     report: Report
+    archive: Archive | None = None
+    """Where closed ledgers are besides bookies."""
 
 
 @dataclass(slots=True)
@@ -133,6 +147,22 @@ class LedgerReader:
         async for group in self._groups(first, last):
             yield group
 
+    async def read_sealed(self, first: int, last: int) -> AsyncGenerator[Sealed, None]:
+        """Whole batches as the writer sealed them, verified, from the one that holds ``first`` to that of ``last``.
+
+        For whoever copies a ledger: what comes back is byte for byte what bookies hold.
+
+        Raises:
+            As ``read``.
+        """
+        self._check_range(first, last)
+        ahead = self._read_ahead(first, last)
+        try:
+            while fetched := await ahead.next():
+                yield fetched
+        finally:
+            await ahead.close()
+
     async def read_unconfirmed(self, first: int, last: int | None = None) -> AsyncIterator[Entry]:
         """Like ``read``, but also past the last add confirmed: what the bookies have, up to the first gap.
 
@@ -154,27 +184,16 @@ class LedgerReader:
                 yield entry
 
     async def _groups(self, first: int, last: int | None) -> AsyncIterator[list[Entry]]:
-        end = MAX_ID if last is None else last
-        ahead = self._spawn(self._fetch(first, end))
+        end, ahead = MAX_ID if last is None else last, self._read_ahead(first, last)
         try:
-            while True:
-                try:
-                    fetched = await ahead
-                except EntryAbsent:
-                    if last is None:
-                        return
-                    raise
-                following = fetched[-1][0].last_entry_id + 1
-                if following <= end:
-                    # The next request travels while the caller works on this answer.
-                    ahead = self._spawn(self._fetch(following, end))
+            while fetched := await ahead.next():
                 for header, batch in fetched:
                     yield entries(batch, header, first, end)
-                if following > end:
-                    return
         finally:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            await ahead.close()
+
+    def _read_ahead(self, first: int, last: int | None) -> ReadAhead:
+        return ReadAhead(first, last, self._fetch, self._spawn)
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self._context.tasks.spawn(work, name=f"reader-{self.id}")
@@ -197,7 +216,10 @@ class LedgerReader:
                 raise InvalidBatch(f"asked for entry {entry_id} of ledger {self.id}, got {found.entry_id}")
             return found.verify()
 
-        return await self._from_any_replica(entry_id, ask)
+        async def unpack(archive: Archive, receipt: Receipt) -> Entry:
+            return await archive.entry(receipt, self.id, entry_id)
+
+        return await self._from_either(entry_id, ask, unpack)
 
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
         """The verified batch that holds ``entry_id``, as the writer sealed it.
@@ -213,25 +235,29 @@ class LedgerReader:
         if last > self._lac:
             raise ReadBeyondLac(f"ledger {self.id}: entry {last} lies past the last add confirmed, {self._lac}")
 
-    async def _fetch(self, first: int, last: int) -> list[tuple[BatchHeader, Buffer]]:
+    async def _fetch(self, first: int, last: int) -> Sealed:
         """Verified batches from the one that holds ``first``, as many as one request brings."""
 
-        async def ask(connection: BookieConnection) -> list[tuple[BatchHeader, Buffer]]:
+        async def ask(connection: BookieConnection) -> Sealed:
             # The metadata may be others than before, if they were read again meanwhile.
             fragment_end = self._metadata.fragment_end(self._metadata.fragment_of(first))
             end = min(last, fragment_end, self._metadata.quorum.stripe_end(first))
             answer = await connection.read_batches(self.id, first, end, self._context.settings.read_bytes)
             return self._verified(first, answer.batches)
 
-        return await self._from_any_replica(first, ask)
+        async def unpack(archive: Archive, receipt: Receipt) -> Sealed:
+            found = await archive.batches(receipt, self.id, first, last, self._context.settings.read_bytes)
+            return self._verified(first, tuple(batch for _, batch in found))
 
-    def _verified(self, first: int, batches: tuple[Buffer, ...]) -> list[tuple[BatchHeader, Buffer]]:
+        return await self._from_either(first, ask, unpack)
+
+    def _verified(self, first: int, batches: tuple[Buffer, ...]) -> Sealed:
         """Check what a bookie sent; good batches before a bad one are kept.
 
         Raises:
             InvalidBatch: the first one is not a good copy of what was asked for.
         """
-        found: list[tuple[BatchHeader, Buffer]] = []
+        found: Sealed = []
         expected = first
         for batch in batches:
             try:
@@ -251,6 +277,47 @@ class LedgerReader:
         if not found:
             raise InvalidBatch(f"ledger {self.id}: an empty answer for entry {first}")
         return found
+
+    async def _from_either(
+        self,
+        entry_id: int,
+        ask: Callable[[BookieConnection], Awaitable[T]],
+        unpack: Callable[[Archive, Receipt], Awaitable[T]],
+    ) -> T:
+        """From bookies; or from the archive, where they need not have the ledger any more, or do not give it."""
+        archive, failure = self._context.archive, None
+        if archive is None or not self._metadata.copies_released:
+            try:
+                return await self._from_any_replica(entry_id, ask)
+            except TallybookError as error:
+                beyond = self._metadata.closed and entry_id > self._metadata.last_entry_id
+                if archive is None or self._metadata.archived is None or beyond or is_defect(error):
+                    raise
+                sometimes("read: the archive stands in for bookies")
+                failure = error
+        try:
+            return await self._from_archive(archive, unpack)
+        except (PeerError, StorageError, CallerError) as error:
+            if failure is not None:
+                # The bookies are still to have it: what ails them is what has to be seen to.
+                raise failure from error
+            raise
+
+    async def _from_archive(self, archive: Archive, unpack: Callable[[Archive, Receipt], Awaitable[T]]) -> T:
+        """From the archive object of the ledger; from another one, if it has moved meanwhile."""
+        for _ in range(MOST_MOVES):
+            receipt = self._metadata.archived
+            check(receipt is not None, f"ledger {self.id} is to be read from an archive that it is not in")
+            try:
+                return await unpack(archive, cast("Receipt", receipt))
+            except (ObjectMissing, ObjectDamaged):
+                await self.refresh()
+                if self._metadata.archived == receipt:
+                    raise
+                sometimes("read: the archive object has moved")
+        raise ArchiveUnavailable(
+            f"ledger {self.id} moves from one archive object to the next faster than it can be read"
+        )
 
     async def _from_any_replica(self, entry_id: int, ask: Callable[[BookieConnection], Awaitable[T]]) -> T:
         deadline, looked_again = self._request_deadline(), False
