@@ -29,6 +29,7 @@ Room = Annotated[ByteSize, Field(ge=BLOCK_BYTES, le=2**60), _number]
 Milliseconds = Annotated[int, Field(ge=0, le=86_400_000), _number]
 Wait = Annotated[int, Field(ge=1, le=86_400_000), _number]
 """Milliseconds without which a client would give up at once, or ask without a pause."""
+Seconds = Annotated[int, Field(ge=0, le=10 * 365 * 86_400), _number]
 Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
 
 PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
@@ -208,4 +209,41 @@ class ClientSettings(Settings):
             raise ValueError(f"max_entry_bytes must not exceed {MAX_ENTRY_BYTES}")
         if self.max_pending_bytes < self.max_batch_bytes:
             raise ValueError("max_pending_bytes must hold at least one batch")
+        return self
+
+
+class OffloadSettings(Settings):
+    """The offloader: what goes to the archive, when, and how fast."""
+
+    min_age_s: Seconds = Field(0, description="Age since its creation at which a closed ledger may be archived.")
+    min_bytes: Size = Field(_size(0), description="Payload below which a ledger is never archived.")
+    own_object_bytes: Size = Field(_size(8 * MIB), description="Payload from which a ledger gets an object of its own.")
+    set_object_bytes: Size = Field(_size(128 * MIB), description="Payload that small ledgers share an object up to.")
+    set_object_ledgers: Count = Field(1_000, description="Most ledgers in one object.")
+    max_set_wait_s: Seconds = Field(
+        600, description="How long a small ledger waits for others to share an object with, once it may be archived."
+    )
+    compact_below_bytes: Size = Field(
+        _size(32 * MIB), description="Payload of living ledgers below which an object is merged with others."
+    )
+    row_group_bytes: Room = Field(_size(32 * MIB), description="Payload of a row group; about what an upload holds.")
+    deletion_lag_s: Seconds = Field(
+        14_400, description="Time between archiving a ledger and letting bookies drop their copies of it."
+    )
+    keep_copies: bool = Field(False, description="Never let bookies drop their copies.")
+    attempt_ttl_s: Seconds = Field(3_600, description="Age at which an attempt, or an upload, is taken for dead.")
+    orphan_delay_s: Seconds = Field(
+        600, description="Time between finding that no ledger names an object and removing it: readers may be at it."
+    )
+    interval_s: Seconds = Field(30, description="Pause between looks for work.")
+    concurrent_objects: Count = Field(2, description="Objects written at a time.")
+    bytes_per_second: Size = Field(_size(0), description="Payload read from bookies per second; 0 is no limit.")
+    lease_s: Seconds = Field(10, description="Silence after which another offloader takes over.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.own_object_bytes > self.set_object_bytes:
+            raise ValueError("own_object_bytes must not exceed set_object_bytes")
+        if self.lease_s < 1 or self.interval_s < 1 or self.attempt_ttl_s < 1:
+            raise ValueError("lease_s, interval_s and attempt_ttl_s must be at least 1")
         return self

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tallybook.client.client import Client
-from tallybook.client.ports import ClientWorld
+from tallybook.client.ports import Archive, ClientWorld
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import decode_header
 from tallybook.core.config import ClientSettings
@@ -76,11 +76,18 @@ class MemoryCluster:
         self.metadata.expire(name)
         return self.bookies[name]
 
-    def client(self, settings: ClientSettings | None = None, *, seen_through: SeenThrough | None = None) -> Client:
+    def client(
+        self,
+        settings: ClientSettings | None = None,
+        *,
+        seen_through: SeenThrough | None = None,
+        archive: Archive | None = None,
+    ) -> Client:
         """One more client, with connections of its own.
 
         Args:
             seen_through: wraps the metadata store that this client gets, to make it misbehave.
+            archive: where it reads archived ledgers.
         """
         self._clients += 1
         shared = self.metadata.client()
@@ -93,7 +100,7 @@ class MemoryCluster:
             alive=lambda name: self.bookies[name].alive,
         )
         rng = self.world.rng.fork(f"client-{self._clients}")
-        return Client(ClientWorld(store, shared.membership, connections, self.world.clock, rng), settings)
+        return Client(ClientWorld(store, shared.membership, connections, self.world.clock, rng, archive), settings)
 
     async def edit(self, ledger_id: int, change: Transition) -> None:
         """Change a ledger's metadata, as somebody else would."""

@@ -1,0 +1,203 @@
+"""Moves ledgers into one archive object, in steps that may stop anywhere and lose nothing.
+
+    1. announce   each ledger's metadata name the object, before it exists      (begin_archiving)
+    2. write      batches from the bookies, or from older objects, are streamed into it
+    3. read back  all of it is read and compared
+    4. commit     each ledger's metadata get its receipt                        (commit_archived)
+
+Who stops before step 4 leaves ledgers as they were, and perhaps an object that no ledger names by then: it
+is collected later. Each ledger is committed on its own; an object with some of its ledgers committed
+is as good as any, for those. A ledger whose metadata another mover has taken meanwhile is not committed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+from tallybook.archive.object_encoder import EncoderOptions
+from tallybook.archive.objects.patience import ByteRate
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.packing import Batches, Source, read_back, receipts, write_object
+from tallybook.archive.schema import object_key
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import Conflict, DataMissing, InvalidArgument, NoSuchLedger, TallybookError, is_defect
+from tallybook.core.marks import sometimes
+from tallybook.metadata.archived import ArchiveAttempt, Receipt, abandon_archiving, begin_archiving, commit_archived
+from tallybook.metadata.codec import encode_ledger
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Workers
+
+from .policy import Due, PlannedObject
+
+_log = logger("offload")
+
+
+class SourceFailed(TallybookError):
+    """A ledger cannot be read as a whole now. Never leaves this folder."""
+
+    def __init__(self, ledger_id: int, cause: TallybookError) -> None:
+        super().__init__(f"ledger {ledger_id} cannot be archived: {cause.message}")
+        self.ledger_id = ledger_id
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What came of an attempt."""
+
+    archived: tuple[int, ...] = ()
+    """Ledgers that are in the new object now."""
+    payload_bytes: int = 0
+    object_bytes: int = 0
+    failed: tuple[tuple[int, str], ...] = ()
+    """Ledgers that could not be read, and why."""
+
+
+class Mover:
+    """Writes archive objects.
+
+    Args:
+        client: reads the ledgers, wherever they are.
+        store: where the objects go.
+        workers: where they are encoded and checked.
+        rate: payload bytes per second, over everything that is moved.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        updater: LedgerUpdater,
+        store: ObjectStore,
+        workers: Workers,
+        settings: OffloadSettings,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self._client = client
+        self._updater = updater
+        self._store = store
+        self._workers = workers
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._rate = ByteRate(clock, int(settings.bytes_per_second))
+
+    async def move(self, planned: PlannedObject) -> Moved:
+        """Write one object and commit its ledgers. Ledgers that cannot be read are left out.
+
+        Raises:
+            ArchiveUnavailable, ArchiveDenied: the object store.
+            ObjectMissing, ObjectDamaged: what was read back is not what was written.
+            MetadataUnavailable, MetadataOutcomeUnknown: the metadata store.
+        """
+        wanted, failed = list(planned.ledgers), []
+        while wanted:
+            try:
+                moved = await self._attempt(wanted)
+            except SourceFailed as failure:
+                sometimes("offload: a ledger cannot be read")
+                failed.append((failure.ledger_id, failure.message))
+                wanted = [ledger for ledger in wanted if ledger.ledger_id != failure.ledger_id]
+                continue
+            return Moved(moved.archived, moved.payload_bytes, moved.object_bytes, tuple(failed))
+        return Moved(failed=tuple(failed))
+
+    async def _attempt(self, wanted: Sequence[Due]) -> Moved:
+        object_id = self._rng.uuid()
+        members: list[LedgerMetadata] = []
+        try:
+            for ledger in wanted:
+                announced = await self._announce(ledger, object_id)
+                if announced is not None:
+                    members.append(announced)
+            return await self._write(members, object_id) if members else Moved()
+        except BaseException:
+            await self._abandon(wanted, object_id)
+            raise
+
+    async def _announce(self, ledger: Due, object_id: str) -> LedgerMetadata | None:
+        """Name the object in the ledger's metadata; ``None`` if somebody else has, or the ledger is gone."""
+        attempt = ArchiveAttempt(object_id, self._clock.wall_us() // 1000)
+        begin = partial(
+            begin_archiving, attempt=attempt, from_object=ledger.in_object, ttl_ms=self._settings.attempt_ttl_s * 1000
+        )
+        try:
+            return (await self._updater.update(ledger.ledger_id, begin)).value
+        except (Conflict, NoSuchLedger):
+            sometimes("offload: another was first")
+            return None
+
+    async def _write(self, members: Sequence[LedgerMetadata], object_id: str) -> Moved:
+        key = object_key(object_id, [metadata.ledger_id for metadata in members])
+        options = EncoderOptions(row_group_bytes=int(self._settings.row_group_bytes))
+        encoded = await write_object(
+            self._store,
+            self._workers,
+            [self._source(metadata) for metadata in members],
+            object_id=object_id,
+            key=key,
+            created_at_ms=self._clock.wall_us() // 1000,
+            options=options,
+        )
+        found = await read_back(self._store, self._workers, key, encoded)
+        archived = []
+        for ledger_id, receipt in receipts(encoded, found, key, self._clock.wall_us() // 1000).items():
+            if await self._commit(ledger_id, receipt):
+                archived.append(ledger_id)
+        payload_bytes = sum(ledger.payload_bytes for ledger in found.values())
+        _log.info("object written", key=key, ledgers=len(archived), payload_bytes=payload_bytes)
+        return Moved(tuple(archived), payload_bytes, encoded.object_bytes)
+
+    async def _commit(self, ledger_id: int, receipt: Receipt) -> bool:
+        try:
+            await self._updater.update(ledger_id, partial(commit_archived, receipt=receipt))
+        except (Conflict, NoSuchLedger):
+            # Taken over by another attempt, or deleted. The object is collected once none of its ledgers is in it.
+            sometimes("offload: another has taken over")
+            return False
+        return True
+
+    def _source(self, metadata: LedgerMetadata) -> Source:
+        return Source(metadata.ledger_id, encode_ledger(metadata), partial(self._batches, metadata))
+
+    async def _batches(self, metadata: LedgerMetadata) -> AsyncGenerator[Batches, None]:
+        """The whole ledger, from bookies or from the archive."""
+        entries = payload_bytes = 0
+        if metadata.last_entry_id >= 0:
+            reader = self._client.copying_reader(metadata)
+            try:
+                async with aclosing(reader.read_sealed(0, metadata.last_entry_id)) as sealed:
+                    async for batches in sealed:
+                        size = sum(header.payload_bytes for header, _ in batches)
+                        await self._rate.take(size)
+                        entries += sum(header.entry_count for header, _ in batches)
+                        payload_bytes += size
+                        yield batches
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                raise SourceFailed(metadata.ledger_id, error) from error
+        if (entries, payload_bytes) != (metadata.last_entry_id + 1, metadata.length):
+            found = DataMissing(f"{entries} entries of {payload_bytes} bytes in all were read, not {metadata.length}")
+            raise SourceFailed(metadata.ledger_id, found)
+
+    async def _abandon(self, wanted: Sequence[Due], object_id: str) -> None:
+        """Say that the attempt is over, so that the next one need not wait until it is taken for dead."""
+        for ledger in wanted:
+            try:
+                await self._updater.update(ledger.ledger_id, partial(abandon_archiving, object_id=object_id))
+            except NoSuchLedger:
+                continue
+            except (TallybookError, InvalidArgument) as error:
+                if is_defect(error):
+                    raise
+                # Its age will tell. What failed before is what the caller has to hear.
+                _log.warning("attempt left behind", ledger_id=ledger.ledger_id, error=error.message)
+                return

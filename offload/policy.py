@@ -1,0 +1,119 @@
+"""What to archive, and how to pack it: decided from metadata alone, without reading an entry.
+
+A ledger that is large enough gets an object of its own. Smaller ones share a *set object*, in the order of
+their ids, since each object costs requests whatever its size. A set that is not full yet waits for more
+ledgers, but no longer than its oldest member may.
+
+The same packing serves compaction: there the ledgers are in objects already, but in too many, or in objects
+most of whose ledgers have been deleted since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tallybook.core.config import OffloadSettings
+from tallybook.metadata.model import LedgerMetadata
+
+
+class Due(NamedTuple):
+    """A ledger that may be archived now, or that compaction may move."""
+
+    ledger_id: int
+    length_bytes: int
+    created_at_ms: int
+    in_object: str | None
+    """Id of the object that holds it."""
+
+
+class PlannedObject(NamedTuple):
+    """An object to be written: its ledgers, in the order of their ids."""
+
+    ledgers: tuple[Due, ...]
+
+    @property
+    def length_bytes(self) -> int:
+        """Payload bytes of all ledgers."""
+        return sum(ledger.length_bytes for ledger in self.ledgers)
+
+
+def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
+    """Closed ledgers that are in no object, and that the policy lets go, in the order of their ids.
+
+    A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
+    """
+    found = []
+    for metadata in ledgers:
+        if not metadata.closed or metadata.archived is not None:
+            continue
+        if now_ms - metadata.created_at_ms < settings.min_age_s * 1000 or metadata.length < settings.min_bytes:
+            continue
+        if metadata.archiving is not None and now_ms - metadata.archiving.began_at_ms < settings.attempt_ttl_s * 1000:
+            continue
+        found.append(_due(metadata))
+    return sorted(found)
+
+
+def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list[PlannedObject]:
+    """Objects for ledgers that are in none. Small ones that are to wait for more are in no object."""
+    planned = [PlannedObject((ledger,)) for ledger in ledgers if ledger.length_bytes >= settings.own_object_bytes]
+    for group in _groups([ledger for ledger in ledgers if ledger.length_bytes < settings.own_object_bytes], settings):
+        oldest_ms = min(ledger.created_at_ms for ledger in group)
+        waited_s = (now_ms - oldest_ms) / 1000 - settings.min_age_s
+        if _full(group, settings) or waited_s >= settings.max_set_wait_s:
+            planned.append(PlannedObject(tuple(group)))
+    return planned
+
+
+def compact(
+    ledgers: Iterable[LedgerMetadata], object_sizes: dict[str, int], settings: OffloadSettings
+) -> list[PlannedObject]:
+    """Objects that take the place of several: small ones, and those that are mostly dead.
+
+    Args:
+        ledgers: all there are.
+        object_sizes: length in bytes by object id, as the bucket lists them.
+    """
+    by_object: dict[str, list[Due]] = {}
+    for metadata in ledgers:
+        if metadata.archived is not None and metadata.archiving is None:
+            by_object.setdefault(metadata.archived.object_id, []).append(_due(metadata))
+    small: list[Due] = []
+    for object_id, members in by_object.items():
+        alive = sum(ledger.length_bytes for ledger in members)
+        size = object_sizes.get(object_id)
+        if size is not None and alive < settings.compact_below_bytes:
+            small += members
+    planned = []
+    for group in _groups(sorted(small), settings):
+        sources = {ledger.in_object for ledger in group}
+        # One object that becomes one object would be work for nothing.
+        if len(sources) > 1:
+            planned.append(PlannedObject(tuple(group)))
+    return planned
+
+
+def _due(metadata: LedgerMetadata) -> Due:
+    in_object = metadata.archived.object_id if metadata.archived else None
+    return Due(metadata.ledger_id, metadata.length, metadata.created_at_ms, in_object)
+
+
+def _groups(ledgers: Sequence[Due], settings: OffloadSettings) -> list[list[Due]]:
+    """Neighbours, as many as fit one object."""
+    groups: list[list[Due]] = []
+    size = 0
+    for ledger in ledgers:
+        fits = size + ledger.length_bytes <= settings.set_object_bytes
+        if not groups or not fits or len(groups[-1]) >= settings.set_object_ledgers:
+            groups.append([])
+            size = 0
+        groups[-1].append(ledger)
+        size += ledger.length_bytes
+    return groups
+
+
+def _full(group: Sequence[Due], settings: OffloadSettings) -> bool:
+    size = sum(ledger.length_bytes for ledger in group)
+    # Half full is worth an object: the next ledger may just not have fitted.
+    return 2 * size >= settings.set_object_bytes or len(group) >= settings.set_object_ledgers

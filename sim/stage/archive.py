@@ -1,0 +1,105 @@
+"""An object store and an offloader beside a small cluster, for short plays.
+
+async with ArchiveStage(cluster) as stage:
+    await stage.archive(ledger.id)
+    stage.client     # reads from the archive what bookies do not give
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.reader import ArchiveReader
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import InvariantViolation
+from tallybook.metadata.archived import release_copies
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.offload.mover import Moved, Mover
+from tallybook.offload.policy import Due, PlannedObject
+from tallybook.runtime.tasks import InlineWorkers, Tasks
+
+from .cluster import MemoryCluster
+from .scenario import SMALL
+
+TINY = OffloadSettings(
+    row_group_bytes=4096,
+    own_object_bytes=20_000,
+    set_object_bytes=50_000,
+    set_object_ledgers=5,
+    deletion_lag_s=60,
+    attempt_ttl_s=100,
+    orphan_delay_s=20,
+)
+"""Limits so small that every edge is near."""
+
+
+class ArchiveStage:
+    """One object store, one client that reads from it, and what an offloader does, step by step."""
+
+    def __init__(self, cluster: MemoryCluster, settings: OffloadSettings = TINY) -> None:
+        world = cluster.world
+        self.cluster = cluster
+        self.settings = settings
+        self.store = MemoryStore(world.clock, name="stage")
+        self._movers = 0
+        self._tasks = Tasks("archive", self._died)
+        self.reader = ArchiveReader(self.store, InlineWorkers(), self._tasks)
+        self.client = cluster.client(SMALL, archive=self.reader)
+
+    async def __aenter__(self) -> Self:
+        await self.client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.client.close()
+        await self._tasks.close()
+
+    def mover(self, store: ObjectStore | None = None, client: Client | None = None) -> Mover:
+        """Somebody who writes objects; ``store`` and ``client`` in place of the stage's own."""
+        world = self.cluster.world
+        self._movers += 1
+        rng = world.rng.fork(f"mover-{self._movers}")
+        updater = LedgerUpdater(self.cluster.metadata.client().store, world.clock, rng.fork("updater"))
+        return Mover(
+            client or self.client,
+            updater,
+            store or self.store,
+            InlineWorkers(),
+            self.settings,
+            world.clock,
+            rng,
+        )
+
+    async def planned(self, *ledger_ids: int) -> PlannedObject:
+        """An object for these ledgers, wherever they are."""
+        ledgers = [await self.client.ledger_metadata(ledger_id) for ledger_id in sorted(ledger_ids)]
+        return PlannedObject(tuple(_due(metadata) for metadata in ledgers))
+
+    async def archive(self, *ledger_ids: int) -> Moved:
+        """Put these ledgers into one object."""
+        return await self.mover().move(await self.planned(*ledger_ids))
+
+    async def release(self, ledger_id: int) -> None:
+        """Let bookies drop their copies, and drop them."""
+        metadata = await self.client.ledger_metadata(ledger_id)
+        if metadata.archived is None:
+            raise InvariantViolation(f"ledger {ledger_id} is in no archive")
+        object_id = metadata.archived.object_id
+        await self.cluster.edit(ledger_id, lambda current: release_copies(current, object_id))
+        for bookie in self.cluster.bookies.values():
+            bookie.delete(ledger_id)
+
+    def _died(self, name: str, error: BaseException) -> None:
+        raise InvariantViolation(f"task {name} of the archive died: {error!r}") from error
+
+
+def _due(metadata: LedgerMetadata) -> Due:
+    held_by = metadata.archived.object_id if metadata.archived else None
+    return Due(metadata.ledger_id, metadata.length, metadata.created_at_ms, held_by)
