@@ -29,7 +29,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --- environment ------------------------------------------------------------------------------------------------------
 
@@ -105,6 +105,10 @@ unit: $(STAMP) ## Run the unit tests only
 .PHONY: integration
 integration: setup java ## Run the tests that start real processes
 	$(PYTEST) tests/integration
+
+.PHONY: test-s3
+test-s3: $(STAMP) ## Run the tests of object stores on a real S3 server, too (Go builds it the first time)
+	scripts/ensure-minio run $(BIN)/pytest tests/contract/objects $(PYTEST_ARGS)
 
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)

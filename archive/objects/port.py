@@ -107,7 +107,10 @@ class ObjectStore(Protocol):
         """Remove an object; no error if there is none."""
 
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
-        """Uploads that somebody began and did not end; empty for stores that leave none behind."""
+        """Uploads that somebody began and did not end, those under way among them.
+
+        Empty for stores that leave none behind, or that remove them by themselves and do not tell (MinIO).
+        """
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Remove the parts of such an upload; no error if there are none."""

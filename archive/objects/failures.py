@@ -1,0 +1,48 @@
+"""What an answer of an object store means: from HTTP status and error code to one of our errors.
+
+Messages name the store, the object, the status and the code, and nothing else of the answer: what S3 says of
+a wrong signature repeats the key id and what was signed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome, TallybookError
+
+_DENIED: Final = frozenset({
+    "AccessDenied", "AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken",
+    "InvalidAccessKeyId", "InvalidBucketName", "InvalidToken", "NoSuchBucket", "PermanentRedirect",
+    "RequestTimeTooSkewed", "SignatureDoesNotMatch",
+})  # fmt: skip
+"""Time does not cure these: somebody has to change a policy, a key, a region or a clock."""
+
+_BUSY: Final = frozenset({"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+
+
+def failure(what: str, status: int | None, code: str = "", *, changes: bool) -> TallybookError:
+    """The error for an answer that is no success.
+
+    Args:
+        what: the store, the object and what was done.
+        status: of HTTP; ``None`` where no answer came.
+        code: what S3 calls it, empty if it does not say.
+        changes: the request was to change something, so without a clear answer it may have.
+    """
+    said = " ".join(part for part in (f"HTTP {status}" if status else "no answer", code) if part)
+    message = f"{what}: {said}"
+    if status in {401, 403} or code in _DENIED:
+        return ArchiveDenied(message)
+    if status == 404:
+        return ObjectMissing(message)
+    if code in _BUSY or status == 429:
+        return ArchiveBusy(message)
+    unknown = changes and (status is None or status >= 500)
+    outcome = Outcome.UNKNOWN if unknown else Outcome.NOT_DONE
+    # A 503 without a code may come from a proxy, which does not know what became of the request.
+    return ArchiveBusy(message, outcome=outcome) if status == 503 else ArchiveUnavailable(message, outcome=outcome)
+
+
+def no_answer(what: str, why: str, *, changes: bool) -> ArchiveUnavailable:
+    """The error for a request that was not answered, or not in time."""
+    return ArchiveUnavailable(f"{what}: {why}", outcome=Outcome.UNKNOWN if changes else Outcome.NOT_DONE)

@@ -1,0 +1,254 @@
+"""An object store that misbehaves on purpose, in every way that real ones have been seen to.
+
+``FaultyStore`` wraps a store. Before each operation it asks its fault source what is to go wrong: a ``Script``
+for a test that needs one exact sequence, ``RandomFaults`` for a simulation. Both are deterministic, and so is the
+wrapper: it waits only on the clock it is given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol, TypeVar
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
+
+T = TypeVar("T")
+
+
+class Fault(Enum):
+    """What goes wrong with one operation. Each applies to the operations that can suffer it."""
+
+    FAILED = "failed"
+    """A server error, and nothing was done."""
+    ANSWER_LOST = "answer lost"
+    """It was done, and the answer is a server error."""
+    TIMED_OUT = "timed out"
+    """No answer for ``timeout_seconds``; it was not done."""
+    BUSY = "busy"
+    """Refused: fewer requests, please."""
+    DENIED = "denied"
+    """Refused: not with these keys."""
+    SHORT = "short"
+    """A read gives fewer bytes than it promised: what no store may do."""
+    STALE = "stale"
+    """A read gives the right number of wrong bytes."""
+    MISSING = "missing"
+    """The object is not there, for this once."""
+    LEFT_BEHIND = "left behind"
+    """An upload neither ends nor goes away: its finish fails, and so does its abort, unnoticed."""
+
+
+READS: Final = ("read", "info")
+CHANGES: Final = ("put", "finish", "delete", "abort_upload")
+OPERATIONS: Final = (*READS, *CHANGES, "write", "abort", "list", "unfinished_uploads")
+
+_ANYWHERE: Final = frozenset({Fault.FAILED, Fault.TIMED_OUT, Fault.BUSY, Fault.DENIED})
+_FITS: Final[Mapping[str, frozenset[Fault]]] = {
+    "read": _ANYWHERE | {Fault.SHORT, Fault.STALE, Fault.MISSING},
+    "info": _ANYWHERE | {Fault.MISSING},
+    "put": _ANYWHERE | {Fault.ANSWER_LOST},
+    "finish": _ANYWHERE | {Fault.ANSWER_LOST, Fault.LEFT_BEHIND},
+    "delete": _ANYWHERE | {Fault.ANSWER_LOST},
+    "abort_upload": _ANYWHERE | {Fault.ANSWER_LOST},
+    "abort": frozenset({Fault.LEFT_BEHIND}),  # it raises nothing, whatever happens
+}
+
+
+def fits(operation: str, fault: Fault) -> bool:
+    """Whether that can happen to that operation."""
+    return fault in _FITS.get(operation, _ANYWHERE)
+
+
+class FaultSource(Protocol):
+    """Decides what goes wrong."""
+
+    def next(self, operation: str) -> Fault | None:
+        """The fault of the operation that is about to begin, one of ``OPERATIONS``."""
+
+
+class Script:
+    """Exactly the faults given, in their order; each waits for the next operation of its name."""
+
+    def __init__(self, steps: Iterable[tuple[str, Fault]]) -> None:
+        self._steps = list(steps)
+
+    def next(self, operation: str) -> Fault | None:
+        """The first step's fault if it is for ``operation``."""
+        if self._steps and self._steps[0][0] == operation:
+            return self._steps.pop(0)[1]
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every fault has happened."""
+        return not self._steps
+
+
+@dataclass
+class RandomFaults:
+    """Each fault with its own probability, drawn afresh for each operation it fits; now and then a storm.
+
+    Args:
+        storm: probability that an operation begins a storm, in which the store is busy.
+        storm_seconds: how long one lasts.
+        ends_at: monotonic time of ``clock`` from which nothing goes wrong any more.
+    """
+
+    rng: Rng
+    clock: Clock
+    odds: Mapping[Fault, float]
+    storm: float = 0.0
+    storm_seconds: float = 5.0
+    ends_at: float = float("inf")
+    seen: Counter[Fault] = field(default_factory=Counter)
+    _storm_until: float = 0.0
+
+    def next(self, operation: str) -> Fault | None:
+        """What the dice say."""
+        now = self.clock.monotonic()
+        if now >= self.ends_at:
+            return None
+        if self.rng.random() < self.storm:
+            self._storm_until = now + self.storm_seconds
+        # Every draw is made, so that what one fault does leaves those of the others where they were.
+        struck = [fault for fault in Fault if self.rng.random() < self.odds.get(fault, 0.0) and fits(operation, fault)]
+        if now < self._storm_until and fits(operation, Fault.BUSY):
+            struck.insert(0, Fault.BUSY)
+        if not struck:
+            return None
+        self.seen[struck[0]] += 1
+        return struck[0]
+
+
+class FaultyUpload:
+    """An ``Upload`` that may fail."""
+
+    def __init__(self, store: FaultyStore, key: str, upload: Upload) -> None:
+        self._store = store
+        self._key = key
+        self._upload = upload
+        self._left_behind = False
+
+    async def write(self, data: Buffer) -> None:
+        """Pass bytes on, or fail."""
+        await self._store.suffer("write", self._key, lambda: self._upload.write(data))
+
+    async def finish(self) -> None:
+        """Make the object appear, or fail."""
+        await self._store.suffer("finish", self._key, self._upload.finish, on_left_behind=self._leave)
+
+    async def abort(self) -> None:
+        """Give the upload up, unless that gets lost."""
+        await self._store.suffer("abort", self._key, self._abort, on_left_behind=self._leave)
+
+    async def _abort(self) -> None:
+        if not self._left_behind:
+            await self._upload.abort()
+
+    def _leave(self) -> None:
+        self._left_behind = True
+
+
+class FaultyStore:
+    """An ``ObjectStore`` whose operations fail as ``faults`` says."""
+
+    def __init__(self, store: ObjectStore, faults: FaultSource, clock: Clock, *, timeout_seconds: float = 30.0) -> None:
+        self._store = store
+        self._faults = faults
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def url(self) -> str:
+        """Of the store below."""
+        return self._store.url
+
+    async def put(self, key: str, data: Buffer) -> None:
+        """Write a small object."""
+        await self.suffer("put", key, lambda: self._store.put(key, data))
+
+    def upload(self, key: str) -> FaultyUpload:
+        """Begin a large object."""
+        return FaultyUpload(self, key, self._store.upload(key))
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        """Part of an object, or something else."""
+        return await self.suffer("read", key, lambda: self._store.read(key, offset, size), spoil=_spoilt)
+
+    async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Parts of an object, each of which may suffer."""
+        return [await self.read(key, offset, size) for offset, size in ranges]
+
+    async def info(self, key: str) -> ObjectInfo:
+        """Size and age."""
+        return await self.suffer("info", key, lambda: self._store.info(key))
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Pages; before each of them something may go wrong."""
+        pages = self._store.list(prefix, after)
+
+        async def following() -> Sequence[ObjectInfo] | None:
+            return await anext(pages, None)
+
+        while (page := await self.suffer("list", prefix, following)) is not None:
+            yield page
+
+    async def delete(self, key: str) -> None:
+        """Remove an object."""
+        await self.suffer("delete", key, lambda: self._store.delete(key))
+
+    async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
+        """What was begun and did not end."""
+        return await self.suffer("unfinished_uploads", "", self._store.unfinished_uploads)
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Remove the parts of an upload."""
+        await self.suffer("abort_upload", upload.key, lambda: self._store.abort_upload(upload))
+
+    async def close(self) -> None:
+        """Close the store below."""
+        await self._store.close()
+
+    async def suffer(
+        self,
+        operation: str,
+        key: str,
+        call: Callable[[], Awaitable[T]],
+        *,
+        spoil: Callable[[Fault, T], T] = lambda _, result: result,
+        on_left_behind: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Do what ``call`` does, unless something goes wrong with it."""
+        fault, what = self._faults.next(operation), f"{self.url}: {operation} {key}"
+        outcome = Outcome.UNKNOWN if operation in CHANGES else Outcome.NOT_DONE
+        if fault is Fault.DENIED:
+            raise ArchiveDenied(f"{what}: HTTP 403 AccessDenied")
+        if fault is Fault.BUSY:
+            raise ArchiveBusy(f"{what}: HTTP 503 SlowDown")
+        if fault is Fault.MISSING:
+            raise ObjectMissing(f"{what}: HTTP 404")
+        if fault is Fault.TIMED_OUT:
+            await self._clock.sleep(self._timeout_seconds)
+            raise ArchiveUnavailable(f"{what}: no answer", outcome=outcome)
+        if fault is Fault.LEFT_BEHIND:
+            on_left_behind()
+        if fault is Fault.FAILED or (fault is Fault.LEFT_BEHIND and operation == "finish"):
+            raise ArchiveUnavailable(f"{what}: HTTP 500", outcome=outcome)
+        result = await call()
+        if fault is Fault.ANSWER_LOST:
+            raise ArchiveUnavailable(f"{what}: HTTP 500", outcome=outcome)
+        return result if fault is None else spoil(fault, result)
+
+
+def _spoilt(fault: Fault, data: bytes) -> bytes:
+    if fault is Fault.SHORT:
+        return data[: len(data) // 2]
+    return bytes(byte ^ 0xFF for byte in data) if fault is Fault.STALE else data

@@ -1,0 +1,237 @@
+"""An object store of the outside world: obstore reads it, a ``Writes`` changes it.
+
+obstore (Rust) asks in parallel and without threads of ours, which is what many small ranged reads want. Its ways
+of writing do not keep our promises, each measured with version 0.12:
+
+- a multipart upload that is cancelled, or whose writer is dropped, leaves its parts behind for ever: there is no
+  call that aborts it, and none that lists what others left behind (a signed URL cannot carry the parameters);
+- parts have one size, chosen before the first;
+- files are renamed into place without a sync of the file or of its directory;
+- a delete is a request for a bulk delete, which not every gateway knows.
+
+So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``patience.py`` has ours.
+A range that reaches past the end of an object comes back short, one that begins there is an error; which of the
+two a short answer is, a second question tells: only an object that really ends there is damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC
+from typing import Final, Protocol, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import ObjectStore as Source
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing, TallybookError
+from tallybook.core.limits import KIB
+
+from .failures import failure, no_answer
+from .keys import check_key, check_prefix, check_range, is_key
+from .patience import MIN_BYTES_PER_SECOND
+from .port import ObjectInfo, UnfinishedUpload, Upload
+
+T = TypeVar("T")
+
+REQUEST_SECONDS: Final = 30.0
+"""Deadline of one request; one that carries much has longer."""
+
+_PAGE_OBJECTS: Final = 1000
+_COALESCE_BYTES: Final = 256 * KIB
+"""Ranges nearer to each other share a request: at 50 MB/s the gap costs less than a request's first byte."""
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
+
+
+class Writes(Protocol):
+    """What changes a store. Keys are checked before; errors are those of the port."""
+
+    async def put(self, key: str, data: Buffer) -> None:
+        """Write a small object whole."""
+
+    def upload(self, key: str) -> Upload:
+        """Begin a large object."""
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; no error if there is none."""
+
+    async def unfinished(self) -> Sequence[UnfinishedUpload]:
+        """Uploads that somebody began and did not end."""
+
+    async def abort(self, upload: UnfinishedUpload) -> None:
+        """Remove what is there of such an upload."""
+
+    async def close(self) -> None:
+        """Release what is open."""
+
+
+class ObstoreStore:
+    """An ``ObjectStore`` over obstore.
+
+    Args:
+        url: for people; without credentials.
+        in_order: whether listings of ``source`` come in the order of keys; if not, they are sorted in memory.
+    """
+
+    def __init__(self, source: Source, writes: Writes, url: str, *, in_order: bool) -> None:
+        self._source = source
+        self._writes = writes
+        self._url = url
+        self._in_order = in_order
+
+    @property
+    def url(self) -> str:
+        """Where this is."""
+        return self._url
+
+    async def put(self, key: str, data: Buffer) -> None:
+        """Write a small object whole."""
+        await self._writes.put(check_key(key), data)
+
+    def upload(self, key: str) -> Upload:
+        """Begin a large object."""
+        return self._writes.upload(check_key(key))
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        """One ranged request."""
+        return (await self.read_many(key, [(offset, size)]))[0]
+
+    async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Ranged requests, in parallel; near ranges share one."""
+        check_key(key)
+        for offset, size in ranges:
+            check_range(key, offset, size)
+        if not ranges:
+            return []
+        starts, lengths = [offset for offset, _ in ranges], [size for _, size in ranges]
+
+        async def read() -> list[bytes]:
+            if len(ranges) == 1:
+                data = await obstore.get_range_async(self._source, key, start=starts[0], length=lengths[0])
+                return [bytes(data)]
+            found = await obstore.get_ranges_async(
+                self._source, key, starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES
+            )
+            return [bytes(data) for data in found]
+
+        what = f"{self._url}: read of {key}"
+        try:
+            parts = await _answer(what, read, size=sum(lengths))
+        except ArchiveUnavailable as error:
+            if not isinstance(error, _BadRange):
+                raise
+            await self._refuse_short_object(key, ranges)
+            raise
+        if [len(part) for part in parts] != lengths:
+            await self._refuse_short_object(key, ranges)
+            raise ArchiveUnavailable(f"{what}: the answer has fewer bytes than were asked for")
+        return parts
+
+    async def info(self, key: str) -> ObjectInfo:
+        """What a HEAD request says."""
+        check_key(key)
+        what = f"{self._url}: look at {key}"
+        try:
+            found = await _answer(what, lambda: obstore.head_async(self._source, key))
+        except ObjectMissing:
+            # An answer to HEAD has no body that could say whether the object or the bucket is missing.
+            await _answer(what, lambda: obstore.get_range_async(self._source, key, start=0, length=1))
+            raise
+        return _info(found)
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Pages in the order of keys."""
+        folder, _, _ = check_prefix(prefix).rpartition("/")
+        pages = self._pages(folder, after)
+        if not self._in_order:
+            everything = [info async for page in pages for info in page]
+            everything.sort(key=lambda info: info.key)
+            pages = _paged(everything)
+        async for page in pages:
+            wanted = [info for info in page if is_key(info.key) and info.key.startswith(prefix) and info.key > after]
+            if wanted:
+                yield wanted
+
+    async def delete(self, key: str) -> None:
+        """Remove an object."""
+        await self._writes.delete(check_key(key))
+
+    async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
+        """Uploads that somebody began and did not end."""
+        return await self._writes.unfinished()
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Remove what is there of such an upload."""
+        check_key(upload.key)
+        await self._writes.abort(upload)
+
+    async def close(self) -> None:
+        """Release what writing has opened; obstore has nothing to release."""
+        await self._writes.close()
+
+    async def _pages(self, folder: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
+        offset = after if after and self._in_order else None
+        stream = obstore.list(self._source, folder or None, offset=offset, chunk_size=_PAGE_OBJECTS)
+        pages = aiter(stream)
+        while (page := await _answer(f"{self._url}: listing", lambda: anext(pages, None))) is not None:
+            yield [_info(found) for found in page]
+
+    async def _refuse_short_object(self, key: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Raise ``ObjectDamaged`` if the object ends before the ranges do."""
+        found, end = await self.info(key), max(offset + size for offset, size in ranges)
+        if found.size_bytes < end:
+            raise ObjectDamaged(f"{self._url}: {key} has {found.size_bytes} bytes; it was to be read up to {end}")
+
+
+async def all_objects(source: Source, what: str) -> list[ObjectInfo]:
+    """Everything that lies below a source, whatever its name."""
+    pages = aiter(obstore.list(source, chunk_size=_PAGE_OBJECTS))
+    found: list[ObjectInfo] = []
+    while (page := await _answer(what, lambda: anext(pages, None))) is not None:
+        found.extend(map(_info, page))
+    return found
+
+
+class _BadRange(ArchiveUnavailable):
+    """The range lies beyond the end of the object, or so the store says."""
+
+
+async def _answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0) -> T:
+    """What obstore answers, within the deadline; its errors as ours."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS + size / MIN_BYTES_PER_SECOND):
+            return await call()
+    except TimeoutError:
+        raise no_answer(what, "no answer in time", changes=False) from None
+    except (BaseError, OSError) as error:
+        # Not chained: the text of the cause may hold the whole answer, key id and all.
+        raise _translated(what, error) from None
+
+
+def _translated(what: str, error: Exception) -> TallybookError:
+    text = str(error)
+    said_status, said_code = _STATUS.search(text), _CODE.search(text)
+    status = int(said_status.group(1)) if said_status else None
+    code = said_code.group(1) if said_code else ""
+    if status == 416 or "range was invalid" in text:
+        return _BadRange(f"{what}: the store does not have that range")
+    if isinstance(error, FileNotFoundError):
+        status = 404
+    elif isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+        status = status or 403
+    return failure(what, status, code, changes=False)
+
+
+def _info(found: obstore.ObjectMeta) -> ObjectInfo:
+    modified = found["last_modified"].astimezone(UTC)
+    return ObjectInfo(found["path"], found["size"], int(modified.timestamp() * 1000))
+
+
+async def _paged(everything: list[ObjectInfo]) -> AsyncIterator[Sequence[ObjectInfo]]:
+    for at in range(0, len(everything), _PAGE_OBJECTS):
+        yield everything[at : at + _PAGE_OBJECTS]

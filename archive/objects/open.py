@@ -1,0 +1,172 @@
+"""The URLs of object stores: what they may look like, and opening what they name.
+
+    s3://bucket                      a bucket; endpoint, region and keys come from the usual AWS_* variables, from
+    s3://bucket/prefix/of/keys       profiles or from the machine's role, as for every other AWS tool
+    file:///srv/archive              a directory of this host, or of a file system that all hosts mount
+    file:///./archive                relative to the working directory; also ../
+    memory:                          in this process, gone with it
+
+No store is tried out at the start. Nothing here rests on conditional writes (``If-None-Match``), which some
+stores take and ignore: keys are unique, and what counts is what the metadata store says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from obstore.store import LocalStore, S3Store
+
+from tallybook.core.errors import ArchiveDenied, InvalidConfig
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
+
+from .directory_writes import DirectoryWrites
+from .keys import is_key
+from .memory import MemoryStore
+from .obstore_driver import REQUEST_SECONDS, ObstoreStore
+from .patience import Patience, PatienceSettings
+from .patient import PatientStore
+from .port import ObjectStore
+from .s3_client import S3Client
+from .s3_writes import S3Writes
+
+_HELP: Final = "expected s3://bucket/prefix, file:///path/of/directory (file:///./path if relative) or memory:"
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1")
+_CONNECTIONS: Final = 8
+_FOREVER: Final = timedelta(days=1)
+"""Each request has a deadline of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Url:
+    """A bucket, and what comes before every key in it: empty, or with a slash at its end."""
+
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileUrl:
+    """A directory of this host; a relative path starts with a dot."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUrl:
+    """This process."""
+
+
+ObjectsUrl: TypeAlias = S3Url | FileUrl | MemoryUrl
+
+
+def parse_url(url: str) -> ObjectsUrl:
+    """Understand the URL of an object store.
+
+    Raises:
+        InvalidConfig: it is not one; the message says what is wrong, and repeats no part that may be secret.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or not url.isprintable():
+        raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
+    if "@" in url or "?" in url or "#" in url:
+        raise InvalidConfig(
+            f"the {scheme}: URL of an object store has no user, password, query or fragment; keys for S3 come from "
+            f"the AWS_* variables: {_HELP}"
+        )
+    if scheme == "memory" and not rest:
+        return MemoryUrl()
+    if scheme == "file":
+        return _parse_file(url, rest)
+    if scheme == "s3":
+        return _parse_s3(url, rest)
+    raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
+
+
+async def open_store(
+    url: str, clock: Clock, rng: Rng, settings: PatienceSettings | None = None, *, allow_http: bool = False
+) -> PatientStore:
+    """Open an object store, and ask it with patience.
+
+    Args:
+        rng: for jitter, and for the names of unfinished files.
+        allow_http: whether an S3 endpoint elsewhere than on this host may go without TLS.
+
+    Raises:
+        InvalidConfig: the URL or the environment cannot be right.
+        ArchiveDenied: there is no such directory. Buckets are not looked at.
+    """
+    where, patience = parse_url(url), Patience(clock, rng.fork("patience"), settings)
+    store: ObjectStore
+    if isinstance(where, MemoryUrl):
+        store = MemoryStore(clock)
+    elif isinstance(where, FileUrl):
+        store = await _open_directory(where.path, rng.fork("uploads"))
+    else:
+        store = await _open_s3(where, patience, allow_http=allow_http)
+    return PatientStore(store, patience)
+
+
+async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
+    disk = RealDisk()
+    try:
+        await disk.list(path)
+        source = LocalStore(path)
+    except FileNotFoundError as error:
+        await disk.close()
+        raise ArchiveDenied(f"file://{path}: there is no such directory; make it first") from error
+    except BaseException:
+        await disk.close()
+        raise
+    return ObstoreStore(source, DirectoryWrites(disk, path, source, rng, disk.close), f"file://{path}", in_order=False)
+
+
+async def _open_s3(where: S3Url, patience: Patience, *, allow_http: bool) -> ObstoreStore:
+    url = f"s3://{where.bucket}/{where.prefix}".rstrip("/")
+    workers = ThreadWorkers(_CONNECTIONS, "s3")
+    try:
+        client = await workers.run(S3Client, workers, _CONNECTIONS)
+        endpoint = urlsplit(client.endpoint)
+        plain = endpoint.scheme == "http"
+        if plain and not allow_http and not _LOOPBACK.fullmatch(endpoint.hostname or ""):
+            raise InvalidConfig(f"{url}: the endpoint {endpoint.hostname} is not on this host and goes without TLS")
+    except BaseException:
+        await workers.close()
+        raise
+    source = S3Store(
+        where.bucket,
+        prefix=where.prefix or None,
+        endpoint=client.endpoint,
+        region=client.region,
+        credential_provider=client.credentials,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": plain, "timeout": _FOREVER, "connect_timeout": timedelta(seconds=5)},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)},
+    )
+    # The death of a task that sends a part is told to whoever waits for the part.
+    tasks = Tasks("s3", lambda _name, _error: None)
+    writes = S3Writes(client, where.bucket, where.prefix, url, patience, tasks)
+    return ObstoreStore(source, writes, url, in_order=True)
+
+
+def _parse_file(url: str, rest: str) -> FileUrl:
+    path = unquote(rest.removeprefix("//")).rstrip("/")
+    if not rest.startswith("///") or not path or "\0" in path:
+        raise InvalidConfig(f"{url!r} names no directory: {_HELP}")
+    return FileUrl(path[1:] if path.startswith(("/./", "/../")) else path)
+
+
+def _parse_s3(url: str, rest: str) -> S3Url:
+    bucket, _, prefix = rest.removeprefix("//").rstrip("/").partition("/")
+    if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
+        raise InvalidConfig(f"{url!r} names no bucket: {_HELP}")
+    if prefix and not is_key(prefix):
+        raise InvalidConfig(f"{url!r}: a prefix has letters, digits and . _ - = in parts that do not begin with a dot")
+    return S3Url(bucket, f"{prefix}/" if prefix else "")

@@ -1,0 +1,136 @@
+"""A large object in parts: cut, sent a few at a time, and put together or taken back.
+
+Parts begin at 8 MiB and grow by as much after every 77, so that 10,000 of them hold more than the 5 TiB that
+an object may have. What is under way is bounded in bytes: 32 MiB, or one part where parts are larger than that.
+So an upload of up to 10 GiB holds 40 to 50 MiB at a time, one of 100 GiB 300 MiB. An object of one part is put whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import ArchiveUnavailable, TallybookError, check
+from tallybook.core.limits import MIB
+from tallybook.runtime.tasks import Tasks
+
+FIRST_PART_BYTES: Final = 8 * MIB
+GROWS_EVERY: Final = 77
+MAX_PARTS: Final = 10_000
+IN_FLIGHT_BYTES: Final = 32 * MIB
+
+
+def part_bytes(number: int) -> int:
+    """Size of the part ``number`` (the first is 1) if it is not the last one."""
+    return FIRST_PART_BYTES * (1 + (number - 1) // GROWS_EVERY)
+
+
+class PartStore(Protocol):
+    """Where parts go. Every call makes as many tries as make sense."""
+
+    async def put(self, key: str, data: Buffer) -> None:
+        """Write a small object whole."""
+
+    async def begin(self, key: str) -> str:
+        """Open an upload and return its id."""
+
+    async def part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+        """Send a part and return its tag."""
+
+    async def complete(self, key: str, upload_id: str, tags: list[str], size: int) -> None:
+        """Make one object of ``size`` bytes of the parts."""
+
+    async def take_back(self, key: str, upload_id: str) -> None:
+        """Remove the parts."""
+
+
+class PartedUpload:
+    """An ``Upload`` over a ``PartStore``.
+
+    Args:
+        tasks: where parts are sent from.
+    """
+
+    def __init__(self, store: PartStore, key: str, tasks: Tasks) -> None:
+        self._store = store
+        self._key = key
+        self._tasks = tasks
+        self._upload_id = ""
+        self._gathered: list[memoryview] = []
+        self._gathered_bytes = 0
+        self._size = 0
+        self._cut = 0
+        self._sending: deque[tuple[asyncio.Task[str], int]] = deque()
+        self._sending_bytes = 0
+        self._tags: list[str] = []
+        self._given_up = False
+
+    async def write(self, data: Buffer) -> None:
+        """Cut parts as they become full; wait while too much is under way."""
+        check(not self._given_up, f"the upload of {self._key} has ended")
+        rest = memoryview(data).cast("B")
+        self._size += rest.nbytes
+        while rest.nbytes:
+            room = part_bytes(self._cut + 1) - self._gathered_bytes
+            self._gathered.append(rest[:room])
+            self._gathered_bytes += min(room, rest.nbytes)
+            rest = rest[room:]
+            if self._gathered_bytes == part_bytes(self._cut + 1):
+                await self._send()
+
+    async def finish(self) -> None:
+        """Send the last part, wait for all of them, make the object."""
+        check(not self._given_up, f"the upload of {self._key} has ended")
+        if not self._cut:
+            await self._store.put(self._key, b"".join(self._gathered))
+            return
+        if self._gathered_bytes:
+            await self._send()
+        while self._sending:
+            await self._sent()
+        await self._store.complete(self._key, self._upload_id, self._tags, self._size)
+
+    async def abort(self) -> None:
+        """Take everything back, once no part is under way: one that came after would stay."""
+        self._given_up = True
+        self._gathered.clear()
+        tasks = [task for task, _ in self._sending]
+        if self._upload_id:
+            # In a task of its own, so that it is done even if the caller is being cancelled.
+            await asyncio.shield(self._tasks.spawn(self._take_back(tasks), name=f"abort {self._key}"))
+
+    async def _take_back(self, sending: list[asyncio.Task[str]]) -> None:
+        await asyncio.gather(*sending, return_exceptions=True)
+        try:
+            await self._store.take_back(self._key, self._upload_id)
+        except TallybookError:
+            return  # it is found among the unfinished ones
+
+    async def _send(self) -> None:
+        """Send what has gathered as one part, when there is room."""
+        if not self._upload_id:
+            self._upload_id = await self._store.begin(self._key)
+        data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
+        while self._sending and self._sending_bytes + len(data) > IN_FLIGHT_BYTES:
+            await self._sent()
+        self._cut += 1
+        if self._cut > MAX_PARTS:
+            raise ArchiveUnavailable(f"{self._key}: an object has at most {MAX_PARTS} parts")
+        sending = self._tasks.spawn(self._part(self._cut, data), name=f"part {self._cut} of {self._key}")
+        self._sending.append((sending, len(data)))
+        self._sending_bytes += len(data)
+
+    async def _part(self, number: int, data: bytes) -> str:
+        if self._given_up:
+            raise ArchiveUnavailable(f"{self._key}: the upload was given up")
+        return await self._store.part(self._key, self._upload_id, number, data)
+
+    async def _sent(self) -> None:
+        """Wait for the oldest part. The others go on meanwhile, and if the caller is cancelled this one, too."""
+        task, size = self._sending[0]
+        await asyncio.wait([task])
+        self._sending.popleft()
+        self._sending_bytes -= size
+        self._tags.append(task.result())

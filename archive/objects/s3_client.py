@@ -1,0 +1,128 @@
+"""botocore, asked from worker threads: for what obstore cannot do, and for who we are.
+
+Uploads in parts need five requests, of which obstore offers none alone (see ``obstore_driver.py``); signing them by
+hand would take the chain of credentials, too: environment, profiles, instance and container roles, tokens that are
+renewed. botocore has all of that, so it comes with S3 as the extra ``s3``, and obstore gets its keys from there: both
+always speak with the same endpoint in the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tallybook.core.errors import ArchiveDenied, InvalidConfig, TallybookError
+from tallybook.runtime.tasks import Workers
+
+from .failures import failure, no_answer
+from .obstore_driver import REQUEST_SECONDS
+from .patience import MIN_BYTES_PER_SECOND
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+_DEFAULT_REGION: Final = "us-east-1"
+_CONNECT_SECONDS: Final = 5
+_NO_IDENTITY: Final = frozenset({
+    "CredentialRetrievalError", "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "SSOTokenLoadError",
+    "TokenRetrievalError", "UnauthorizedSSOTokenError",
+})  # fmt: skip
+
+
+class S3Client:
+    """A botocore client for one account and endpoint, as the environment says.
+
+    Args:
+        connections: requests that may be under way at once.
+
+    Raises:
+        InvalidConfig: botocore is not installed, or does not understand the environment.
+    """
+
+    def __init__(self, workers: Workers, connections: int) -> None:
+        try:
+            session_module = importlib.import_module("botocore.session")
+            self._exceptions: Any = importlib.import_module("botocore.exceptions")
+            config_module = importlib.import_module("botocore.config")
+        except ImportError as error:
+            raise InvalidConfig("s3:// needs botocore: pip install 'tallybook[s3]'") from error
+        self._workers = workers
+        try:
+            self._session: Any = session_module.get_session()
+            self.region: str = self._session.get_config_variable("region") or _DEFAULT_REGION
+            self._client: Any = self._session.create_client(
+                "s3",
+                region_name=self.region,
+                config=config_module.Config(
+                    connect_timeout=_CONNECT_SECONDS,
+                    read_timeout=REQUEST_SECONDS,
+                    retries={"total_max_attempts": 1},
+                    max_pool_connections=connections,
+                    # Stores that only resemble S3 do not know the newer checksums.
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                    s3={"addressing_style": "path"},
+                ),
+            )
+        except (self._exceptions.BotoCoreError, ValueError) as error:
+            raise InvalidConfig(f"S3 cannot be set up from the environment: {type(error).__name__}") from error
+        self.endpoint: str = self._client.meta.endpoint_url
+
+    async def call(self, operation: str, what: str, *, size: int = 0, changes: bool = True, **parameters: Any) -> Any:
+        """Make one request.
+
+        Args:
+            operation: method of the botocore client.
+            what: the store, the object and what is done, for messages.
+            size: bytes that it carries.
+            changes: without an answer it is not known whether something changed.
+
+        Raises:
+            TallybookError: as ``failures.py`` says. ``ObjectMissing`` also for an upload that does not exist.
+        """
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS + size / MIN_BYTES_PER_SECOND):
+                return await self._workers.run(getattr(self._client, operation), **parameters)
+        except TimeoutError:
+            raise no_answer(what, "no answer in time", changes=changes) from None
+        except (self._exceptions.ClientError, self._exceptions.BotoCoreError) as error:
+            # Not chained: what S3 says of a wrong signature repeats the key id.
+            raise self._translated(what, error, changes=changes) from None
+
+    async def credentials(self) -> S3Credential:
+        """Who we are, for obstore.
+
+        Raises:
+            ArchiveDenied: nobody says.
+        """
+        found, expires_at = await self._workers.run(self._credentials)
+        if found is None:
+            raise ArchiveDenied("no AWS credentials were found")
+        return {
+            "access_key_id": found.access_key,
+            "secret_access_key": found.secret_key,
+            "token": found.token,
+            "expires_at": expires_at,
+        }
+
+    async def close(self) -> None:
+        """Release connections."""
+        self._client.close()
+        await self._workers.close()
+
+    def _credentials(self) -> tuple[Any, datetime | None]:
+        known = self._session.get_credentials()
+        if known is None:
+            return None, None
+        # Frozen first: that renews what is about to expire.
+        return known.get_frozen_credentials(), getattr(known, "_expiry_time", None)
+
+    def _translated(self, what: str, error: Any, *, changes: bool) -> TallybookError:
+        if isinstance(error, self._exceptions.ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return failure(what, status, str(error.response.get("Error", {}).get("Code", ""))[:64], changes=changes)
+        if type(error).__name__ in _NO_IDENTITY:
+            return ArchiveDenied(f"{what}: no AWS credentials ({type(error).__name__})")
+        return no_answer(what, type(error).__name__, changes=changes)

@@ -1,0 +1,197 @@
+"""The object stores as the contract suite meets them: a fresh place for each test, opened as often as needed.
+
+S3 is moto on loopback, one server for the session; ``make test-s3`` adds a real one, which it names in
+TALLYBOOK_S3_TEST_ENDPOINT, with its keys in TALLYBOOK_S3_TEST_KEY and TALLYBOOK_S3_TEST_SECRET.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.patience import PatienceSettings
+from tallybook.archive.objects.port import ObjectStore, UnfinishedUpload
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+BUCKET = "contract"
+IMPATIENT = PatienceSettings(first_pause=1000.0)
+"""Tries once: what a test sees is what the driver said."""
+
+_numbers = itertools.count()
+
+
+@dataclass
+class Place:
+    """Where one test keeps its objects."""
+
+    name: str
+    open: Callable[[], Any]
+    put_foreign: Callable[[str, bytes], None]
+    """Put something there that is not ours."""
+    uploads_of: Callable[[str], list[UnfinishedUpload]] | None = None
+    """The uploads of one key, as the server itself tells them."""
+    parts_of: Callable[[UnfinishedUpload], int] | None = None
+
+    async def unfinished(self, store: ObjectStore, key: str) -> list[UnfinishedUpload]:
+        """The uploads of one key. MinIO tells of them only who asks for this very key, and removes them by itself."""
+        found = [upload for upload in await store.unfinished_uploads() if upload.key == key]
+        if self.uploads_of is None:
+            return found
+        real = self.uploads_of(key)
+        assert self.name == "s3" or {upload.upload_id for upload in real} == {upload.upload_id for upload in found}
+        return real
+
+    async def left(self, store: ObjectStore, key: str) -> UnfinishedUpload:
+        """An upload of ``key`` that somebody began and left."""
+        await store.upload(key).write(bytes(17 << 20))
+        return await self.arrived(store, key)
+
+    async def arrived(self, store: ObjectStore, key: str) -> UnfinishedUpload:
+        """The upload of ``key``, once two parts of it have arrived: moto mistakes what changes while it looks."""
+        (found,) = await self.unfinished(store, key)
+        deadline = time.monotonic() + 10
+        while self.parts_of is not None and self.parts_of(found) < 2:
+            assert time.monotonic() < deadline, "the parts never arrived"
+            await asyncio.sleep(0.01)
+        return found
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ObjectStore]:
+        store = await self.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@dataclass
+class Server:
+    """An S3 server with a bucket."""
+
+    endpoint: str
+    key: str
+    secret: str
+
+    @cached_property
+    def client(self) -> Any:
+        return botocore.session.get_session().create_client(
+            "s3", endpoint_url=self.endpoint, region_name="us-east-1", aws_access_key_id=self.key,
+            aws_secret_access_key=self.secret,
+        )  # fmt: skip
+
+    def with_bucket(self) -> "Server":
+        if not any(bucket["Name"] == BUCKET for bucket in self.client.list_buckets()["Buckets"]):
+            self.client.create_bucket(Bucket=BUCKET)
+        return self
+
+    def variables(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": "/dev/null",
+            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+
+S3_SERVERS = ["moto", *(["s3"] if "TALLYBOOK_S3_TEST_ENDPOINT" in os.environ else [])]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def moto() -> Iterator[Server]:
+    """S3 as moto plays it. For all tests here, so that it is there before the first one counts its threads."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield Server(f"http://{host}:{port}", "testing", "testing").with_bucket()
+    moto.stop()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Server:
+    """The server that ``make test-s3`` started."""
+    return Server(*(os.environ[f"TALLYBOOK_S3_TEST_{name}"] for name in ("ENDPOINT", "KEY", "SECRET"))).with_bucket()
+
+
+@contextmanager
+def s3_place(name: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A place in a bucket."""
+    for variable, value in server.variables().items():
+        monkeypatch.setenv(variable, value)
+    prefix = f"place-{os.getpid()}/{next(_numbers)}"
+
+    def put_foreign(key: str, data: bytes) -> None:
+        server.client.put_object(Bucket=BUCKET, Key=f"{prefix}/{key}", Body=data)
+
+    def opened() -> Any:
+        return open_store(f"s3://{BUCKET}/{prefix}", RealClock(), SystemRng(), IMPATIENT)
+
+    def uploads_of(key: str) -> list[UnfinishedUpload]:
+        page = server.client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{prefix}/{key}")
+        return [UnfinishedUpload(key, found["UploadId"], 0) for found in page.get("Uploads", [])]
+
+    def parts_of(upload: UnfinishedUpload) -> int:
+        page = server.client.list_parts(Bucket=BUCKET, Key=f"{prefix}/{upload.key}", UploadId=upload.upload_id)
+        return len(page.get("Parts", []))
+
+    yield Place(name, opened, put_foreign, uploads_of, parts_of)
+
+
+@contextmanager
+def directory_place(root: Path) -> Iterator[Place]:
+    """A place in a directory."""
+    root.mkdir()
+
+    def put_foreign(key: str, data: bytes) -> None:
+        file = root / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+    yield Place("directory", lambda: open_store(f"file://{root}", RealClock(), SystemRng(), IMPATIENT), put_foreign)
+
+
+@contextmanager
+def memory_place() -> Iterator[Place]:
+    """A place in this process, which nobody else can reach."""
+    store = MemoryStore(RealClock())
+
+    async def opened() -> ObjectStore:
+        return store
+
+    yield Place("memory", opened, lambda _key, _data: None)
+
+
+@pytest.fixture(params=["memory", "directory", *S3_SERVERS])
+def place(request, tmp_path, monkeypatch) -> Iterator[Place]:
+    """A place on any store."""
+    if request.param == "memory":
+        made = memory_place()
+    elif request.param == "directory":
+        made = directory_place(tmp_path / "archive")
+    else:
+        made = s3_place(request.param, request.getfixturevalue(request.param), monkeypatch)
+    with made as place:
+        yield place
+
+
+@pytest.fixture
+def now_ms() -> Callable[[], int]:
+    """What time it is."""
+    return lambda: RealClock().wall_us() // 1000

@@ -1,0 +1,139 @@
+"""The object store that misbehaves on purpose does exactly what it says."""
+
+import pytest
+
+from tallybook.archive.objects.faulty import OPERATIONS, Fault, FaultyStore, RandomFaults, Script, fits
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome, TallybookError
+from tallybook.runtime.deterministic import run_seed
+
+KEY = "ledgers/1"
+TEXT = b"0123456789"
+
+
+def play(scene, *steps):
+    """Run ``scene(world, store, faulty)`` on virtual time."""
+
+    async def staged(world):
+        store = MemoryStore(world.clock)
+        script = Script(steps)
+        await store.put(KEY, TEXT)
+        await scene(world, store, FaultyStore(store, script, world.clock, timeout_seconds=7.0))
+        assert script.finished
+
+    run_seed(1, staged)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "outcome"),
+    [
+        (Fault.FAILED, ArchiveUnavailable, Outcome.UNKNOWN),
+        (Fault.TIMED_OUT, ArchiveUnavailable, Outcome.UNKNOWN),
+        (Fault.BUSY, ArchiveBusy, Outcome.NOT_DONE),
+        (Fault.DENIED, ArchiveDenied, Outcome.NOT_DONE),
+    ],
+)
+def test_a_put_that_fails_before_its_effect_has_none(fault, error, outcome):
+    async def scene(world, store, faulty):
+        with pytest.raises(error) as raised:
+            await faulty.put("ledgers/2", TEXT)
+        assert raised.value.outcome is outcome
+        assert world.clock.monotonic() == (7.0 if fault is Fault.TIMED_OUT else 0)
+        with pytest.raises(ObjectMissing):
+            await store.info("ledgers/2")
+
+    play(scene, ("put", fault))
+
+
+def test_an_answer_can_be_lost_after_the_effect():
+    async def scene(world, store, faulty):
+        for call in (faulty.put("ledgers/2", TEXT), faulty.delete(KEY)):
+            with pytest.raises(ArchiveUnavailable) as raised:
+                await call
+            assert raised.value.outcome is Outcome.UNKNOWN
+        assert [info.key async for page in store.list() for info in page] == ["ledgers/2"]
+
+    play(scene, ("put", Fault.ANSWER_LOST), ("delete", Fault.ANSWER_LOST))
+
+
+def test_reads_come_back_short_or_wrong_or_not_at_all():
+    async def scene(world, store, faulty):
+        assert await faulty.read(KEY, 0, 8) == TEXT[:4]
+        stale = await faulty.read(KEY, 0, 8)
+        assert len(stale) == 8
+        assert stale != TEXT[:8]
+        with pytest.raises(ObjectMissing):
+            await faulty.read(KEY, 0, 8)
+        assert await faulty.read_many(KEY, [(0, 8), (2, 2)]) == [TEXT[:8], b"23"]
+
+    play(scene, ("read", Fault.SHORT), ("read", Fault.STALE), ("read", Fault.MISSING))
+
+
+@pytest.mark.parametrize("step", ["finish", "abort"])
+def test_an_upload_can_be_left_behind(step):
+    async def scene(world, store, faulty):
+        upload = faulty.upload("ledgers/2")
+        await upload.write(TEXT)
+        if step == "finish":
+            with pytest.raises(ArchiveUnavailable):
+                await upload.finish()
+        await upload.abort()
+        assert [found.key for found in await faulty.unfinished_uploads()] == ["ledgers/2"]
+        with pytest.raises(ObjectMissing):
+            await store.info("ledgers/2")
+
+    play(scene, (step, Fault.LEFT_BEHIND))
+
+
+def test_a_listing_can_fail_before_any_of_its_pages():
+    async def scene(world, store, faulty):
+        with pytest.raises(ArchiveUnavailable):
+            await anext(faulty.list())
+        assert [info.key async for page in faulty.list() for info in page] == [KEY]
+
+    play(scene, ("list", Fault.FAILED))
+
+
+def test_the_dice_strike_every_operation_with_what_fits_it_and_then_stop():
+    async def staged(world):
+        faults = RandomFaults(world.rng, world.clock, dict.fromkeys(Fault, 0.1), ends_at=100.0)
+        struck = {operation: {faults.next(operation) for _ in range(2000)} - {None} for operation in OPERATIONS}
+        for operation, found in struck.items():
+            assert found == {fault for fault in Fault if fits(operation, fault)}, operation
+        await world.clock.sleep(100)
+        assert {faults.next("put") for _ in range(100)} == {None}
+
+    run_seed(1, staged)
+
+
+def test_in_a_storm_everything_is_busy():
+    async def staged(world):
+        faults = RandomFaults(world.rng, world.clock, {}, storm=1.0, storm_seconds=5.0)
+        assert {faults.next("read") for _ in range(10)} == {Fault.BUSY}
+        faults.storm = 0.0
+        assert faults.next("write") is Fault.BUSY
+        assert faults.next("abort") is None
+        await world.clock.sleep(5)
+        assert faults.next("read") is None
+
+    run_seed(1, staged)
+
+
+def test_the_same_seed_brings_the_same_faults():
+    found = []
+
+    async def staged(world):
+        store = MemoryStore(world.clock)
+        faulty = FaultyStore(store, RandomFaults(world.rng, world.clock, dict.fromkeys(Fault, 0.2)), world.clock)
+        log = []
+        for number in range(200):
+            try:
+                await faulty.put(f"a/{number}", TEXT)
+                log.append(await faulty.read(f"a/{number}", 0, 4))
+            except TallybookError as error:
+                log.append(str(error))
+        found.append(log)
+
+    run_seed(5, staged)
+    run_seed(5, staged)
+    assert found[0] == found[1]

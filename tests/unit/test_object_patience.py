@@ -1,0 +1,217 @@
+"""How an object store is asked: again, more slowly, within a rate, and not for ever."""
+
+import asyncio
+
+import pytest
+
+from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.patience import ByteRate, Patience, PatienceSettings, RequestRate
+from tallybook.archive.objects.patient import PatientStore
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
+from tallybook.runtime.deterministic import run_seed
+
+MIB = 1 << 20
+KEY = "ledgers/1"
+
+
+def play(scene):
+    """Run ``scene(world)`` on virtual time."""
+    run_seed(1, scene, deadline_seconds=36_000)
+
+
+def stores(world, *steps, **bounds):
+    """A store, one with these faults over it, and one with patience over that."""
+    memory, script = MemoryStore(world.clock), Script(steps)
+    faulty = FaultyStore(memory, script, world.clock)
+    patient = PatientStore(faulty, Patience(world.clock, world.rng.fork("patience"), PatienceSettings(**bounds)))
+    return memory, patient, script
+
+
+def test_what_failed_is_tried_again():
+    async def scene(world):
+        _, store, script = stores(
+            world, ("put", Fault.FAILED), ("put", Fault.ANSWER_LOST), ("read", Fault.FAILED), ("read", Fault.BUSY),
+            ("info", Fault.FAILED), ("delete", Fault.ANSWER_LOST),
+        )  # fmt: skip
+        await store.put(KEY, b"abc")
+        assert await store.read(KEY, 1, 2) == b"bc"
+        assert (await store.info(KEY)).size_bytes == 3
+        await store.delete(KEY)
+        with pytest.raises(ObjectMissing):
+            await store.read(KEY, 0, 1)
+        assert script.finished
+        assert store.patience.stats == {
+            "put_failed": 2, "put_ok": 1, "read_failed": 1, "read_busy": 1, "read_ok": 1, "read_refused": 1,
+            "info_failed": 1, "info_ok": 1, "delete_failed": 1, "delete_ok": 1, "bytes_written": 3, "bytes_read": 2,
+        }  # fmt: skip
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("fault", "error"), [(Fault.DENIED, ArchiveDenied), (Fault.MISSING, ObjectMissing)])
+def test_what_time_does_not_cure_is_raised_at_once(fault, error):
+    async def scene(world):
+        _, store, _ = stores(world, ("read", fault))
+        with pytest.raises(error):
+            await store.read(KEY, 0, 1)
+        assert world.clock.monotonic() == 0
+
+    play(scene)
+
+
+def test_a_store_that_never_answers_is_given_up_in_time():
+    async def scene(world):
+        _, store, _ = stores(world, *[("read", Fault.FAILED)] * 1000, give_up_after=60.0)
+        with pytest.raises(ArchiveUnavailable) as raised:
+            await store.read(KEY, 0, 1)
+        assert raised.value.outcome is Outcome.NOT_DONE
+        assert 45 < world.clock.monotonic() <= 61
+        assert 8 <= store.patience.stats["read_failed"] <= 20
+
+    play(scene)
+
+
+def test_a_request_that_hangs_is_given_up_in_time():
+    async def scene(world):
+        patience = Patience(world.clock, world.rng, PatienceSettings(give_up_after=60.0))
+        with pytest.raises(ArchiveUnavailable) as raised:
+            await patience.ask("read", lambda: world.clock.sleep(10_000), size=5 * MIB)
+        assert raised.value.outcome is Outcome.UNKNOWN
+        assert world.clock.monotonic() == pytest.approx(65, abs=0.1)
+
+    play(scene)
+
+
+def test_an_unknown_outcome_is_not_forgotten_over_later_tries():
+    async def scene(world):
+        _, store, _ = stores(world, ("put", Fault.ANSWER_LOST), *[("put", Fault.BUSY)] * 1000)
+        with pytest.raises(ArchiveUnavailable) as raised:
+            await store.put(KEY, b"x")
+        assert raised.value.outcome is Outcome.UNKNOWN
+        assert not isinstance(raised.value, ArchiveBusy)
+
+    play(scene)
+
+
+def test_a_finish_is_not_tried_again():
+    async def scene(world):
+        memory, store, _ = stores(world, ("finish", Fault.ANSWER_LOST))
+        upload = store.upload(KEY)
+        await upload.write(b"abc")
+        with pytest.raises(ArchiveUnavailable) as raised:
+            await upload.finish()
+        assert raised.value.outcome is Outcome.UNKNOWN
+        assert await memory.read(KEY, 0, 3) == b"abc"
+
+    play(scene)
+
+
+def test_a_listing_that_breaks_off_goes_on_where_it_was():
+    async def scene(world):
+        memory, store, script = stores(world, *[("list", Fault.FAILED)] * 3)
+        every = [f"sets/{number:05}" for number in range(2500)]
+        for key in every:
+            await memory.put(key, b"x")
+        found = []
+        async for page in store.list("sets/"):
+            found += [info.key for info in page]
+            script._steps = [("list", Fault.FAILED), ("list", Fault.BUSY)]
+        assert found == every
+        assert store.patience.stats["list_failed"] >= 4
+
+    play(scene)
+
+
+def test_a_busy_store_is_asked_half_as_often_and_then_a_little_more_each_second():
+    async def scene(world):
+        settings = PatienceSettings(rate_step=5.0, slowest_rate=1.0, unlimited_from=1000.0)
+        rate = RequestRate(world.clock, settings)
+        for _ in range(300):
+            await rate.turn()
+            await world.clock.sleep(0.01)
+        rate.slow_down(world.clock.monotonic())
+        assert rate.limit == pytest.approx(50, abs=2)
+        begun, made = world.clock.monotonic(), 0
+        while world.clock.monotonic() < begun + 1:
+            await rate.turn()
+            made += 1
+        assert made == pytest.approx(50, abs=3)
+        await world.clock.sleep(10)
+        await rate.turn()
+        assert rate.limit == pytest.approx(105, abs=6)
+        await world.clock.sleep(200)
+        await rate.turn()
+        assert rate.limit == float("inf")
+
+    play(scene)
+
+
+def test_one_storm_halves_the_rate_once():
+    async def scene(world):
+        rate = RequestRate(world.clock, PatienceSettings())
+        await world.clock.sleep(1)
+        begun = world.clock.monotonic()
+        for _ in range(100):
+            await rate.turn()
+        await world.clock.sleep(0.1)
+        for _ in range(100):
+            rate.slow_down(begun)
+        assert rate.limit == 50
+        await world.clock.sleep(0.1)
+        rate.slow_down(world.clock.monotonic())
+        assert rate.limit == 25
+
+    play(scene)
+
+
+def test_the_rate_does_not_fall_below_its_floor():
+    async def scene(world):
+        rate = RequestRate(world.clock, PatienceSettings(slowest_rate=2.0))
+        for _ in range(50):
+            await rate.turn()
+            await world.clock.sleep(0.001)
+            rate.slow_down(world.clock.monotonic())
+        assert rate.limit == 2.0
+
+    play(scene)
+
+
+@pytest.mark.parametrize("chunk", [10_000, MIB])
+@pytest.mark.parametrize("busy", [0.0, 0.005])
+def test_bytes_pass_at_their_rate_within_five_percent(chunk, busy):
+    async def scene(world):
+        rate = ByteRate(world.clock, 10 * MIB)
+        begun, passed = world.clock.monotonic(), 0
+        while world.clock.monotonic() < begun + 30:
+            await rate.take(chunk)
+            passed += chunk
+            await world.clock.sleep(busy if chunk == MIB else 0)
+        assert passed == pytest.approx(300 * MIB, rel=0.05)
+
+    play(scene)
+
+
+def test_a_silence_earns_no_burst():
+    async def scene(world):
+        rate = ByteRate(world.clock, 1000)
+        await world.clock.sleep(100)
+        begun = world.clock.monotonic()
+        for _ in range(10):
+            await rate.take(100)
+        assert world.clock.monotonic() - begun >= 0.75
+
+    play(scene)
+
+
+def test_reads_and_writes_share_the_rate_of_bytes():
+    async def scene(world):
+        _, store, _ = stores(world, bytes_per_second=MIB)
+        upload = store.upload(KEY)
+        for _ in range(10):
+            await upload.write(bytes(MIB))
+        await upload.finish()
+        await asyncio.gather(*(store.read(KEY, at * MIB, MIB) for at in range(10)))
+        assert world.clock.monotonic() == pytest.approx(19, abs=1)
+
+    play(scene)
