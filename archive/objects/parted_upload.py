@@ -1,8 +1,9 @@
 """A large object in parts: cut, sent a few at a time, and put together or taken back.
 
-Parts begin at 8 MiB and grow by as much after every 77, so that 10,000 of them hold more than the 5 TiB that
-an object may have. What is under way is bounded in bytes: 32 MiB, or one part where parts are larger than that.
-So an upload of up to 10 GiB holds 40 to 50 MiB at a time, one of 100 GiB 300 MiB. An object of one part is put whole.
+Parts begin at 8 MiB and grow by as much after every 75, so that 10,000 of them hold more than the 5 TiB that
+an object may have. What is under way is bounded in bytes: 32 MiB, or two parts where parts are larger than half of
+that. With the part that is gathering, an upload of up to 1 GiB holds some 50 MiB at a time, one of 10 GiB 120 MiB, one
+of 100 GiB 430 MiB. An object of one part is put whole.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
 FIRST_PART_BYTES: Final = 8 * MIB
-GROWS_EVERY: Final = 77
+GROWS_EVERY: Final = 75
 MAX_PARTS: Final = 10_000
 IN_FLIGHT_BYTES: Final = 32 * MIB
 
@@ -113,7 +114,7 @@ class PartedUpload:
         if not self._upload_id:
             self._upload_id = await self._store.begin(self._key)
         data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
-        while self._sending and self._sending_bytes + len(data) > IN_FLIGHT_BYTES:
+        while self._sending and self._sending_bytes + len(data) > max(IN_FLIGHT_BYTES, 2 * len(data)):
             await self._sent()
         self._cut += 1
         if self._cut > MAX_PARTS:

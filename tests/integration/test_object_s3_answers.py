@@ -1,0 +1,229 @@
+"""What the S3 store makes of answers: a server on loopback says what each test tells it to say."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.patience import PatienceSettings
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+KEY = "ledgers/1"
+SECRET = "this-is-the-secret-key"
+ACCESS = "AKIATHISISTHEKEYID"
+Answer = bytes
+IMPATIENT = PatienceSettings(first_pause=1000.0, slowest_rate=1000.0)
+
+
+def answer(status: int, code: str = "", *, body: bytes = b"", headers: str = "") -> Answer:
+    """An HTTP answer; S3's own way of saying ``code`` in its body."""
+    if code:
+        body = (
+            f"<Error><Code>{code}</Code><Message>m</Message><AWSAccessKeyId>{ACCESS}</AWSAccessKeyId></Error>".encode()
+        )
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+CUT_SHORT = b"HTTP/1.1 206 X\r\nContent-Length: 10\r\nContent-Range: bytes 0-9/100\r\n\r\n01234"
+LOOKED = answer(
+    200, headers="Content-Length: 100\r\nLast-Modified: Sat, 01 Aug 2026 10:00:00 GMT\r\nETag: x\r\n"
+).replace(b"Content-Length: 0\r\n", b"")
+
+
+@dataclass
+class Server:
+    """Gives the answers it was told, in their order, one for each connection; ``b""`` hangs up."""
+
+    answers: list[Answer]
+    requests: list[str] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            if "100-continue" in head:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            length = re.search(r"(?i)content-length: (\d+)", head)
+            await reader.readexactly(int(length.group(1)) if length else 0)
+            self.requests.append(head.split(" HTTP/")[0])
+            writer.write(self.answers.pop(0).replace(b" X\r\n", b" X\r\nConnection: close\r\n", 1))
+            await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+def play(monkeypatch) -> Callable[..., object]:
+    """``async with play(answers...) as (store, server)``."""
+
+    @asynccontextmanager
+    async def playing(
+        *answers: Answer, patience: PatienceSettings = IMPATIENT
+    ) -> AsyncIterator[tuple[ObjectStore, Server]]:
+        server = Server(list(answers))
+        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        for name, value in {
+            "ENDPOINT_URL": f"http://127.0.0.1:{port}", "ACCESS_KEY_ID": ACCESS, "SECRET_ACCESS_KEY": SECRET,
+            "REGION": "us-east-1", "CONFIG_FILE": "/dev/null", "SHARED_CREDENTIALS_FILE": "/dev/null",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(f"AWS_{name}", value)
+        store = await open_store("s3://bucket/place", RealClock(), SystemRng(), patience)
+        try:
+            yield store, server
+        finally:
+            await store.close()
+            listener.close()
+            await listener.wait_closed()
+        assert not server.answers, "not every answer was wanted"
+
+    return playing
+
+
+async def written(store: ObjectStore) -> None:
+    upload = store.upload(KEY)
+    await upload.write(bytes(9 << 20))
+    await upload.finish()
+
+
+async def listed(store: ObjectStore) -> None:
+    async for _ in store.list():
+        pass
+
+
+CALLS: dict[str, Callable[[ObjectStore], Awaitable[object]]] = {
+    "read": lambda store: store.read(KEY, 0, 10),
+    "list": listed,
+    "put": lambda store: store.put(KEY, b"x"),
+    "delete": lambda store: store.delete(KEY),
+    "uploads": lambda store: store.unfinished_uploads(),
+}
+CHANGES = {"put", "delete"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (403, "AccessDenied", ArchiveDenied),
+        (403, "SignatureDoesNotMatch", ArchiveDenied),
+        (401, "", ArchiveDenied),
+        (404, "NoSuchBucket", ArchiveDenied),
+        (400, "ExpiredToken", ArchiveDenied),
+        (503, "SlowDown", ArchiveBusy),
+        (429, "", ArchiveBusy),
+        (503, "", ArchiveBusy),
+        (500, "InternalError", ArchiveUnavailable),
+        (502, "", ArchiveUnavailable),
+        (400, "RequestTimeout", ArchiveUnavailable),
+    ],
+)
+async def test_every_call_tells_refusals_from_load_and_from_trouble(play, status, code, error):
+    async with play(*[answer(status, code)] * len(CALLS)) as (store, server):
+        for name, call in CALLS.items():
+            with pytest.raises(ArchiveUnavailable if error is not ArchiveDenied else ArchiveDenied) as raised:
+                await call(store)
+            # A 503 without a code may come from a proxy: the change may have been made.
+            unknown = name in CHANGES and status >= 500 and code != "SlowDown"
+            assert raised.value.outcome is (Outcome.UNKNOWN if unknown else Outcome.NOT_DONE), name
+            assert isinstance(raised.value, error) or unknown, name
+            for secret in (SECRET, ACCESS, "Message"):
+                assert secret not in raised.value.message
+            assert raised.value.__cause__ is None or ACCESS not in str(raised.value.__cause__)
+        assert len(server.requests) == len(CALLS), "nothing was asked twice"
+
+
+async def test_no_answer_at_all_is_trouble_whose_outcome_is_unknown_for_changes(play):
+    async with play(*[b""] * len(CALLS)) as (store, _):
+        for name, call in CALLS.items():
+            with pytest.raises(ArchiveUnavailable) as raised:
+                await call(store)
+            assert raised.value.outcome is (Outcome.UNKNOWN if name in CHANGES else Outcome.NOT_DONE), name
+
+
+async def test_a_body_that_is_cut_is_trouble_and_no_damage(play):
+    async with play(CUT_SHORT) as (store, _):
+        with pytest.raises(ArchiveUnavailable):
+            await store.read(KEY, 0, 10)
+
+
+async def test_fewer_bytes_than_were_asked_for_are_no_damage_if_the_object_is_longer(play):
+    short = answer(206, body=b"01234", headers="Content-Range: bytes 0-4/100\r\n")
+    async with play(short, LOOKED) as (store, server):
+        with pytest.raises(ArchiveUnavailable):
+            await store.read(KEY, 0, 10)
+        assert [request.split()[0] for request in server.requests] in (["GET", "HEAD"], ["GET"])
+        server.answers.clear()
+
+
+async def test_a_refused_range_is_no_damage_if_the_object_is_longer(play):
+    async with play(answer(416, "InvalidRange"), LOOKED) as (store, server):
+        with pytest.raises(ArchiveUnavailable):
+            await store.read(KEY, 0, 10)
+        assert [request.split()[0] for request in server.requests] == ["GET", "HEAD"]
+
+
+async def test_a_missing_bucket_is_not_taken_for_a_missing_object(play):
+    async with play(answer(404), answer(404, "NoSuchBucket"), answer(404), answer(404, "NoSuchKey")) as (store, _):
+        with pytest.raises(ArchiveDenied):
+            await store.info(KEY)
+        with pytest.raises(ObjectMissing):
+            await store.info(KEY)
+
+
+BEGUN = answer(200, body=b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+SENT = answer(200, headers='ETag: "e"\r\n')
+COMPLETED = answer(200, body=b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
+PATIENT = PatienceSettings(first_pause=0.01)
+
+
+async def test_a_part_that_was_not_answered_is_sent_again(play):
+    # Two parts, one of which is sent twice.
+    async with play(BEGUN, answer(500), b"", SENT, SENT, COMPLETED, patience=PATIENT) as (store, server):
+        await written(store)
+        assert len([request for request in server.requests if "partNumber" in request]) == 4
+        assert store.patience.stats["part_failed"] == 2
+
+
+async def test_a_completion_that_went_through_unnoticed_is_success(play):
+    size = 9 << 20
+    there = answer(200).replace(b"Content-Length: 0", f"Content-Length: {size}".encode())
+    gone = answer(404, "NoSuchUpload")
+    async with play(BEGUN, SENT, SENT, answer(500), gone, there, patience=PATIENT) as (store, _):
+        await written(store)
+
+
+async def test_an_error_in_a_completion_that_began_well_is_an_error(play):
+    error = answer(200, "InternalError")
+    async with play(BEGUN, SENT, SENT, error, COMPLETED, patience=PATIENT) as (store, _):
+        await written(store)
+        assert store.patience.stats["complete_failed"] == 1
+
+
+async def test_an_upload_that_is_gone_says_so(play):
+    async with play(BEGUN, SENT, SENT, answer(404, "NoSuchUpload"), answer(404), patience=PATIENT) as (store, _):
+        with pytest.raises(ArchiveUnavailable, match="somebody else"):
+            await written(store)
+
+
+async def test_unfinished_uploads_are_listed_to_the_last_page(play):
+    def page(number: int, more: str) -> Answer:
+        return answer(
+            200,
+            body=f"<ListMultipartUploadsResult><IsTruncated>{more}</IsTruncated><NextKeyMarker>k{number}</NextKeyMarker>"
+            f"<NextUploadIdMarker>u{number}</NextUploadIdMarker><Upload><Key>place/a{number}</Key>"
+            f"<UploadId>u{number}</UploadId><Initiated>2026-08-01T10:00:00Z</Initiated></Upload>"
+            f"</ListMultipartUploadsResult>".encode(),
+        )
+
+    async with play(page(1, "true"), page(2, "false")) as (store, server):
+        found = await store.unfinished_uploads()
+        assert [(upload.key, upload.upload_id) for upload in found] == [("a1", "u1"), ("a2", "u2")]
+        assert {upload.began_at_ms for upload in found} == {1_785_578_400_000}
+        assert "key-marker=k1" in server.requests[1]
+        assert "upload-id-marker=u1" in server.requests[1]

@@ -1,0 +1,193 @@
+"""Uploads in parts: how large parts are, how many are under way, and what is left when something fails."""
+
+import asyncio
+
+import pytest
+
+from tallybook.archive.objects import parted_upload
+from tallybook.archive.objects.parted_upload import IN_FLIGHT_BYTES, MAX_PARTS, PartedUpload, part_bytes
+from tallybook.core.errors import ArchiveUnavailable, TallybookError
+from tallybook.runtime.deterministic import run_seed
+from tallybook.runtime.tasks import Tasks
+
+MIB = 1 << 20
+KEY = "ledgers/1"
+
+
+class Parts:
+    """A ``PartStore`` in memory that takes its time."""
+
+    def __init__(self, clock, *, seconds=1.0, failing=()) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self.failing = set(failing)
+        self.open = {}
+        self.objects = {}
+        self.put_whole = []
+        self.under_way = 0
+        self.most_under_way = 0
+        self.began = 0
+
+    async def put(self, key, data) -> None:
+        self.put_whole.append(key)
+        self.objects[key] = bytes(data)
+
+    async def begin(self, key) -> str:
+        self.began += 1
+        self.open[str(self.began)] = {}
+        return str(self.began)
+
+    async def part(self, key, upload_id, number, data) -> str:
+        self.under_way += len(data)
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        # The later a part, the sooner it arrives.
+        await self.clock.sleep(self.seconds / number)
+        self.under_way -= len(data)
+        if number in self.failing:
+            raise ArchiveUnavailable(f"part {number} failed")
+        self.open.setdefault(upload_id, {})[number] = bytes(data)
+        return f"tag {number}"
+
+    async def complete(self, key, upload_id, tags, size) -> None:
+        parts = self.open.pop(upload_id)
+        assert tags == [f"tag {number}" for number in range(1, len(parts) + 1)]
+        self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+        assert len(self.objects[key]) == size
+
+    async def take_back(self, key, upload_id) -> None:
+        if "take back" in self.failing:
+            raise ArchiveUnavailable("no answer")
+        self.open.pop(upload_id)
+
+
+def play(scene, **options):
+    """Run ``scene(world, parts, upload)`` on virtual time."""
+
+    async def staged(world):
+        tasks = Tasks("s3", lambda name, error: pytest.fail(f"{name}: {error}"))
+        parts = Parts(world.clock, **options)
+        await scene(world, parts, PartedUpload(parts, KEY, tasks))
+        await tasks.close()
+
+    run_seed(1, staged)
+
+
+def test_ten_thousand_parts_hold_the_largest_object_there_may_be():
+    sizes = [part_bytes(number) for number in range(1, MAX_PARTS + 1)]
+    assert sizes[0] == 8 * MIB
+    assert sizes == sorted(sizes)
+    assert sum(sizes) >= 5 << 40
+    assert max(sizes) <= 5 << 30
+    assert sum(sizes[:200]) < 4 << 30, "memory grows slowly"
+
+
+def test_an_object_of_one_part_is_put_whole():
+    async def scene(world, parts, upload):
+        await upload.write(b"abc")
+        await upload.write(bytearray(b"def"))
+        await upload.finish()
+        assert (parts.put_whole, parts.objects, parts.began) == ([KEY], {KEY: b"abcdef"}, 0)
+
+    play(scene)
+
+
+def test_parts_are_cut_wherever_the_writes_end(monkeypatch):
+    monkeypatch.setattr(parted_upload, "FIRST_PART_BYTES", 10)
+    monkeypatch.setattr(parted_upload, "GROWS_EVERY", 2)
+    data = bytes(range(256)) * 2
+
+    async def scene(world, parts, upload):
+        at, step = 0, 1
+        while at < len(data):
+            await upload.write(data[at : at + step])
+            at, step = at + step, step * 2
+        await upload.finish()
+        assert parts.objects == {KEY: data}
+
+    play(scene)
+
+
+def test_writes_wait_while_much_is_under_way():
+    async def scene(world, parts, upload):
+        for _ in range(12):
+            await upload.write(bytes(8 * MIB))
+        await upload.finish()
+        assert parts.most_under_way == IN_FLIGHT_BYTES
+        assert world.clock.monotonic() >= 1
+
+    play(scene)
+
+
+def test_of_parts_larger_than_what_may_be_under_way_two_are(monkeypatch):
+    monkeypatch.setattr(parted_upload, "IN_FLIGHT_BYTES", 10)
+
+    async def scene(world, parts, upload):
+        for _ in range(4):
+            await upload.write(bytes(8 * MIB))
+        await upload.finish()
+        assert parts.most_under_way == 16 * MIB
+
+    play(scene)
+
+
+def test_a_part_that_cannot_be_sent_fails_the_upload_and_its_abort_leaves_nothing():
+    async def scene(world, parts, upload):
+        with pytest.raises(ArchiveUnavailable, match="part 2"):
+            await upload.write(bytes(80 * MIB))
+        await upload.abort()
+        assert (parts.open, parts.objects, parts.under_way) == ({}, {}, 0)
+
+    play(scene, failing=[2])
+
+
+def test_a_last_part_that_cannot_be_sent_fails_the_finish():
+    async def scene(world, parts, upload):
+        await upload.write(bytes(17 * MIB))
+        with pytest.raises(ArchiveUnavailable, match="part 3"):
+            await upload.finish()
+        await upload.abort()
+        assert (parts.open, parts.objects) == ({}, {})
+
+    play(scene, failing=[3])
+
+
+def test_an_abort_waits_for_parts_that_are_under_way():
+    async def scene(world, parts, upload):
+        await upload.write(bytes(16 * MIB))
+        await asyncio.sleep(0)
+        assert parts.under_way
+        await upload.abort()
+        assert (parts.open, parts.under_way) == ({}, 0)
+
+    play(scene)
+
+
+def test_an_abort_is_done_even_if_its_caller_is_cancelled():
+    async def scene(world, parts, upload):
+        await upload.write(bytes(16 * MIB))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(upload.abort(), 0.1)
+        await world.clock.sleep(5)
+        assert parts.open == {}
+
+    play(scene)
+
+
+def test_an_abort_that_fails_raises_nothing():
+    async def scene(world, parts, upload):
+        await upload.write(bytes(16 * MIB))
+        await upload.abort()
+        assert len(parts.open) == 1
+
+    play(scene, failing=["take back"])
+
+
+def test_an_upload_that_has_ended_takes_no_more():
+    async def scene(world, parts, upload):
+        await upload.abort()
+        with pytest.raises(TallybookError):
+            await upload.write(b"x")
+        with pytest.raises(TallybookError):
+            await upload.finish()
+
+    play(scene)
