@@ -101,6 +101,8 @@ class Client:
         if world is not None:
             try:
                 await world.connections.close()
+                if world.archive is not None:
+                    await world.archive.close()
             finally:
                 await world.store.close()
 
@@ -257,15 +259,18 @@ class Client:
         await reader.ask_last_add_confirmed()
         return reader
 
-    def copying_reader(self, metadata: LedgerMetadata) -> LedgerReader:
+    def copying_reader(self, metadata: LedgerMetadata, *, archive_first: bool = False) -> LedgerReader:
         """A reader of a closed ledger for whoever copies it: it needs no password, and checks no HMAC.
+
+        Args:
+            archive_first: bookies are asked only for what the archive does not give.
 
         Raises:
             InvalidArgument: the ledger is not closed.
         """
         if not metadata.closed:
             raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed, so nobody may copy it")
-        return LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id)
+        return LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id, archive_first=archive_first)
 
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
         """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.

@@ -36,9 +36,9 @@ class Connections(Protocol):
 
 
 class Archive(Protocol):
-    """Where archived ledgers are read from. Implemented by ``archive.ArchiveReader``.
+    """Where archived ledgers are read from.
 
-    Both methods raise ``ObjectMissing`` and ``ObjectDamaged`` where the object is not (any more) what the receipt
+    Reads raise ``ObjectMissing`` and ``ObjectDamaged`` where the object is not (any more) what the receipt
     says, ``ArchiveUnavailable`` and ``ArchiveDenied`` where the store does not give it.
     """
 
@@ -49,6 +49,9 @@ class Archive(Protocol):
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
         """One entry."""
+
+    async def close(self) -> None:
+        """Release connections and end background work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .background import client_tasks
 from .bookie_port import BookieConnection
+from .cluster_archive import ClusterArchive
 from .connections import BookieConnections
 from .ports import ClientWorld
 
@@ -41,7 +42,9 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
         cluster_id=cluster_id,
         client_id=f"pid {os.getpid()}",
     )
-    return ClientWorld(metadata.store, metadata.membership, _OwnedConnections(connections, tasks), clock, rng)
+    owned = _OwnedConnections(connections, tasks)
+    archive = ClusterArchive(metadata.store, clock, rng)
+    return ClientWorld(metadata.store, metadata.membership, owned, clock, rng, archive)
 
 
 class _OwnedConnections:

@@ -88,13 +88,20 @@ class LedgerReader:
     """Reads one ledger up to its last add confirmed (LAC), which never falls."""
 
     def __init__(
-        self, metadata: LedgerMetadata, context: ReaderContext, *, lac: int, digest_key: bytes | None = None
+        self,
+        metadata: LedgerMetadata,
+        context: ReaderContext,
+        *,
+        lac: int,
+        digest_key: bytes | None = None,
+        archive_first: bool = False,
     ) -> None:
         self._metadata = metadata
         self._version: int | None = None
         """Of the metadata. Nothing that this handle reads is older than those it was made with."""
         self._context = context
         self._digest_key = digest_key
+        self._archive_first = archive_first
         self._lac = metadata.last_entry_id if metadata.closed else lac
         pace = Pace(context.settings.speculative_read_ms / 1000)
         self._replicas = Replicas(context.connections, context.clock, pace, context.report)
@@ -286,6 +293,16 @@ class LedgerReader:
     ) -> T:
         """From bookies; or from the archive, where they need not have the ledger any more, or do not give it."""
         archive, failure = self._context.archive, None
+        if (
+            archive is not None
+            and self._archive_first
+            and self._metadata.archived
+            and not self._metadata.copies_released
+        ):
+            try:
+                return await self._from_archive(archive, unpack)
+            except (PeerError, StorageError):
+                return await self._from_any_replica(entry_id, ask)
         if archive is None or not self._metadata.copies_released:
             try:
                 return await self._from_any_replica(entry_id, ask)

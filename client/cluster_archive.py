@@ -1,0 +1,80 @@
+"""The archive of a cluster, opened when a ledger is first read from it.
+
+Most clients never need it, and what it is made of takes longer to load than all the rest of a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tallybook.core.batch import BatchHeader, Entry
+from tallybook.core.errors import ArchiveUnavailable
+from tallybook.metadata.archived import Receipt
+from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import ThreadWorkers
+
+from .background import client_tasks
+
+if TYPE_CHECKING:
+    from tallybook.archive.objects.port import ObjectStore
+    from tallybook.archive.reader import ArchiveReader
+
+
+class ClusterArchive:
+    """Implements ``Archive``.
+
+    Args:
+        url: where the archive is; ``None``: where the metadata say.
+    """
+
+    def __init__(self, metadata: MetadataStore, clock: Clock, rng: Rng, *, url: str | None = None) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._url = url
+        self._tasks = client_tasks("archive")
+        self._workers: ThreadWorkers | None = None
+        self._store: ObjectStore | None = None
+        self._reader: ArchiveReader | None = None
+        self._opening = asyncio.Lock()
+
+    async def batches(
+        self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[BatchHeader, bytes]]:
+        """Batches from the one that holds ``first``; see the port."""
+        return await (await self._opened()).batches(receipt, ledger_id, first, last, max_bytes)
+
+    async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
+        """One entry; see the port."""
+        return await (await self._opened()).entry(receipt, ledger_id, entry_id)
+
+    async def close(self) -> None:
+        """Release what was opened."""
+        await self._tasks.close()
+        if self._store is not None:
+            await self._store.close()
+        if self._workers is not None:
+            await self._workers.close()
+
+    async def _opened(self) -> ArchiveReader:
+        async with self._opening:
+            if self._reader is None:
+                self._reader = await self._open()
+            return self._reader
+
+    async def _open(self) -> ArchiveReader:
+        from tallybook.archive.location import read_location  # noqa: PLC0415
+        from tallybook.archive.objects.open import open_store  # noqa: PLC0415
+        from tallybook.archive.reader import ArchiveReader  # noqa: PLC0415
+
+        url = self._url or await read_location(self._metadata)
+        if url is None:
+            raise ArchiveUnavailable(
+                "a ledger is said to be archived, but the metadata do not say where the archive is"
+            )
+        self._store = await open_store(url, self._clock, self._rng.fork("archive"))
+        self._workers = ThreadWorkers(2, "archive")
+        return ArchiveReader(self._store, self._workers, self._tasks)
