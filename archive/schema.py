@@ -6,6 +6,7 @@ Nobody needs Tallybook to read them; the format is plain Parquet.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import pyarrow as pa
@@ -51,3 +52,14 @@ def object_key(object_id: str, ledger_ids: list[int]) -> str:
     if len(ledger_ids) == 1:
         return f"{LEDGERS_FOLDER}{first:019d}-{object_id}{SUFFIX}"
     return f"{SETS_FOLDER}{first:019d}-{ledger_ids[-1]:019d}-{object_id}{SUFFIX}"
+
+
+_KEY: Final = re.compile(
+    r"(?:ledgers/[0-9]{19}|sets/[0-9]{19}-[0-9]{19})-(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet"
+)
+
+
+def object_id_of(key: str) -> str | None:
+    """Id of the object with this name; ``None`` for a name that is none of ours."""
+    match = _KEY.fullmatch(key)
+    return match and match["id"]

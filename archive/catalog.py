@@ -1,0 +1,139 @@
+"""What a bucket holds, told from the bucket alone: no metadata store, no bookies.
+
+Every object says in its footer where its index lies, and its index has the metadata of its ledgers. So a
+listing and two small reads an object are enough. An object holds whole ledgers or nothing, and ledgers that
+are archived never change: of several objects with the same ledger (after a failed attempt, or while
+compaction has not cleaned up) any one will do.
+
+What is found is what the bucket holds: also ledgers that were deleted a moment ago.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
+from tallybook.core.limits import KIB
+from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
+from tallybook.metadata.codec import decode_ledger
+from tallybook.metadata.model import LedgerMetadata
+
+from .index_codec import Directory, read_directory
+from .objects.port import ObjectInfo, ObjectStore
+from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_id_of
+
+CONCURRENT_OBJECTS: Final = 8
+_TAIL_BYTES: Final = 64 * KIB
+_END_BYTES: Final = 8
+"""Length of the footer, and the magic."""
+_LARGEST_FOOTER_BYTES: Final = 64 * 1024 * KIB
+
+NOT_HASHED: Final = bytes(SHA256_BYTES)
+"""In place of an object's SHA-256 where nobody has read the whole object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A ledger in an object."""
+
+    metadata: LedgerMetadata
+    """As of its archiving."""
+    receipt: Receipt
+    """Its SHA-256 is ``NOT_HASHED``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All ledgers of a bucket, by id ascending, and objects that cannot be understood, by key."""
+
+    ledgers: Mapping[int, Found]
+    damaged: Mapping[str, str]
+
+
+async def read_catalog(store: ObjectStore) -> Catalog:
+    """Look at every object below the store's prefix that has a name of ours.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+    """
+    objects = [found async for page in store.list() for found in page if object_id_of(found.key) is not None]
+    turns, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), dict[str, str]()
+    ledgers: dict[int, Found] = {}
+
+    async def look(found: ObjectInfo) -> list[Found]:
+        async with turns:
+            try:
+                return await _look(store, found)
+            except ObjectMissing:
+                return []  # collected since the listing
+            except (ObjectDamaged, DamagedFile) as error:
+                damaged[found.key] = error.message
+                return []
+
+    # The youngest object of a ledger is the one that compaction leaves.
+    for of_object in await asyncio.gather(
+        *map(look, sorted(objects, key=lambda each: (each.modified_at_ms, each.key)))
+    ):
+        ledgers.update((each.metadata.ledger_id, each) for each in of_object)
+    return Catalog(dict(sorted(ledgers.items())), damaged)
+
+
+async def _look(store: ObjectStore, found: ObjectInfo) -> list[Found]:
+    part = await _directory_part(store, found)
+    stored = await store.read(found.key, part.offset, part.stored_bytes)
+    directory = read_directory(stored, part, found.key, found.size_bytes)
+    if directory.object_id != object_id_of(found.key):
+        raise DamagedFile(f"{found.key}: this is object {directory.object_id}")
+    return [
+        Found(decode_ledger(ledger.metadata, ledger.ledger_id, found.key), receipt)
+        for ledger, receipt in zip(directory.ledgers, _receipts(directory, part, found), strict=True)
+    ]
+
+
+async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
+    """Where the footer says that the directory lies."""
+    size = found.size_bytes
+    tail = await store.read(found.key, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES)) if size else b""
+    if len(tail) <= _END_BYTES or tail[-4:] != b"PAR1":
+        raise DamagedFile(f"{found.key}: it does not end as a Parquet file does")
+    footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
+    if footer_bytes > min(size, _LARGEST_FOOTER_BYTES):
+        raise DamagedFile(f"{found.key}: its footer of {footer_bytes} bytes does not fit into it")
+    if footer_bytes > len(tail):
+        tail = await store.read(found.key, size - footer_bytes, footer_bytes)
+    try:
+        values = pq.read_metadata(pa.BufferReader(tail[-footer_bytes:])).metadata or {}
+        where = json.loads(values[DIRECTORY_KEY.encode()])
+        version = values[FORMAT_KEY.encode()].decode()
+        part = IndexPart(where["offset"], where["bytes"], where["raw_bytes"], where["crc32c"])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(f"{found.key}: its footer cannot be understood: {error}") from error
+    if version != str(FORMAT):
+        raise DamagedFile(f"{found.key}: it is of format {version}; this Tallybook knows {FORMAT}")
+    if min(part.offset, part.stored_bytes, part.raw_bytes, part.crc) < 0 or not 0 < part.end <= size:
+        raise DamagedFile(f"{found.key}: its index does not lie within its {size} bytes")
+    return part
+
+
+def _receipts(directory: Directory, part: IndexPart, found: ObjectInfo) -> list[Receipt]:
+    return [
+        Receipt(
+            object_id=directory.object_id,
+            key=found.key,
+            object_bytes=found.size_bytes,
+            object_sha256=NOT_HASHED,
+            index=part,
+            entries=ledger.entries,
+            payload_bytes=ledger.payload_bytes,
+            rolling_crc=ledger.rolling_crc,
+            archived_at_ms=directory.created_at_ms,
+        )
+        for ledger in directory.ledgers
+    ]

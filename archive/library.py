@@ -1,0 +1,117 @@
+"""A bucket as a library of ledgers, to read and nothing else: no bookies, no metadata store.
+
+    async with ArchiveLibrary("s3://bucket/ledgers") as library:
+        for ledger_id, found in library.ledgers.items(): ...
+        async for entry in library.read(ledger_id): ...
+
+For history that has outlived its cluster, and for whoever may see the bucket only. Anything that reads Parquet
+reads the objects as well; here every entry is checked against what its writer sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from tallybook.core.batch import Entry, entries
+from tallybook.core.errors import InvalidArgument, InvariantViolation, NoSuchLedger
+from tallybook.core.limits import MIB
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
+
+from .catalog import Catalog, Found, read_catalog
+from .objects.open import open_store
+from .objects.port import ObjectStore
+from .reader import ArchiveReader
+
+READ_BYTES = 2 * MIB
+"""Payload that is asked for at a time."""
+
+
+class ArchiveLibrary:
+    """The ledgers of one bucket, as of the moment it was opened.
+
+    Args:
+        source: URL of the bucket, or a store that somebody else opens and closes.
+        workers: where batches are put together; threads of its own unless given.
+    """
+
+    def __init__(self, source: str | ObjectStore, workers: Workers | None = None) -> None:
+        self._source = source
+        self._given_workers = workers
+        self._workers: Workers | None = workers
+        self._store: ObjectStore | None = None
+        self._tasks = Tasks("library", _died)
+        self._catalog: Catalog | None = None
+        self._reader: ArchiveReader | None = None
+
+    async def __aenter__(self) -> Self:
+        store = self._source
+        self._store = await open_store(store, RealClock(), SystemRng()) if isinstance(store, str) else store
+        self._workers = self._given_workers or ThreadWorkers(2, "library")
+        self._reader = ArchiveReader(self._store, self._workers, self._tasks)
+        try:
+            self._catalog = await read_catalog(self._store)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Release what was opened here."""
+        await self._tasks.close()
+        if isinstance(self._source, str) and self._store is not None:
+            await self._store.close()
+        if self._given_workers is None and self._workers is not None:
+            await self._workers.close()
+
+    @property
+    def ledgers(self) -> Mapping[int, Found]:
+        """Metadata and receipt of each ledger, by id ascending."""
+        return self._opened.ledgers
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Objects that could not be understood, and why, by key."""
+        return self._opened.damaged
+
+    async def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
+        """The entries ``first .. last`` of a ledger, both included; without ``last``, to its end.
+
+        Raises:
+            NoSuchLedger: no object has it.
+            InvalidArgument: the range is empty, or goes past the end.
+            ObjectMissing, ObjectDamaged: its object is gone, or not what it was.
+            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        """
+        found = self._opened.ledgers.get(ledger_id)
+        if found is None or self._reader is None:
+            raise NoSuchLedger(f"no object in the bucket holds ledger {ledger_id}")
+        end = found.receipt.entries - 1 if last is None else last
+        if first < 0 or end >= found.receipt.entries or (last is not None and end < first):
+            raise InvalidArgument(
+                f"ledger {ledger_id} has entries 0 .. {found.receipt.entries - 1}, not {first} .. {end}"
+            )
+        position = first
+        while position <= end:
+            for header, batch in await self._reader.batches(found.receipt, ledger_id, position, end, READ_BYTES):
+                for entry in entries(batch, header, position, end):
+                    yield entry
+                position = header.last_entry_id + 1
+
+    @property
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            raise InvalidArgument("the library is not open: use it in an 'async with' block")
+        return self._catalog
+
+
+def _died(name: str, error: BaseException) -> None:
+    raise InvariantViolation(f"task {name} of a library died: {error!r}") from error
