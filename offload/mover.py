@@ -171,7 +171,7 @@ class Mover:
         """The whole ledger, from bookies or from the archive."""
         entries = payload_bytes = 0
         if metadata.last_entry_id >= 0:
-            reader = self._client.copying_reader(metadata)
+            reader = self._client.copying_reader(metadata, archive_first=True)
             try:
                 async with aclosing(reader.read_sealed(0, metadata.last_entry_id)) as sealed:
                     async for batches in sealed:

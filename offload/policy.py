@@ -73,17 +73,16 @@ def compact(
 
     Args:
         ledgers: all there are.
-        object_sizes: length in bytes by object id, as the bucket lists them.
+        object_sizes: length in bytes by key, as the bucket lists them.
     """
-    by_object: dict[str, list[Due]] = {}
+    by_key: dict[str, list[Due]] = {}
     for metadata in ledgers:
         if metadata.archived is not None and metadata.archiving is None:
-            by_object.setdefault(metadata.archived.object_id, []).append(_due(metadata))
+            by_key.setdefault(metadata.archived.key, []).append(_due(metadata))
     small: list[Due] = []
-    for object_id, members in by_object.items():
+    for key, members in by_key.items():
         alive = sum(ledger.length_bytes for ledger in members)
-        size = object_sizes.get(object_id)
-        if size is not None and alive < settings.compact_below_bytes:
+        if key in object_sizes and alive < settings.compact_below_bytes:
             small += members
     planned = []
     for group in _groups(sorted(small), settings):
@@ -92,6 +91,19 @@ def compact(
         if len(sources) > 1:
             planned.append(PlannedObject(tuple(group)))
     return planned
+
+
+def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
+    """Archived ledgers whose copies at the bookies have been kept for long enough."""
+    if settings.keep_copies:
+        return []
+    return [
+        metadata
+        for metadata in ledgers
+        if metadata.archived is not None
+        and not metadata.copies_released
+        and now_ms - metadata.archived.archived_at_ms >= settings.deletion_lag_s * 1000
+    ]
 
 
 def _due(metadata: LedgerMetadata) -> Due:

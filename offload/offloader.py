@@ -1,0 +1,293 @@
+"""One offloader: looks for work again and again, and does it.
+
+A round is: look at all ledgers; archive what is due; let bookies drop what has been archived for long enough,
+checked once more; merge small objects; remove what belongs to nobody. Every step is safe to be cut off, and
+safe to be done by two at once: being the only one (``service``) only saves work.
+
+A ledger that cannot be archived now is tried again later and later, and does not keep others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from tallybook.archive.objects.port import ObjectInfo, ObjectStore
+from tallybook.archive.reader import ArchiveReader
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import (
+    ArchiveUnavailable,
+    Conflict,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+    TallybookError,
+    is_defect,
+)
+from tallybook.core.marks import sometimes
+from tallybook.metadata.archived import release_copies
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+
+from .mover import Moved, Mover
+from .orphans import OrphanWatch
+from .policy import PlannedObject, compact, due, pack, releasable
+from .survey import Survey
+
+_log = logger("offload")
+
+FIRST_RETRY_SECONDS: Final = 60.0
+LONGEST_RETRY_SECONDS: Final = 3_600.0
+MOST_REMEMBERED_FAILURES: Final = 10_000
+
+
+@dataclass(slots=True)
+class Totals:
+    """What one offloader has done since it began. Sizes in bytes."""
+
+    rounds: int = 0
+    ledgers_archived: int = 0
+    ledgers_moved: int = 0
+    """By compaction."""
+    objects_written: int = 0
+    payload_bytes: int = 0
+    object_bytes: int = 0
+    ledgers_released: int = 0
+    objects_removed: int = 0
+    uploads_aborted: int = 0
+    failures: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is there to be done, as of the last round. Sizes in bytes."""
+
+    ledgers: int = 0
+    archived_ledgers: int = 0
+    archived_bytes: int = 0
+    waiting_ledgers: int = 0
+    """Closed and in no object yet."""
+    waiting_bytes: int = 0
+    oldest_waiting_s: int = 0
+    """Age of the oldest of them."""
+    unreleased_ledgers: int = 0
+    """Archived, and still to be kept by bookies."""
+    orphans: int = 0
+
+
+@dataclass(slots=True)
+class _Failure:
+    tries: int
+    again_at: float
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Ledgers that could not be archived, and when they are tried again."""
+
+    by_ledger: dict[int, _Failure] = field(default_factory=dict)
+
+    def add(self, ledger_id: int, now: float) -> None:
+        tries = self.by_ledger[ledger_id].tries + 1 if ledger_id in self.by_ledger else 1
+        pause = min(FIRST_RETRY_SECONDS * 2 ** (tries - 1), LONGEST_RETRY_SECONDS)
+        self.by_ledger[ledger_id] = _Failure(tries, now + pause)
+        if len(self.by_ledger) > MOST_REMEMBERED_FAILURES:
+            del self.by_ledger[next(iter(self.by_ledger))]
+
+    def waits(self, ledger_id: int, now: float) -> bool:
+        failure = self.by_ledger.get(ledger_id)
+        return failure is not None and now < failure.again_at
+
+
+class Offloader:
+    """Does the work.
+
+    Args:
+        reader: reads receipts' objects back before copies are released.
+    """
+
+    def __init__(
+        self,
+        mover: Mover,
+        survey: Survey,
+        updater: LedgerUpdater,
+        store: ObjectStore,
+        reader: ArchiveReader,
+        settings: OffloadSettings,
+        clock: Clock,
+    ) -> None:
+        self._mover = mover
+        self._survey = survey
+        self._updater = updater
+        self._store = store
+        self._reader = reader
+        self._settings = settings
+        self._clock = clock
+        self._orphans = OrphanWatch(settings)
+        self._failures = _Failures()
+        self.totals = Totals()
+        self.backlog = Backlog()
+
+    async def round(self) -> None:
+        """Look once, and do what there is to do.
+
+        Raises:
+            MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
+            ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
+        """
+        await self._survey.look()
+        await self._archive()
+        await self._release()
+        objects = [found async for page in self._store.list() for found in page]
+        await self._compact(objects)
+        await self._collect(objects)
+        self.totals.rounds += 1
+        self.backlog = self._backlog()
+
+    async def _archive(self) -> None:
+        now = self._clock.monotonic()
+        ledgers = [
+            ledger
+            for ledger in due(self._survey.ledgers.values(), self._settings, self._now_ms())
+            if not self._failures.waits(ledger.ledger_id, now)
+        ]
+        for moved in await self._move(pack(ledgers, self._settings, self._now_ms())):
+            self.totals.ledgers_archived += len(moved.archived)
+
+    async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
+        sizes = {found.key: found.size_bytes for found in objects}
+        for moved in await self._move(compact(self._survey.ledgers.values(), sizes, self._settings)):
+            self.totals.ledgers_moved += len(moved.archived)
+
+    async def _move(self, planned: Sequence[PlannedObject]) -> list[Moved]:
+        """Write objects, a few at a time; an object that fails does not keep the next one from its turn."""
+        turns = asyncio.Semaphore(self._settings.concurrent_objects)
+        done: list[Moved] = []
+
+        async def one(wanted: PlannedObject) -> None:
+            async with turns:
+                try:
+                    moved = await self._mover.move(wanted)
+                except (TallybookError, OSError) as error:
+                    self._failed(wanted, error)
+                    return
+            done.append(moved)
+            self._moved(moved)
+
+        async with asyncio.TaskGroup() as group:
+            for wanted in planned:
+                group.create_task(one(wanted))
+        return done
+
+    def _moved(self, moved: Moved) -> None:
+        self.totals.objects_written += bool(moved.object_bytes)
+        self.totals.payload_bytes += moved.payload_bytes
+        self.totals.object_bytes += moved.object_bytes
+        now = self._clock.monotonic()
+        for ledger_id, why in moved.failed:
+            self._failures.add(ledger_id, now)
+            self._say_failed(why)
+
+    def _failed(self, wanted: PlannedObject, error: Exception) -> None:
+        if is_defect(error):
+            raise error
+        sometimes("offload: an object failed")
+        now = self._clock.monotonic()
+        for ledger in wanted.ledgers:
+            self._failures.add(ledger.ledger_id, now)
+        self._say_failed(str(error))
+
+    def _say_failed(self, why: str) -> None:
+        self.totals.failures += 1
+        self.totals.last_error = why
+        _log.warning("cannot archive", error=why)
+
+    async def _release(self) -> None:
+        """Let bookies drop their copies of what is in the archive, after another look at the object."""
+        for metadata in releasable(self._survey.ledgers.values(), self._settings, self._now_ms()):
+            try:
+                if await self._is_there(metadata):
+                    release = partial(
+                        release_copies, object_id=metadata.archived.object_id if metadata.archived else ""
+                    )
+                    await self._updater.update(metadata.ledger_id, release)
+                    self.totals.ledgers_released += 1
+            except (Conflict, NoSuchLedger):
+                sometimes("offload: moved or deleted before its release")
+            except ArchiveUnavailable as error:
+                self._say_failed(error.message)
+                return
+
+    async def _is_there(self, metadata: LedgerMetadata) -> bool:
+        """Whether the ledger's object is what its receipt says, as far as a look at its size and index tells."""
+        receipt = metadata.archived
+        if receipt is None:
+            return False
+        try:
+            self._reader.forget(receipt.key)
+            size = (await self._store.info(receipt.key)).size_bytes
+            directory = await self._reader.directory(receipt)
+        except (ObjectMissing, ObjectDamaged) as error:
+            self._say_failed(f"ledger {metadata.ledger_id} stays with its bookies: {error.message}")
+            return False
+        held = next((held for held in directory.ledgers if held.ledger_id == metadata.ledger_id), None)
+        same = held is not None and (held.entries, held.payload_bytes, held.rolling_crc) == (
+            receipt.entries,
+            receipt.payload_bytes,
+            receipt.rolling_crc,
+        )
+        if size != receipt.object_bytes or not same:
+            self._say_failed(
+                f"ledger {metadata.ledger_id} stays with its bookies: {receipt.key} is not what was archived"
+            )
+            return False
+        return True
+
+    async def _collect(self, objects: Sequence[ObjectInfo]) -> None:
+        """Remove what belongs to nobody. The ledgers are read after the bucket was listed."""
+        uploads = await self._store.unfinished_uploads()
+        complete = await self._survey.look(everything=True)
+        if not complete:
+            return
+        garbage = self._orphans.look(
+            objects,
+            uploads,
+            self._survey.ledgers.values(),
+            monotonic_s=self._clock.monotonic(),
+            wall_ms=self._now_ms(),
+        )
+        for found in garbage.objects:
+            await self._store.delete(found.key)
+            self._reader.forget(found.key)
+            self._orphans.removed(found.key)
+            self.totals.objects_removed += 1
+            _log.info("object removed: no ledger is in it", key=found.key)
+        for upload in garbage.uploads:
+            await self._store.abort_upload(upload)
+            self.totals.uploads_aborted += 1
+            _log.info("unfinished upload removed", key=upload.key)
+
+    def _backlog(self) -> Backlog:
+        ledgers = self._survey.ledgers.values()
+        archived = [metadata for metadata in ledgers if metadata.archived is not None]
+        waiting = [metadata for metadata in ledgers if metadata.closed and metadata.archived is None]
+        oldest_ms = min((metadata.created_at_ms for metadata in waiting), default=self._now_ms())
+        return Backlog(
+            ledgers=len(ledgers),
+            archived_ledgers=len(archived),
+            archived_bytes=sum(metadata.length for metadata in archived),
+            waiting_ledgers=len(waiting),
+            waiting_bytes=sum(metadata.length for metadata in waiting),
+            oldest_waiting_s=max(0, self._now_ms() - oldest_ms) // 1000,
+            unreleased_ledgers=sum(not metadata.copies_released for metadata in archived),
+            orphans=self._orphans.count,
+        )
+
+    def _now_ms(self) -> int:
+        return self._clock.wall_us() // 1000

@@ -1,0 +1,89 @@
+"""Fills a metadata store from what a bucket holds: history comes back after the loss of everything else.
+
+Each ledger comes back closed, in the object it was found in, with no copies at bookies. What was never archived is
+not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from tallybook.archive.catalog import Found, read_catalog
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.packing import check_object
+from tallybook.core.errors import LedgerExists, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.tasks import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What became of one object."""
+
+    key: str
+    ledger_ids: tuple[int, ...] = ()
+    """That are in the metadata store now because of it."""
+    known: tuple[int, ...] = ()
+    """That were there before."""
+    problem: str = ""
+
+
+async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> AsyncIterator[Rebuilt]:
+    """Read every object, check all of it, and enter its ledgers.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the object store does not answer.
+        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
+    """
+    catalog = await read_catalog(store)
+    for key, problem in sorted(catalog.damaged.items()):
+        yield Rebuilt(key, problem=problem)
+    await _raise_counter(metadata, max(catalog.ledgers, default=-1))
+    by_key: dict[str, list[Found]] = {}
+    for found in catalog.ledgers.values():
+        by_key.setdefault(found.receipt.key, []).append(found)
+    for key, members in sorted(by_key.items()):
+        yield await _enter(store, metadata, workers, key, members)
+
+
+async def _enter(
+    store: ObjectStore, metadata: MetadataStore, workers: Workers, key: str, members: list[Found]
+) -> Rebuilt:
+    receipt = members[0].receipt
+    try:
+        sha256, _ = await check_object(store, workers, key, receipt.object_bytes, receipt.index)
+    except (ObjectMissing, ObjectDamaged) as error:
+        return Rebuilt(key, problem=error.message)
+    entered, known = [], []
+    for found in members:
+        ledger = _ledger(found, sha256)
+        if await _is_known(metadata, ledger.ledger_id):
+            known.append(ledger.ledger_id)
+            continue
+        try:
+            await metadata.create_ledger(ledger)
+            entered.append(ledger.ledger_id)
+        except LedgerExists:
+            known.append(ledger.ledger_id)  # somebody else was first, or it was deleted here
+    return Rebuilt(key, tuple(entered), tuple(known))
+
+
+async def _is_known(metadata: MetadataStore, ledger_id: int) -> bool:
+    try:
+        await metadata.read_ledger(ledger_id, linearizable=True)
+    except NoSuchLedger:
+        return False
+    return True
+
+
+def _ledger(found: Found, sha256: bytes) -> LedgerMetadata:
+    receipt = replace(found.receipt, object_sha256=sha256)
+    return replace(found.metadata, archiving=None, archived=receipt, copies_released=True)
+
+
+async def _raise_counter(metadata: MetadataStore, last_id: int) -> None:
+    """No id that is in the bucket may be given out again."""
+    while await metadata.id_counter() <= last_id:
+        await metadata.next_ledger_id()

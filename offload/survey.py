@@ -1,0 +1,77 @@
+"""What all ledgers' metadata say, read again only where it may have changed.
+
+A closed, archived and released ledger changes only when it is moved or deleted. So it is read again now
+and then, and a round over a hundred thousand such ledgers costs a listing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from tallybook.core.errors import NoSuchLedger
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import MetadataStore
+
+CONCURRENT_READS: Final = 32
+ROUNDS_UNREAD: Final = 20
+"""After so many rounds a settled ledger is read again: another offloader may have moved it."""
+
+
+class Survey:
+    """The ledgers of a cluster, as of the last look."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._known: dict[int, LedgerMetadata] = {}
+        self._round = 0
+
+    @property
+    def ledgers(self) -> Mapping[int, LedgerMetadata]:
+        """By id, ascending."""
+        return self._known
+
+    async def look(self, *, everything: bool = False) -> bool:
+        """Look again; with ``everything``, at settled ledgers too. Says whether no ledger can be missing.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
+            DamagedFile: a ledger's metadata cannot be decoded.
+        """
+        listed, complete = await self._listed()
+        self._round += 1
+        turn = self._round % ROUNDS_UNREAD
+        again = [
+            ledger_id
+            for ledger_id in listed
+            if everything or ledger_id % ROUNDS_UNREAD == turn or not _settled(self._known.get(ledger_id))
+        ]
+        found = {ledger_id: self._known[ledger_id] for ledger_id in listed if ledger_id in self._known}
+        for at in range(0, len(again), CONCURRENT_READS):
+            chunk = again[at : at + CONCURRENT_READS]
+            for ledger_id, metadata in zip(chunk, await asyncio.gather(*map(self._read, chunk)), strict=True):
+                if metadata is None:
+                    found.pop(ledger_id, None)
+                else:
+                    found[ledger_id] = metadata
+        self._known = dict(sorted(found.items()))
+        return complete
+
+    async def _listed(self) -> tuple[list[int], bool]:
+        listed: list[int] = []
+        while True:
+            page = await self._store.list_ledgers(listed[-1] if listed else -1)
+            listed += page.ledger_ids
+            if page.complete or not page.ledger_ids:
+                return listed, page.complete
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._store.read_ledger(ledger_id, linearizable=True)).value
+        except NoSuchLedger:
+            return None
+
+
+def _settled(metadata: LedgerMetadata | None) -> bool:
+    return metadata is not None and metadata.copies_released and metadata.archiving is None

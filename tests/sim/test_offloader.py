@@ -1,0 +1,232 @@
+"""An offloader at work: what is due goes, copies are let go late, small objects are merged, nothing is left behind."""
+
+import pytest
+
+from tallybook.archive.catalog import read_catalog
+from tallybook.archive.library import ArchiveLibrary
+from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.offload.offloader import Offloader
+from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.survey import Survey
+from tallybook.offload.verify import verify_objects
+from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, read_all, scenario
+
+EAGER = OffloadSettings(
+    row_group_bytes=4096,
+    own_object_bytes=1_500,
+    set_object_bytes=4_000,
+    set_object_ledgers=5,
+    max_set_wait_s=30,
+    compact_below_bytes=1_000,
+    deletion_lag_s=60,
+    attempt_ttl_s=100,
+    orphan_delay_s=20,
+)
+
+
+def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER) -> Offloader:
+    world = stage.cluster.world
+    store = stage.cluster.metadata.client().store
+    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
+    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, settings, world.clock)
+
+
+async def closed(client: Client, count: int) -> LedgerWriter:
+    ledger = await client.create_ledger()
+    for at in range(0, count, 7):
+        await ledger.append_many(lines(min(7, count - at), at))
+    await ledger.close()
+    return ledger
+
+
+async def keys(stage: ArchiveStage) -> list[str]:
+    return [found.key async for page in stage.store.list() for found in page]
+
+
+@scenario()
+async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster: MemoryCluster, client: Client) -> None:
+    large, small = await closed(client, 120), await closed(client, 10)
+    still_open = await client.create_ledger()
+    await still_open.append_many(lines(200))
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker = offloader(stage)
+        await worker.round()
+        assert (await client.ledger_metadata(large.id)).archived is not None
+        assert (await client.ledger_metadata(small.id)).archived is None
+        assert worker.backlog.waiting_ledgers == 1
+        await cluster.world.clock.sleep(EAGER.max_set_wait_s)
+        await worker.round()
+        assert (await client.ledger_metadata(small.id)).archived is not None
+        assert (await client.ledger_metadata(still_open.id)).archiving is None
+        assert worker.totals.ledgers_archived == 2
+    still_open.abandon()
+
+
+@scenario()
+async def test_copies_are_let_go_after_the_lag_and_only_if_the_object_is_still_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    kept, lost = await closed(client, 120), await closed(client, 130)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker = offloader(stage)
+        await worker.round()
+        receipt = (await client.ledger_metadata(lost.id)).archived
+        assert receipt is not None
+        await cluster.world.clock.sleep(EAGER.deletion_lag_s - 1)
+        await worker.round()
+        assert not (await client.ledger_metadata(kept.id)).copies_released
+        await stage.store.put(receipt.key, b"something else")
+        await cluster.world.clock.sleep(2)
+        await worker.round()
+        assert (await client.ledger_metadata(kept.id)).copies_released
+        assert not (await client.ledger_metadata(lost.id)).copies_released
+        assert receipt.key in worker.totals.last_error
+
+
+@scenario()
+async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 9) for _ in range(12)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in ledgers:
+            await stage.archive(ledger.id)
+        assert len(await keys(stage)) == 12
+        worker = offloader(stage)
+        await worker.round()
+        await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
+        await worker.round()
+        await cluster.world.clock.sleep(EAGER.orphan_delay_s)
+        moved = worker.totals.ledgers_moved
+        await worker.round()
+        assert len(await keys(stage)) == 3
+        assert worker.totals.ledgers_moved == moved == 12, "what is merged is left alone"
+        for ledger in ledgers:
+            assert await read_all(stage.client, ledger.id) == lines(9)
+
+
+@scenario()
+async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: MemoryCluster, client: Client) -> None:
+    ledger, deleted = await closed(client, 120), await closed(client, 120)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker = offloader(stage)
+        await worker.round()
+        mine = await keys(stage)
+        await stage.store.put("readme.txt", b"somebody else's")
+        upload = stage.store.upload(mine[0].replace("ledgers/0", "ledgers/9").replace("parquet", "parquet"))
+        await upload.write(b"part")
+        await client.delete_ledger(deleted.id)
+        await worker.round()
+        await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
+        await worker.round()
+        assert len(await keys(stage)) == 3, "it is too young: an attempt might still be waiting for it"
+        await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
+        await worker.round()
+        left = await keys(stage)
+        assert len(left) == 2
+        assert "readme.txt" in left
+        assert worker.totals.objects_removed == 1
+        assert await read_all(stage.client, ledger.id) == lines(120)
+        with pytest.raises(NoSuchLedger):
+            await client.ledger_metadata(deleted.id)
+
+
+@scenario()
+async def test_a_ledger_that_fails_is_tried_again_later_and_later(cluster: MemoryCluster, client: Client) -> None:
+    bad = await closed(client, 120)
+    for bookie in cluster.bookies.values():
+        bookie.drop(bad.id, 100)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker = offloader(stage)
+        tries = []
+        for _ in range(16):
+            await worker.round()
+            tries.append(worker.totals.failures)
+            await cluster.world.clock.sleep(30)
+        assert tries[0] == 1
+        assert 3 <= tries[-1] <= 6
+        assert f"ledger {bad.id}" in worker.totals.last_error
+
+
+@scenario()
+async def test_a_bucket_alone_tells_what_it_holds(cluster: MemoryCluster, client: Client) -> None:
+    ledgers = [await closed(client, count) for count in (0, 5, 120)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        await stage.archive(ledgers[0].id, ledgers[1].id)
+        await stage.archive(ledgers[2].id)
+        await stage.store.put((await keys(stage))[0].replace("0", "1"), b"no object")
+        async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
+            assert list(library.ledgers) == [ledger.id for ledger in ledgers]
+            assert len(library.damaged) == 1
+            assert [entry.payload async for entry in library.read(ledgers[2].id)] == lines(120)
+            assert [entry.payload async for entry in library.read(ledgers[2].id, 50, 60)] == lines(11, 50)
+            assert [entry async for entry in library.read(ledgers[0].id)] == []
+            with pytest.raises(NoSuchLedger):
+                await anext(library.read(999))
+
+
+@scenario()
+async def test_a_metadata_store_is_filled_again_from_the_bucket(cluster: MemoryCluster, client: Client) -> None:
+    ledgers = [await closed(client, count) for count in (5, 120)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in ledgers:
+            await stage.archive(ledger.id)
+        fresh = MemoryMetadata(SeededRng(5)).client().store
+        for again in (False, True):
+            found = [each async for each in rebuild_catalog(stage.store, fresh, InlineWorkers())]
+            entered = sum(len(each.known if again else each.ledger_ids) for each in found)
+            assert entered == 2
+        assert await fresh.id_counter() > ledgers[-1].id
+        for ledger in ledgers:
+            metadata = (await fresh.read_ledger(ledger.id)).value
+            assert metadata.copies_released
+            assert metadata.archived is not None
+            original = (await client.ledger_metadata(ledger.id)).archived
+            assert original is not None
+            assert metadata.archived.object_sha256 == original.object_sha256
+
+
+@scenario()
+async def test_verification_finds_a_flipped_bit_anywhere_in_an_object(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client, 30)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        await stage.archive(ledger.id)
+        metadata = await client.ledger_metadata(ledger.id)
+        assert metadata.archived is not None
+        key, size = metadata.archived.key, metadata.archived.object_bytes
+        good = await stage.store.read(key, 0, size)
+        for at in range(0, size, 97):
+            await stage.store.put(key, good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+            verdicts = [verdict async for verdict in verify_objects(stage.store, InlineWorkers(), [metadata])]
+            assert [verdict.good for verdict in verdicts] == [False]
+        await stage.store.put(key, good)
+        assert [verdict.good async for verdict in verify_objects(stage.store, InlineWorkers(), [metadata])] == [True]
+
+
+@scenario()
+async def test_a_bucket_that_is_away_ends_the_round_with_a_typed_error(cluster: MemoryCluster, client: Client) -> None:
+    await closed(client, 120)
+    async with ArchiveStage(cluster, EAGER) as stage:
+
+        class Away:
+            url = "memory:away"
+
+            def __getattr__(self, name: str) -> object:
+                raise ArchiveUnavailable("the bucket is gone")
+
+        away = Away()
+        worker = offloader(stage)
+        worker._store = away  # type: ignore[assignment]
+        with pytest.raises(ArchiveUnavailable):
+            await worker.round()
+        with pytest.raises(ArchiveUnavailable):
+            await read_catalog(away)  # type: ignore[arg-type]
