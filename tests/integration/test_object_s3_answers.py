@@ -153,12 +153,11 @@ async def test_a_body_that_is_cut_is_trouble_and_no_damage(play):
 
 
 async def test_fewer_bytes_than_were_asked_for_are_no_damage_if_the_object_is_longer(play):
-    short = answer(206, body=b"01234", headers="Content-Range: bytes 0-4/100\r\n")
+    short = answer(206, body=b"01234", headers="Content-Range: bytes 0-4/5\r\n")
     async with play(short, LOOKED) as (store, server):
         with pytest.raises(ArchiveUnavailable):
             await store.read(KEY, 0, 10)
-        assert [request.split()[0] for request in server.requests] in (["GET", "HEAD"], ["GET"])
-        server.answers.clear()
+        assert [request.split()[0] for request in server.requests] == ["GET", "HEAD"]
 
 
 async def test_a_refused_range_is_no_damage_if_the_object_is_longer(play):
