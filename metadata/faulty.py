@@ -18,12 +18,13 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .model import LedgerMetadata
-from .store import LedgerPage, LedgerWatch, MetadataStore, Unknown, Versioned, WriteResult
+from .store import LedgerPage, LedgerWatch, MetadataStore, Record, RecordPage, Unknown, Versioned, WriteResult
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 MAX_REMEMBERED: Final = 1_000
-"""Ledgers whose last value is kept for stale reads."""
+"""Ledgers, and records, whose last value is kept for stale reads."""
 
 
 class Fault(Enum):
@@ -45,8 +46,13 @@ class Fault(Enum):
     """A watch tells its next change ``watch_delay_seconds`` late."""
 
 
-READS: Final = ("cluster_id", "next_ledger_id", "id_counter", "read_ledger", "list_ledgers", "read_cookie")
-WRITES: Final = ("create_ledger", "update_ledger", "delete_ledger", "write_cookie", "delete_cookie")
+READS: Final = (
+    "cluster_id", "next_ledger_id", "id_counter", "read_ledger", "list_ledgers", "read_cookie", "read_record",
+    "list_records",
+)  # fmt: skip
+WRITES: Final = (
+    "create_ledger", "update_ledger", "delete_ledger", "write_cookie", "delete_cookie", "write_record", "delete_record",
+)  # fmt: skip
 WATCHES: Final = ("changed",)
 
 
@@ -97,6 +103,8 @@ _POSSIBLE: Final[Mapping[str, tuple[Fault, ...]]] = {
     **dict.fromkeys(WATCHES, (Fault.DELAYED,)),
     "read_ledger": (Fault.UNAVAILABLE, Fault.STALE),
     "list_ledgers": (Fault.UNAVAILABLE, Fault.PARTIAL),
+    "read_record": (Fault.UNAVAILABLE, Fault.STALE),
+    "list_records": (Fault.UNAVAILABLE, Fault.PARTIAL),
 }
 
 
@@ -111,6 +119,7 @@ class FaultyStore:
         self._clock = clock
         self._watch_delay_seconds = watch_delay_seconds
         self._seen: dict[int, Versioned] = {}
+        self._seen_records: dict[str, Record | None] = {}
         self._late: list[tuple[int, Callable[[], Awaitable[object]]]] = []
 
     async def _begin(self, operation: str) -> Fault | None:
@@ -170,10 +179,7 @@ class FaultyStore:
         if fault is Fault.STALE and not linearizable and ledger_id in self._seen:
             return self._seen[ledger_id]
         found = await self._store.read_ledger(ledger_id, linearizable=linearizable)
-        self._seen.pop(ledger_id, None)
-        self._seen[ledger_id] = found
-        if len(self._seen) > MAX_REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        _remember(self._seen, ledger_id, found)
         return found
 
     async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
@@ -218,6 +224,39 @@ class FaultyStore:
         """See ``MetadataStore``."""
         await self._write("delete_cookie", lambda: self._store.delete_cookie(bookie_id))
 
+    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+        """See ``MetadataStore``."""
+        fault = await self._begin("read_record")
+        if fault is Fault.STALE and not linearizable and name in self._seen_records:
+            return self._seen_records[name]
+        found = await self._store.read_record(name, linearizable=linearizable)
+        _remember(self._seen_records, name, found)
+        return found
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
+        """See ``MetadataStore``."""
+        self._seen_records.pop(name, None)
+        try:
+            return await self._write("write_record", lambda: self._store.write_record(name, value, expected_version))
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+
+    async def delete_record(self, name: str, expected_version: int) -> WriteResult:
+        """See ``MetadataStore``."""
+        self._seen_records.pop(name, None)
+        try:
+            return await self._write("delete_record", lambda: self._store.delete_record(name, expected_version))
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+
+    async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        """See ``MetadataStore``."""
+        fault = await self._begin("list_records")
+        page = await self._store.list_records(prefix, after, limit)
+        if fault is Fault.PARTIAL:
+            return RecordPage(page.names[: len(page.names) // 2], complete=False)
+        return page
+
     async def close(self) -> None:
         """See ``MetadataStore``. Late writes never land."""
         self._late.clear()
@@ -244,6 +283,14 @@ class _DelayedWatch:
 
     async def close(self) -> None:
         await self._watch.close()
+
+
+def _remember(seen: dict[K, T], key: K, value: T) -> None:
+    """Keep what was seen last, and forget what was seen longest ago."""
+    seen.pop(key, None)
+    seen[key] = value
+    if len(seen) > MAX_REMEMBERED:
+        del seen[next(iter(seen))]
 
 
 async def _land(write: Callable[[], Awaitable[object]]) -> None:

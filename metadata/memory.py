@@ -20,15 +20,24 @@ from tallybook.runtime.rng import Rng
 from .client import MetadataClient
 from .codec import Registered, decode_bookie, decode_ledger, encode_bookie, encode_ledger
 from .model import LedgerMetadata
-from .rules import check_bookie_id, check_cookie, check_same_bookie, page_limit, takes_over
-from .store import BadVersion, BookieInfo, LedgerPage, Ok, Versioned, WriteResult
+from .rules import (
+    check_bookie_id,
+    check_cookie,
+    check_record_name,
+    check_record_prefix,
+    check_record_value,
+    check_same_bookie,
+    page_limit,
+    takes_over,
+)
+from .store import BadVersion, BookieInfo, LedgerPage, Ok, Record, RecordPage, Versioned, WriteResult
 from .watch import Wakeup
 
 PLACE = "memory metadata"
 
 
 @dataclass(slots=True)
-class _Ledger:
+class _Stored:
     value: bytes
     version: int
 
@@ -40,9 +49,10 @@ class MemoryMetadata:
         self.rng = rng
         self.cluster_id = rng.uuid()
         self.id_counter = 0
-        self.ledgers: dict[int, _Ledger] = {}
+        self.ledgers: dict[int, _Stored] = {}
         self.deleted_ids: set[int] = set()
         self.cookies: dict[str, bytes] = {}
+        self.records: dict[str, _Stored] = {}
         self.bookies: dict[str, MemoryRegistration] = {}
         self.ledger_watches: dict[int, list[Wakeup]] = {}
         self.membership_watches: list[Wakeup] = []
@@ -114,7 +124,7 @@ class _Client:
 
 
 class MemoryStore:
-    """One client's view of the ledgers, the id counter and the cookies."""
+    """One client's view of the ledgers, the id counter, the cookies and the records."""
 
     def __init__(self, client: _Client) -> None:
         self._client = client
@@ -153,7 +163,7 @@ class MemoryStore:
             if existing.value.creator_token != metadata.creator_token:
                 raise LedgerExists(f"ledger {ledger_id} exists")
             return existing
-        shared.ledgers[ledger_id] = _Ledger(encode_ledger(metadata), 1)
+        shared.ledgers[ledger_id] = _Stored(encode_ledger(metadata), 1)
         shared.ledger_changed(ledger_id)
         return Versioned(metadata, 1)
 
@@ -229,6 +239,40 @@ class MemoryStore:
     async def delete_cookie(self, bookie_id: str) -> None:
         """Forget a bookie's identity; no error if there is none."""
         self._client.shared.cookies.pop(check_bookie_id(bookie_id), None)
+
+    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+        """The record under ``name``, or ``None``; every read here is linearizable."""
+        found = self._client.shared.records.get(check_record_name(name))
+        return None if found is None else Record(found.value, found.version)
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
+        """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
+        records = self._client.shared.records
+        found = records.get(check_record_name(name))
+        check_record_value(name, value)
+        if (None if found is None else found.version) != expected_version:
+            return BadVersion()
+        version = 1 if expected_version is None else expected_version + 1
+        records[name] = _Stored(bytes(value), version)
+        return Ok(version)
+
+    async def delete_record(self, name: str, expected_version: int) -> WriteResult:
+        """Remove the record if it still has ``expected_version``."""
+        records = self._client.shared.records
+        found = records.get(check_record_name(name))
+        if found is None or found.version != expected_version:
+            return BadVersion()
+        del records[name]
+        return Ok(expected_version + 1)
+
+    async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        """Up to ``limit`` names that begin with ``prefix`` and come after ``after``."""
+        size = page_limit(limit)
+        records = self._client.shared.records
+        check_record_prefix(prefix)
+        check_record_prefix(after)
+        found = sorted(name for name in records if name.startswith(prefix) and name > after)
+        return RecordPage(tuple(found[:size]), complete=len(found) <= size)
 
     async def close(self) -> None:
         """Close this client, its membership and registrations included."""

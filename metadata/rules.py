@@ -11,12 +11,17 @@ from __future__ import annotations
 from typing import Final
 
 from tallybook.core.errors import InvalidArgument
-from tallybook.core.limits import MAX_BOOKIE_ID_CHARS, MAX_COOKIE_BYTES
+from tallybook.core.limits import KIB, MAX_BOOKIE_ID_CHARS, MAX_COOKIE_BYTES
 
 from .store import BookieInfo
 
 MAX_PAGE_LEDGERS: Final = 10_000
-"""Most ledger ids in one page of a listing, whatever the caller asks for."""
+"""Most ledger ids, or names of records, in one page of a listing, whatever the caller asks for."""
+
+MAX_RECORD_BYTES: Final = 64 * KIB
+MAX_RECORD_NAME_BYTES: Final = 512
+"""Longest name of a record, in UTF-8."""
+MAX_RECORD_SEGMENTS: Final = 16
 
 
 def check_bookie_id(bookie_id: str) -> str:
@@ -43,14 +48,56 @@ def check_cookie(cookie: bytes) -> bytes:
     return cookie
 
 
+def check_record_name(name: str) -> str:
+    """Return ``name`` if it can name a record: segments of any characters, none of them empty, joined by slashes.
+
+    Raises:
+        InvalidArgument: it is empty or too long, has an empty segment or too many of them, or is no Unicode text.
+    """
+    segments = name.split("/")
+    if "" in segments or len(segments) > MAX_RECORD_SEGMENTS:
+        raise InvalidArgument(f"a record's name has 1 .. {MAX_RECORD_SEGMENTS} segments, none empty, got {name!r}")
+    if _utf8_bytes(name) > MAX_RECORD_NAME_BYTES:
+        raise InvalidArgument(f"a record's name has at most {MAX_RECORD_NAME_BYTES} bytes, got {_utf8_bytes(name)}")
+    return name
+
+
+def check_record_prefix(prefix: str) -> str:
+    """Return ``prefix`` if names can begin with it.
+
+    Raises:
+        InvalidArgument: it is no Unicode text.
+    """
+    _utf8_bytes(prefix)
+    return prefix
+
+
+def _utf8_bytes(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{text!r} cannot be part of a record's name: {error.reason}") from error
+
+
+def check_record_value(name: str, value: bytes) -> bytes:
+    """Return ``value`` if it is small enough to be stored under ``name``.
+
+    Raises:
+        InvalidArgument: it is larger than ``MAX_RECORD_BYTES``.
+    """
+    if len(value) > MAX_RECORD_BYTES:
+        raise InvalidArgument(f"a record has at most {MAX_RECORD_BYTES} bytes, {name!r} would have {len(value)}")
+    return value
+
+
 def page_limit(limit: int) -> int:
-    """How many ledger ids a page may hold when ``limit`` were asked for.
+    """How many ledger ids or names a page may hold when ``limit`` were asked for.
 
     Raises:
         InvalidArgument: ``limit`` is less than 1.
     """
     if limit < 1:
-        raise InvalidArgument(f"a page of a listing holds at least one ledger, got limit {limit}")
+        raise InvalidArgument(f"a page of a listing cannot be of {limit}")
     return min(limit, MAX_PAGE_LEDGERS)
 
 

@@ -1,4 +1,4 @@
-"""The metadata ports: a store of ledgers that agrees with itself, and who is alive.
+"""The metadata ports: a store of ledgers that agrees with itself, small records beside them, and who is alive.
 
 Every write has one of three results: ``Ok``, ``BadVersion`` (somebody else was first) or
 ``Unknown`` (the connection was lost before the answer: it may have landed, or may still
@@ -59,6 +59,24 @@ class LedgerPage(NamedTuple):
     complete: bool
 
 
+class Record(NamedTuple):
+    """A small named value beside the ledgers, with the version that a compare-and-set on it must name.
+
+    Versions only grow for as long as the record exists. One that is deleted and made again may repeat them, so what
+    several processes compare-and-set is better emptied than deleted.
+    """
+
+    value: bytes
+    version: int
+
+
+class RecordPage(NamedTuple):
+    """Part of a listing of records, in the order of their names; ``complete`` as for ``LedgerPage``."""
+
+    names: tuple[str, ...]
+    complete: bool
+
+
 class LedgerWatch(Protocol):
     """Tells that a ledger's metadata may have changed."""
 
@@ -74,7 +92,7 @@ class LedgerWatch(Protocol):
 
 
 class MetadataStore(Protocol):
-    """Ledger metadata, the id counter and cookies. Safe for many clients and processes."""
+    """Ledger metadata, the id counter, cookies and records. Safe for many clients and processes."""
 
     async def cluster_id(self) -> str:
         """The identity of this cluster, made on first use; the same for everybody ever after."""
@@ -127,6 +145,25 @@ class MetadataStore(Protocol):
 
     async def delete_cookie(self, bookie_id: str) -> None:
         """Forget a bookie's identity; no error if there is none."""
+
+    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+        """The record under ``name``, or ``None`` if there is none; ``linearizable`` as for ``read_ledger``.
+
+        A name is a path such as ``archive/settings``: see ``rules.check_record_name``.
+        """
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
+        """Replace the record if it still has ``expected_version``; make it if that is ``None`` and there is none.
+
+        Raises:
+            InvalidArgument: the value is larger than ``rules.MAX_RECORD_BYTES``, or the name names nothing.
+        """
+
+    async def delete_record(self, name: str, expected_version: int) -> WriteResult:
+        """Remove the record if it still has ``expected_version``. The version in ``Ok`` means nothing."""
+
+    async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        """Up to ``limit`` names that begin with ``prefix`` and come after ``after``, ordered by code points."""
 
     async def close(self) -> None:
         """Release connections and end background work."""

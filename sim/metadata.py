@@ -29,6 +29,8 @@ from tallybook.metadata.store import (
     LedgerWatch,
     MembershipWatch,
     Ok,
+    Record,
+    RecordPage,
     Unknown,
     Versioned,
     WriteResult,
@@ -155,6 +157,7 @@ class MetadataSession:
         self._client = metadata.shared.client()
         self.registrations: list[MemoryRegistration] = []
         self.seen: dict[int, int] = {}
+        self.seen_records: dict[str, Record | None] = {}
         self.store = SimStore(self)
         self.membership = SimMembership(self)
 
@@ -430,6 +433,44 @@ class SimStore:
     async def delete_cookie(self, bookie_id: str) -> None:
         """See the port."""
         await self._session.ask("delete_cookie", lambda: self._inner.delete_cookie(bookie_id), writes=True)
+
+    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+        """See the port. An old answer is what this session saw last."""
+        seen = self._session.seen_records
+        stale = not linearizable and self._session.rng.random() < self._metadata.faults.stale
+        found = await self._session.ask("read_record", lambda: self._inner.read_record(name))
+        if not stale or name not in seen:
+            seen[name] = found
+        return seen[name]
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
+        """See the port."""
+        return await self._write_record(
+            name, "write_record", lambda: self._inner.write_record(name, value, expected_version)
+        )
+
+    async def delete_record(self, name: str, expected_version: int) -> WriteResult:
+        """See the port."""
+        return await self._write_record(
+            name, "delete_record", lambda: self._inner.delete_record(name, expected_version)
+        )
+
+    async def _write_record(
+        self, name: str, operation: str, write: Callable[[], Coroutine[Any, Any, WriteResult]]
+    ) -> WriteResult:
+        # Whoever wrote cannot read what was there before.
+        self._session.seen_records.pop(name, None)
+        try:
+            return await self._session.ask(operation, write, writes=True)
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
+
+    async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        """See the port."""
+        page = await self._session.ask("list_records", lambda: self._inner.list_records(prefix, after, limit))
+        if self._session.rng.random() < self._metadata.faults.partial:
+            return RecordPage(page.names[: len(page.names) // 2], complete=False)
+        return cast("RecordPage", page)
 
     async def close(self) -> None:
         """Leave in good order."""

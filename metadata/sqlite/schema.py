@@ -1,7 +1,8 @@
 """The SQLite file: its tables, and opening it so that a commit that was reported is durable.
 
 ``application_id`` marks the file as ours and ``user_version`` is the format of its tables
-(docs/formats/metadata.md lists them). The file is in WAL mode with ``synchronous=FULL``:
+(docs/formats/metadata.md lists them); a file of an older one is brought up to date when it is opened, and older
+programs refuse it from then on. The file is in WAL mode with ``synchronous=FULL``:
 readers never block, one writer at a time, and every commit waits for its own fsync.
 """
 
@@ -14,10 +15,13 @@ from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataUnavailabl
 from tallybook.runtime.directories import file_bytes, make_parent
 
 APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
-FORMAT: Final = 1
+FORMAT: Final = 2
 SMALLEST_FILE_BYTES: Final = 512
 """Size of SQLite's smallest page."""
 
+_RECORDS: Final = (
+    "CREATE TABLE records (name TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL) WITHOUT ROWID"
+)
 TABLES: Final = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE ledgers (ledger_id INTEGER PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL)",
@@ -26,7 +30,10 @@ TABLES: Final = (
     """CREATE TABLE bookies (
         bookie_id TEXT PRIMARY KEY, session TEXT NOT NULL, revision INTEGER NOT NULL,
         value BLOB NOT NULL, boot_id TEXT NOT NULL, beat_ms INTEGER NOT NULL) WITHOUT ROWID""",
+    _RECORDS,
 )
+UPGRADES: Final = {1: (_RECORDS,)}
+"""What makes the tables of a format those of the next one."""
 
 
 def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
@@ -56,7 +63,7 @@ def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
         if mode != "wal":
             raise InvalidConfig(f"{name}: the file system cannot hold a shared SQLite file (journal mode {mode})")
         connection.execute("PRAGMA synchronous = FULL")
-        _create_tables(connection, name, cluster_id)
+        _complete_tables(connection, name, cluster_id)
     except sqlite3.Error as error:
         _close(connection)
         if is_busy(error):
@@ -68,32 +75,38 @@ def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
     return connection
 
 
-def _check_identity(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether the file already is ours; false for an empty one. Within a transaction."""
+def _check_identity(connection: sqlite3.Connection, name: str) -> int:
+    """The format of the tables, if the file is ours; 0 for an empty one. Within a transaction."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application == 0 and version == 0 and objects == 0:
-        return False
+        return 0
     if application != APPLICATION_ID:
         raise InvalidConfig(f"{name} is a SQLite file of another application")
     if version > FORMAT:
         raise InvalidConfig(
             f"{name} was made by a newer Tallybook: its tables are of format {version}, this one knows {FORMAT}"
         )
-    return True
+    return int(version)
 
 
-def _create_tables(connection: sqlite3.Connection, name: str, cluster_id: str) -> None:
+def _complete_tables(connection: sqlite3.Connection, name: str, cluster_id: str) -> None:
+    """Make the tables, or bring those of an older format up to date: all of it, or nothing."""
     # Taking the write lock also shows, now and not at the first write, that the file can be written.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not _check_identity(connection, name):
+        found = _check_identity(connection, name)
+        if found == 0:
             for statement in TABLES:
                 connection.execute(statement)
             facts = (("cluster_id", cluster_id), ("next_ledger_id", "0"))
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for older in range(found or FORMAT, FORMAT):
+            for statement in UPGRADES[older]:
+                connection.execute(statement)
+        if found != FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")
     finally:

@@ -1,6 +1,6 @@
-"""Ledgers, the id counter and cookies in the SQLite file.
+"""Ledgers, the id counter, cookies and records in the SQLite file.
 
-Each operation is one transaction. The versions of a ledger are 1, 2, 3 and so on. The ids of
+Each operation is one transaction. The versions of a ledger, or a record, are 1, 2, 3 and so on. The ids of
 deleted ledgers are kept as ranges, which merge as neighbours are deleted, so that an id is
 refused for ever at next to no cost.
 """
@@ -17,8 +17,16 @@ from tallybook.core.limits import LEDGER_ID_BLOCK
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
 from ..model import LedgerMetadata
-from ..rules import check_bookie_id, check_cookie, page_limit
-from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Unknown, Versioned, WriteResult
+from ..rules import (
+    check_bookie_id,
+    check_cookie,
+    check_record_name,
+    check_record_prefix,
+    check_record_value,
+    page_limit,
+)
+from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Record, RecordPage, Unknown, Versioned, WriteResult
+from . import record_rows
 from .database import Database
 from .poller import Poller
 
@@ -129,13 +137,16 @@ class SqliteStore:
         return await self._write_ledger(ledger_id, job)
 
     async def _write_ledger(self, ledger_id: int, job: Callable[[sqlite3.Connection], WriteResult]) -> WriteResult:
-        try:
-            result = await self._database.write(job)
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
+        result = await self._write(job)
         if isinstance(result, Ok):
             self._poller.wrote_ledger(ledger_id)
         return result
+
+    async def _write(self, job: Callable[[sqlite3.Connection], WriteResult]) -> WriteResult:
+        try:
+            return await self._database.write(job)
+        except MetadataOutcomeUnknown as error:
+            return Unknown(error.message)
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""
@@ -187,6 +198,30 @@ class SqliteStore:
             connection.execute("DELETE FROM cookies WHERE bookie_id = ?", (bookie_id,))
 
         await self._database.write(job)
+
+    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+        """The record under ``name``, or ``None``; every read here is linearizable."""
+        check_record_name(name)
+        return await self._database.read(lambda connection: record_rows.read(connection, name))
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
+        """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
+        check_record_name(name)
+        check_record_value(name, value)
+        return await self._write(lambda connection: record_rows.write(connection, name, value, expected_version))
+
+    async def delete_record(self, name: str, expected_version: int) -> WriteResult:
+        """Remove the record if it still has ``expected_version``."""
+        check_record_name(name)
+        return await self._write(lambda connection: record_rows.delete(connection, name, expected_version))
+
+    async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        """Up to ``limit`` names that begin with ``prefix`` and come after ``after``."""
+        size = page_limit(limit)
+        check_record_prefix(prefix)
+        check_record_prefix(after)
+        found = await self._database.read(lambda c: record_rows.names(c, prefix, after, size + 1))
+        return RecordPage(tuple(found[:size]), complete=len(found) <= size)
 
     async def close(self) -> None:
         """Close this client, its membership and registrations included."""

@@ -84,7 +84,7 @@ async def _prepare(session: Session, layout: Layout) -> None:
             raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else") from None
         await create_once(session, layout.format, str(FORMAT).encode())
         await _check_format(session, layout)
-    for path in (layout.ledgers, layout.cookies, layout.bookies):
+    for path in (layout.ledgers, layout.cookies, layout.bookies, layout.records):
         await create_once(session, path, b"")
     await create_once(session, layout.ids, b"0")
 

@@ -7,6 +7,7 @@
     ROOT/ledgers/AAAA/BBB/CCC/DDD/EEE   one ledger; AAAABBBCCCDDDEEE is its id in hexadecimal
     ROOT/cookies/b-BOOKIE           the cookie of a bookie
     ROOT/bookies/b-BOOKIE           a live bookie (ephemeral)
+    ROOT/records/f-A/f-B/r-C        the record "A/B/C"; its version is the node's
 
 A flat directory of ledgers would not do: ZooKeeper answers a listing in one message of at
 most 1 MiB. No node above a ledger is ever removed, so a listing can walk them one by one.
@@ -14,12 +15,15 @@ most 1 MiB. No node above a ledger is ever removed, so a listing can walk them o
 The data of a group is a little-endian number whose bit ``i`` says that its ``i``-th ledger
 was deleted. A ledger is created only together with a check of that number, and deleted only
 together with a change of it, so an id is never used twice.
+
+The segments of a record's name but the last are *folders*, which are never removed. The prefixes keep a
+record apart from a folder of the same name, and both from names that ZooKeeper reserves.
 """
 
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
@@ -29,6 +33,9 @@ FORMAT: Final = 1
 GROUP_LEDGERS: Final = 4096
 _LEVEL_BITS: Final = 12
 _LEVELS: Final = 5
+
+_RECORD: Final = "r-"
+_FOLDER: Final = "f-"
 
 ids_below: Final = tuple(1 << _LEVEL_BITS * (_LEVELS - 1 - level) for level in range(_LEVELS))
 """How many ledger ids a node holds, by its level: 0 right below ``ledgers``, 4 for a ledger itself."""
@@ -45,6 +52,7 @@ class Layout:
         self.ledgers = f"{root}/ledgers"
         self.cookies = f"{root}/cookies"
         self.bookies = f"{root}/bookies"
+        self.records = f"{root}/records"
 
     def ledger(self, ledger_id: int) -> str:
         """The node of a ledger."""
@@ -63,10 +71,43 @@ class Layout:
         """The node of a live bookie."""
         return f"{self.bookies}/{bookie_node(bookie_id)}"
 
+    def record(self, name: str) -> str:
+        """The node of a record."""
+        folder, _, last = name.rpartition("/")
+        return f"{self.record_folder(folder)}/{_RECORD}{_escaped(last)}"
+
+    def record_folder(self, folder: str) -> str:
+        """The node above those of all records ``FOLDER/...``; the empty folder is that of all."""
+        return "/".join([self.records, *(_FOLDER + _escaped(segment) for segment in folder.split("/") if segment)])
+
+
+def record_entries(names: list[str], folder: str, path: str) -> list[str]:
+    """What nodes right below a folder stand for: names of records, and of folders with a slash, by code points.
+
+    Everything in a folder comes where its name with the slash does.
+
+    Raises:
+        DamagedFile: a node is not one of this layout; ``path`` names the parent in the message.
+    """
+    return sorted(_record_entry(name, f"{folder}/" if folder else "", path) for name in names)
+
+
+def _record_entry(node: str, before: str, path: str) -> str:
+    segment = unquote(node[2:])
+    if node == _RECORD + _escaped(segment):
+        return before + segment
+    if node == _FOLDER + _escaped(segment):
+        return f"{before}{segment}/"
+    raise DamagedFile(f"zookeeper node {path}: {node!r} does not belong there")
+
+
+def _escaped(segment: str) -> str:
+    return quote(segment, safe="")
+
 
 def bookie_node(bookie_id: str) -> str:
     """A bookie id as a node name: a prefix and percent signs keep clear of what ZooKeeper forbids."""
-    return f"b-{quote(bookie_id, safe='')}"
+    return f"b-{_escaped(bookie_id)}"
 
 
 def with_parents(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Ledgers, the id counter and cookies in ZooKeeper.
+"""Ledgers, the id counter and cookies in ZooKeeper; records are in ``records``.
 
 A ledger is created together with a check of its group's record of deletions, and deleted
 together with a change of it (``layout`` says why); both are one ZooKeeper transaction. The
@@ -19,9 +19,10 @@ from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
 from ..model import LedgerMetadata
 from ..rules import check_bookie_id, check_cookie, page_limit
-from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Unknown, Versioned, WriteResult
+from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Record, RecordPage, Unknown, Versioned, WriteResult
 from .hub import Kind, WatchHub
 from .layout import Layout, was_deleted, with_deleted
+from .records import ZooKeeperRecords
 from .requests import create, create_checked, delete, delete_recorded, get, write
 from .session import Session
 from .tree import LedgerTree, create_once
@@ -38,6 +39,7 @@ class ZooKeeperStore:
         self._hub = hub
         self._close_client = close_client
         self._tree = LedgerTree(session, layout)
+        self._records = ZooKeeperRecords(session, layout)
         self._ids = IdBlock(self._take_block)
 
     async def cluster_id(self) -> str:
@@ -217,6 +219,24 @@ class ZooKeeperStore:
             await self._session.tell(delete(path))
         except NoNodeError:
             return
+
+    async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
+        """The record under ``name``, or ``None``; without ``linearizable`` perhaps as it was a little earlier."""
+        return await self._records.read(name, linearizable=linearizable)
+
+    async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
+        """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
+        return await self._records.write(name, value, expected_version)
+
+    async def delete_record(self, name: str, expected_version: int) -> WriteResult:
+        """Remove the record if it still has ``expected_version``."""
+        return await self._records.delete(name, expected_version)
+
+    async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+        """Up to ``limit`` names that begin with ``prefix`` and come after ``after``."""
+        size = page_limit(limit)
+        found = await self._records.names(prefix, after, size + 1)
+        return RecordPage(tuple(found[:size]), complete=len(found) <= size)
 
     async def close(self) -> None:
         """Close this client, its membership and registrations included."""

@@ -10,7 +10,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery
-from tallybook.metadata.store import LedgerPage, Ok, Unknown
+from tallybook.metadata.store import LedgerPage, Ok, Record, RecordPage, Unknown
 from tallybook.runtime.deterministic import run_seed
 from tallybook.runtime.rng import SeededRng
 
@@ -120,6 +120,43 @@ async def test_a_partial_listing_says_that_it_is_one():
         await faulty.create_ledger(ledger(ledger_id))
     assert await faulty.list_ledgers() == ((0, 1), False)
     assert await faulty.list_ledgers() == ((0, 1, 2, 3, 4), True)
+
+
+async def test_records_suffer_what_ledgers_do():
+    faulty, honest, faults = rig(
+        ("write_record", Fault.UNKNOWN_APPLIED),
+        ("write_record", Fault.UNKNOWN_LATE),
+        ("read_record", Fault.STALE),
+        ("delete_record", Fault.UNKNOWN_LOST),
+        ("list_records", Fault.PARTIAL),
+        ("read_record", Fault.UNAVAILABLE),
+    )
+    assert isinstance(await faulty.write_record("a", b"1", None), Unknown)
+    assert await faulty.read_record("a") == Record(b"1", 1)
+    assert isinstance(await faulty.write_record("a", b"2", 1), Unknown)
+    assert await faulty.read_record("a") == Record(b"1", 1)
+    assert await faulty.read_record("a", linearizable=True) == Record(b"2", 2)
+    await honest.write_record("a", b"3", 2)
+    assert await faulty.read_record("a", linearizable=True) == Record(b"3", 3)
+    assert isinstance(await faulty.delete_record("a", 3), Unknown)
+    await honest.write_record("b", b"", None)
+    assert await faulty.list_records() == RecordPage(("a",), complete=False)
+    with pytest.raises(MetadataUnavailable):
+        await faulty.read_record("a")
+    assert await faulty.read_record("a") == Record(b"3", 3)
+    assert faults.finished
+
+
+async def test_a_stale_record_is_what_was_seen_last_unless_it_was_written_since():
+    faulty, honest, _ = rig(*[("read_record", Fault.STALE)] * 2)
+    assert await faulty.read_record("a") is None
+    await honest.write_record("a", b"1", None)
+    assert await faulty.read_record("a") is None
+    faulty, honest, _ = rig(("write_record", Fault.UNAVAILABLE), ("read_record", Fault.STALE))
+    assert await honest.write_record("a", b"1", None) == Ok(1)
+    with pytest.raises(MetadataUnavailable):
+        await faulty.write_record("a", b"2", 1)
+    assert await faulty.read_record("a") == Record(b"1", 1)
 
 
 def test_r08_a_delayed_watch_tells_late_but_tells_even_after_a_cancelled_wait():

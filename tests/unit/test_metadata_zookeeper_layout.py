@@ -3,7 +3,7 @@
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.core.errors import DamagedFile
@@ -13,6 +13,7 @@ from tallybook.metadata.zookeeper.layout import (
     Layout,
     bookie_node,
     child_range,
+    record_entries,
     was_deleted,
     with_deleted,
     with_parents,
@@ -81,6 +82,36 @@ def test_any_bookie_id_has_a_node_name_that_zookeeper_takes(bookie_id):
     assert node.isascii()
     assert "/" not in node
     assert node not in (".", "..", "zookeeper")
+
+
+names = st.lists(
+    st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=6), min_size=1
+)
+
+
+@given(names.map("/".join))
+@settings(max_examples=60)
+def test_walking_down_to_a_record_gives_its_name(name):
+    path, folder = LAYOUT.records, ""
+    *folders, last = LAYOUT.record(name).removeprefix(LAYOUT.records + "/").split("/")
+    for node in folders:
+        [entry] = record_entries([node], folder, path)
+        folder, path = entry.removesuffix("/"), f"{path}/{node}"
+        assert path == LAYOUT.record_folder(folder)
+        assert node.isascii()
+    assert record_entries([last], folder, path) == [name]
+
+
+def test_a_record_and_a_folder_of_one_name_have_nodes_of_their_own_and_come_in_order():
+    assert LAYOUT.record("a/b") == "/tallybook/records/f-a/r-b"
+    assert LAYOUT.record_folder("a/b") == "/tallybook/records/f-a/f-b"
+    assert record_entries(["f-b", "r-b", "r-b-c", "r-b0"], "a", "/x") == ["a/b", "a/b-c", "a/b/", "a/b0"]
+
+
+@pytest.mark.parametrize("node", ["lost+found", "r", "x-a", "r-a b", "r-%61", "r-%ff"])
+def test_a_node_that_is_no_record_is_reported_with_its_place(node):
+    with pytest.raises(DamagedFile, match=r"node /x: .* does not belong there"):
+        record_entries(["r-a", node], "", "/x")
 
 
 def test_parents_are_named_from_the_top():
