@@ -309,5 +309,20 @@ def describe(metadata: LedgerMetadata) -> dict[str, object]:
             {"bookie_id": gap.bookie_id, "first_entry_id": gap.first_entry_id, "last_entry_id": gap.last_entry_id}
             for gap in metadata.missed
         ],
+        "archive": _describe_archive(metadata),
         "custom": {name: value.decode(errors="replace") for name, value in metadata.custom.items()},
+    }
+
+
+def _describe_archive(metadata: LedgerMetadata) -> dict[str, object] | None:
+    receipt = metadata.archived
+    if receipt is None:
+        return None
+    archived_at = datetime.fromtimestamp(receipt.archived_at_ms / 1000, UTC)
+    return {
+        "object": receipt.key,
+        "object_bytes": receipt.object_bytes,
+        "sha256": receipt.object_sha256.hex(),
+        "archived_at": archived_at.isoformat(timespec="seconds"),
+        "copies_released": metadata.copies_released,
     }

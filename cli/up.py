@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import InvariantViolation, TallybookError
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.settings import load_settings
+from tallybook.runtime.tasks import Tasks
 
 from .exits import Exit, Interrupted
 from .launcher import LocalBookie, LocalCluster, how_it_ended
@@ -30,6 +37,15 @@ def up(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of every bookie, as for 'bookie run'."),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where closed ledgers are archived: s3://BUCKET/PREFIX or file:///PATH.",
+            show_default="DIR/archive in a new cluster",
+        ),
+    ] = None,
+    offload: Annotated[bool, typer.Option(help="Archive closed ledgers, as 'offload run' does.")] = True,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
@@ -43,7 +59,7 @@ def up(
     cluster = LocalCluster(data, bookies, RealDisk(), RealClock(), tuple(options))
     code = Exit.OK
     try:
-        code = run(_up(cluster, as_json))
+        code = run(_up(cluster, archive, offload, as_json))
     except Interrupted:
         note("stopped")
     # A bookie that was told to stop while it was still starting may end by the signal itself.
@@ -51,17 +67,50 @@ def up(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _up(cluster: LocalCluster, as_json: bool) -> Exit:
+async def _up(cluster: LocalCluster, archive: str | None, offload: bool, as_json: bool) -> Exit:
     async with cluster:
         await cluster.start()
         _announce(cluster, as_json)
         try:
-            await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
+            async with _offloading(cluster, archive) if offload else nullcontext():
+                await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
         except asyncio.CancelledError:
             note("stopping; again to end at once")
             raise
     complain("every bookie has ended")
     return Exit.FOUND_WRONG
+
+
+@asynccontextmanager
+async def _offloading(cluster: LocalCluster, url: str | None) -> AsyncIterator[None]:
+    """Archive closed ledgers meanwhile. The cluster serves without it, too."""
+    tasks = Tasks("up", _died)
+    tasks.spawn(_offload(cluster, url), name="offload", essential=False)
+    try:
+        yield
+    finally:
+        await tasks.close()
+
+
+async def _offload(cluster: LocalCluster, url: str | None) -> None:
+    # What reads and writes Parquet takes long to load; by now the cluster is ready.
+    from tallybook.offload.process import archive_of  # noqa: PLC0415
+    from tallybook.offload.service import offloading  # noqa: PLC0415
+
+    try:
+        settings = load_settings(OffloadSettings)
+        where = url or await archive_of(cluster.metadata)
+        if where is None:
+            directory = cluster.directory / "archive"
+            directory.mkdir(exist_ok=True)
+            where = f"file://{quote(str(directory))}"
+        await offloading(cluster.metadata, where, settings)
+    except (TallybookError, OSError) as error:
+        complain(f"closed ledgers are not archived: {error}")
+
+
+def _died(name: str, error: BaseException) -> None:
+    raise InvariantViolation(f"{name} died: {error!r}") from error
 
 
 def _announce(cluster: LocalCluster, as_json: bool) -> None:

@@ -267,11 +267,11 @@ class Offloader:
             self._reader.forget(found.key)
             self._orphans.removed(found.key)
             self.totals.objects_removed += 1
-            _log.info("object removed: no ledger is in it", key=found.key)
+            _log.info("object removed: no ledger is in it", object=found.key)
         for upload in garbage.uploads:
             await self._store.abort_upload(upload)
             self.totals.uploads_aborted += 1
-            _log.info("unfinished upload removed", key=upload.key)
+            _log.info("unfinished upload removed", object=upload.key)
 
     def _backlog(self) -> Backlog:
         ledgers = self._survey.ledgers.values()

@@ -67,7 +67,9 @@ PURE = ("core/*", "metadata/model.py", "metadata/codec.py", "*/machine.py", "*/f
 IMPURE_IMPORTS = ("asyncio", "concurrent", "selectors", "threading", "tallybook.runtime")
 
 USERS_OF_GRPC = ("runtime/*",)
-USERS_OF_MESSAGES = ("runtime/grpc_*", "metadata/codec.py", "bookie/service.py", "client/bookie_rpc.py")
+USERS_OF_MESSAGES = (
+    "runtime/grpc_*", "metadata/codec.py", "archive/index_codec.py", "bookie/service.py", "client/bookie_rpc.py",
+)  # fmt: skip
 
 # Equipment of tests counts as used when a test imports it; everything else must serve the product.
 TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py", "bench/zookeeper_server.py")

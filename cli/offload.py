@@ -1,0 +1,220 @@
+"""``tallybook offload``: move closed ledgers to an object store, show how far that is, check and rebuild."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import InvalidConfig, NoSuchLedger
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.logging import set_up_logging
+from tallybook.runtime.settings import load_settings
+
+from .cluster import cluster
+from .exits import Exit, reading_only
+from .options import Json, Metadata
+from .output import Record, note, print_json, print_record, print_rows
+from .running import run
+
+app = typer.Typer(help="Move closed ledgers to an object store, and look after them there.")
+
+_VERIFY_COLUMNS: Final = ("object", "ledgers", "bytes", "verdict")
+_CATALOG_COLUMNS: Final = ("ledger_id", "entries", "bytes", "object", "archived_at")
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        envvar="TALLYBOOK_ARCHIVE",
+        metavar="URL",
+        help="Where the objects are: s3://BUCKET/PREFIX or file:///PATH.",
+        show_default="what the cluster's metadata say",
+    ),
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example min_age_s=3600.")
+]
+
+
+@app.command("run")
+def run_(
+    metadata: Metadata,
+    archive: Url = None,
+    config: ConfigFile = None,
+    assignments: Set = None,
+    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, and end.")] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Archive closed ledgers as the policy says, until Ctrl-C.
+
+    The first run settles where the archive of the cluster is. Any number may run; one of them works at a time. Keys
+    for S3 come from the AWS_* variables, like the region and AWS_ENDPOINT_URL.
+    """
+    settings = _settings(config, assignments)
+    if print_config:
+        print_json(settings.model_dump(mode="json"))
+        return
+    set_up_logging("INFO", "json" if as_json else "text")
+    totals = run(_run(metadata, archive, settings, once))
+    print_record(totals, as_json=as_json)
+
+
+async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> Record:
+    # What reads and writes Parquet takes long to load.
+    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.service import OffloadService  # noqa: PLC0415
+
+    async with cluster(metadata) as client, opened(metadata, url, settle=True) as archive:
+        service = OffloadService(archive, archive.offloader(client, settings), settings)
+        if once:
+            return await service.work_off()
+        try:
+            await service.run()
+        except asyncio.CancelledError:
+            note("stopped")
+        return service.totals()
+
+
+@app.command()
+def status(metadata: Metadata, archive: Url = None, as_json: Json = False) -> None:
+    """What is archived, what waits, and what the offloader did last."""
+    with reading_only():
+        print_record(run(_status(metadata, archive)), as_json=as_json)
+
+
+async def _status(metadata: str, url: str | None) -> Record:
+    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.service import status_of  # noqa: PLC0415
+
+    async with cluster(metadata), opened(metadata, url) as archive:
+        return await status_of(archive)
+
+
+@app.command()
+def verify(
+    metadata: Metadata,
+    ledgers: Annotated[
+        list[int] | None, typer.Argument(metavar="[LEDGER]...", help="Only these.", show_default="all archived ones")
+    ] = None,
+    archive: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Read archive objects whole, and compare every byte, batch and receipt. Exit code 1 if anything is wrong."""
+    with reading_only():
+        rows = run(_verify(metadata, archive, ledgers or []))
+    print_rows(rows, _VERIFY_COLUMNS, as_json=as_json)
+    if any(row["verdict"] != "good" for row in rows):
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Record]:
+    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.verify import verify_objects  # noqa: PLC0415
+
+    async with cluster(metadata) as client, opened(metadata, url) as archive:
+        members = [found async for found in _archived(client, wanted)]
+        return [
+            {
+                "object": verdict.key,
+                "ledgers": len(verdict.ledger_ids),
+                "bytes": verdict.object_bytes,
+                "verdict": verdict.problem or "good",
+            }
+            async for verdict in verify_objects(archive.store, archive.workers, members)
+        ]
+
+
+async def _archived(client: Client, wanted: list[int]) -> Any:
+    """The ledgers to be verified; of all, those that are archived and still there."""
+    for ledger_id in wanted:
+        metadata = await client.ledger_metadata(ledger_id)
+        if metadata.archived is None:
+            raise NoSuchLedger(f"ledger {ledger_id} is not archived")
+        yield metadata
+    if wanted:
+        return
+    async for ledger_id in client.list_ledgers():
+        try:
+            found: LedgerMetadata = await client.ledger_metadata(ledger_id)
+        except NoSuchLedger:
+            continue
+        if found.archived is not None:
+            yield found
+
+
+@app.command("rebuild-catalog")
+def rebuild_catalog_(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The bucket: s3://BUCKET/PREFIX or file:///PATH.")],
+    metadata: Annotated[
+        str | None,
+        typer.Option("--metadata", metavar="URI", help="Enter the ledgers here; without it they are listed."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell from a bucket alone which ledgers it holds, and bring them back into a metadata store.
+
+    Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
+    the store knows are left as they are. Exit code 1 if an object is damaged.
+    """
+    if metadata is None:
+        rows, damaged = run(_list_catalog(url))
+        print_rows(rows, _CATALOG_COLUMNS, as_json=as_json)
+    else:
+        record, damaged = run(_rebuild(url, metadata))
+        print_record(record, as_json=as_json)
+    for key, problem in damaged.items():
+        note(f"{key}: {problem}")
+    if damaged:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
+    from tallybook.archive.library import ArchiveLibrary  # noqa: PLC0415
+
+    async with ArchiveLibrary(url) as library:
+        rows: list[Record] = [
+            {
+                "ledger_id": ledger_id,
+                "entries": found.receipt.entries,
+                "bytes": found.receipt.payload_bytes,
+                "object": found.receipt.key,
+                "archived_at": _moment(found.receipt.archived_at_ms),
+            }
+            for ledger_id, found in library.ledgers.items()
+        ]
+        return rows, dict(library.damaged)
+
+
+async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
+    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
+
+    entered, known, damaged = 0, 0, dict[str, str]()
+    async with opened(metadata, url, settle=True) as archive:
+        async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
+            entered, known = entered + len(found.ledger_ids), known + len(found.known)
+            if found.problem:
+                damaged[found.key] = found.problem
+    return {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}, damaged
+
+
+def _settings(config: Path | None, assignments: list[str] | None) -> OffloadSettings:
+    overrides: dict[str, Any] = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
+        overrides[name] = value
+    return load_settings(OffloadSettings, file=str(config) if config else None, overrides=overrides)
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,101 @@
+"""Everything an offloader stands on, opened from two URLs: for the command line and for ``tallybook up``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from tallybook.archive.location import read_location, settle_location
+from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.reader import ArchiveReader
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import Clock, RealClock
+from tallybook.runtime.rng import Rng, SystemRng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
+
+from .mover import Mover
+from .offloader import Offloader
+from .survey import Survey
+
+METADATA_SECONDS: Final = 10.0
+WORKER_THREADS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The archive of a cluster, opened."""
+
+    metadata: MetadataStore
+    store: ObjectStore
+    workers: ThreadWorkers
+    tasks: Tasks
+    clock: Clock
+    rng: Rng
+
+    def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
+        """An offloader of this cluster; ``client`` reads what it archives."""
+        updater = LedgerUpdater(self.metadata, self.clock, self.rng.fork("updater"))
+        mover = Mover(client, updater, self.store, self.workers, settings, self.clock, self.rng.fork("mover"))
+        reader = ArchiveReader(self.store, self.workers, self.tasks)
+        return Offloader(mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock)
+
+
+@asynccontextmanager
+async def opened(metadata_uri: str, url: str | None, *, settle: bool = False) -> AsyncIterator[Archive]:
+    """Open the archive of a cluster.
+
+    Args:
+        url: where it is; ``None``: where the metadata say.
+        settle: make ``url`` the cluster's archive, if it has none yet.
+
+    Raises:
+        InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
+        MetadataUnavailable: the metadata store does not answer.
+        ArchiveDenied: there is no such directory.
+    """
+    clock, rng = RealClock(), SystemRng()
+    async with AsyncExitStack() as stack:
+        metadata = await open_metadata(metadata_uri, clock=clock, rng=rng, timeout_seconds=METADATA_SECONDS)
+        stack.push_async_callback(metadata.close)
+        settled = await read_location(metadata.store)
+        where = url or settled
+        if where is None:
+            raise InvalidConfig(
+                "this cluster has no archive yet: say where it is to be, for example file:///srv/archive"
+            )
+        if settled is not None and settled != where:
+            raise InvalidConfig(f"the archive of this cluster is {settled}, not {where}: give the same URL, or none")
+        store = await open_store(where, clock, rng.fork("store"))
+        stack.push_async_callback(store.close)
+        if settle:
+            await settle_location(metadata.store, where)
+        workers = ThreadWorkers(WORKER_THREADS, "archive")
+        stack.push_async_callback(workers.close)
+        tasks = Tasks("archive", _died)
+        stack.push_async_callback(tasks.close)
+        yield Archive(metadata.store, store, workers, tasks, clock, rng)
+
+
+async def archive_of(metadata_uri: str) -> str | None:
+    """Where the archive of a cluster is; ``None`` if it has none yet.
+
+    Raises:
+        InvalidConfig, MetadataUnavailable, DamagedFile: the metadata cannot be read.
+    """
+    metadata = await open_metadata(metadata_uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=METADATA_SECONDS)
+    try:
+        return await read_location(metadata.store)
+    finally:
+        await metadata.close()
+
+
+def _died(name: str, error: BaseException) -> None:
+    raise InvariantViolation(f"task {name} of an offloader died: {error!r}") from error

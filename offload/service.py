@@ -1,0 +1,143 @@
+"""The offloader of a cluster: one of however many run, round after round, until it is told to stop.
+
+Who leads is settled through the metadata (``metadata/leader.py``). That only saves work: two who both believe
+that they lead waste requests and harm nothing. After each round the leader writes down what it has done and
+what is left, for ``tallybook offload status`` to show from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import DamagedFile, PeerError, StorageError, TallybookError
+from tallybook.metadata.leader import Leadership
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import Ok
+from tallybook.runtime.logging import logger
+
+from .offloader import Offloader, Totals
+from .process import Archive, opened
+from .survey import Survey
+
+_log = logger("offload")
+
+LEADER_RECORD: Final = "archive/leader"
+STATUS_RECORD: Final = "archive/status"
+
+
+class OffloadService:
+    """Runs an offloader, for as long as it leads."""
+
+    def __init__(self, archive: Archive, offloader: Offloader, settings: OffloadSettings) -> None:
+        self._archive = archive
+        self._offloader = offloader
+        self._settings = settings
+        self._leadership = Leadership(
+            archive.metadata, archive.clock, archive.rng.fork("leader"), record=LEADER_RECORD, lease_s=settings.lease_s
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._leadership.lead(self._rounds)
+
+    async def work_off(self) -> Mapping[str, object]:
+        """Do rounds until one finds nothing to do, whoever leads; say what was done.
+
+        Raises:
+            Whatever a round raises.
+        """
+        done = -1
+        while (now := _progress(self._offloader.totals)) != done:
+            done = now
+            await self._offloader.round()
+        await self._write_down()
+        return self.totals()
+
+    def totals(self) -> Mapping[str, object]:
+        """What was done since the start, and what is left."""
+        return {**asdict(self._offloader.totals), **asdict(self._offloader.backlog)}
+
+    async def _rounds(self) -> None:
+        while True:
+            try:
+                await self._offloader.round()
+            except (PeerError, StorageError) as error:
+                # The stores are away, or a ledger's metadata are damaged: neither ends the work on the others.
+                self._offloader.totals.last_error = error.message
+                _log.warning("a round ended early", error=error.message)
+            await self._write_down()
+            await self._archive.clock.sleep(self._settings.interval_s)
+
+    async def _write_down(self) -> None:
+        value = json.dumps({**self.totals(), "at_ms": self._archive.clock.wall_us() // 1000}).encode()
+        try:
+            record = await self._archive.metadata.read_record(STATUS_RECORD)
+            written = await self._archive.metadata.write_record(
+                STATUS_RECORD, value, None if record is None else record.version
+            )
+        except TallybookError as error:
+            _log.warning("the status was not written down", error=error.message)
+            return
+        if not isinstance(written, Ok):
+            _log.info("the status was not written down: somebody else was first, or nobody knows")
+
+
+async def status_of(archive: Archive) -> Mapping[str, object]:
+    """What is archived, as the metadata say now, and what the leader wrote down last.
+
+    Raises:
+        MetadataUnavailable, DamagedFile: the metadata cannot be read.
+    """
+    survey = Survey(archive.metadata)
+    await survey.look()
+    ledgers = list(survey.ledgers.values())
+    record = await archive.metadata.read_record(STATUS_RECORD)
+    try:
+        last = {} if record is None else json.loads(record.value)
+    except ValueError as error:
+        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
+    at_ms = last.get("at_ms")
+    return {
+        "archive": archive.store.url,
+        **_counts(ledgers),
+        "last_round_s_ago": None if at_ms is None else max(0, archive.clock.wall_us() // 1000 - at_ms) // 1000,
+        "failures": last.get("failures"),
+        "last_error": last.get("last_error"),
+    }
+
+
+def _counts(ledgers: list[LedgerMetadata]) -> dict[str, object]:
+    closed = [metadata for metadata in ledgers if metadata.closed]
+    archived = [metadata for metadata in closed if metadata.archived is not None]
+    objects = {metadata.archived.key: metadata.archived.object_bytes for metadata in archived if metadata.archived}
+    return {
+        "ledgers": len(ledgers),
+        "closed_ledgers": len(closed),
+        "archived_ledgers": len(archived),
+        "archived_bytes": sum(metadata.length for metadata in archived),
+        "objects": len(objects),
+        "object_bytes": sum(objects.values()),
+        "being_archived": sum(metadata.archiving is not None for metadata in ledgers),
+        "waiting_bytes": sum(metadata.length for metadata in closed if metadata.archived is None),
+        "released_ledgers": sum(metadata.copies_released for metadata in archived),
+    }
+
+
+def _progress(totals: Totals) -> int:
+    return totals.ledgers_archived + totals.ledgers_moved + totals.ledgers_released + totals.objects_removed
+
+
+async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> None:
+    """Run an offloader until cancelled.
+
+    Raises:
+        InvalidConfig: the cluster has another archive, or a URL makes no sense.
+        ArchiveDenied, MetadataUnavailable: one of the stores is not there.
+    """
+    async with Client(metadata_uri) as client, opened(metadata_uri, url, settle=True) as archive:
+        await OffloadService(archive, archive.offloader(client, settings), settings).run()

@@ -1,0 +1,63 @@
+"""The offload commands against a real cluster and a directory as the bucket."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+LINES = b"".join(b"line %d\n" % number for number in range(20_000))
+NOW = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=0")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
+
+
+def test_a_closed_ledger_goes_to_the_archive_and_is_read_from_there(cli, bucket, tmp_path):
+    with cli.up(tmp_path / "data") as cluster:
+        ledger, other = cluster.create(), cluster.create()
+        for each in (ledger, other):
+            assert cluster("ledger", "append", each, "--close", stdin=LINES).code == 0
+        assert "no archive yet" in cluster("offload", "status").err
+        done = cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *NOW, "--json")
+        assert done.code == 0, done.err
+        told = done.json
+        assert (told["ledgers_archived"], told["objects_written"], told["ledgers_released"]) == (2, 1, 2)
+        [found] = bucket.rglob("*.parquet")
+        assert pq.read_table(found)["payload"].to_pylist()[:20_000] == LINES.split(b"\n")[:-1]
+
+        shown = cluster("ledger", "info", ledger, "--json").json["archive"]
+        assert shown["copies_released"]
+        assert bucket / shown["object"] == found
+        assert cluster("ledger", "read", ledger).out == LINES
+        assert cluster("offload", "status", "--json").json["archived_ledgers"] == 2
+        assert cluster("offload", "verify", ledger).code == 0
+
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        refused = cluster("offload", "run", "--once", "--archive", f"file://{elsewhere}")
+        assert (refused.code, list(elsewhere.iterdir())) == (2, [])
+        assert str(bucket) in refused.err
+
+    damage(found)
+    with cli.up(tmp_path / "data") as cluster:
+        wrong = cluster("offload", "verify", "--json")
+        assert wrong.code == 1
+        assert found.name in json.dumps(wrong.json)
+
+
+def test_up_archives_into_its_own_directory_unless_told_otherwise(cli, tmp_path):
+    with cli.up(tmp_path / "data", "--offload", bookies=1) as cluster:
+        cli.wait_until(lambda: cluster("offload", "status").code == 0, "an archive")
+        status = cluster("offload", "status", "--json").json
+        assert status["archive"] == f"file://{tmp_path}/data/archive"
+        assert cluster.stop() == 0
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(bytes(data))

@@ -1,0 +1,169 @@
+"""What goes to the archive, and how it is packed; what compaction moves, and that it comes to rest."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
+from tallybook.archive.schema import object_id_of, object_key
+from tallybook.core.config import OffloadSettings
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.offload.orphans import OrphanWatch
+from tallybook.offload.policy import Due, compact, due, pack, releasable
+
+SETTINGS = OffloadSettings(
+    min_age_s=10,
+    min_bytes=5,
+    own_object_bytes=1_000,
+    set_object_bytes=2_000,
+    set_object_ledgers=4,
+    max_set_wait_s=60,
+    compact_below_bytes=500,
+    deletion_lag_s=100,
+    attempt_ttl_s=50,
+    orphan_delay_s=20,
+)
+NOW_MS = 1_000_000
+UUID = "00000000-0000-4000-8000-{:012d}"
+
+
+def ledger(ledger_id: int, length: int = 100, *, age_s: int = 20, in_object: int | None = None) -> LedgerMetadata:
+    metadata = LedgerMetadata(
+        ledger_id,
+        Quorum(1, 1, 1),
+        (Fragment(0, ("a",)),),
+        "creator",
+        NOW_MS - age_s * 1000,
+        state=LedgerState.CLOSED,
+        last_entry_id=0 if length else -1,
+        length=length,
+    )
+    return metadata if in_object is None else replace(metadata, archived=receipt(in_object, metadata))
+
+
+def receipt(number: int, metadata: LedgerMetadata, *, key: str = "") -> Receipt:
+    object_id = UUID.format(number)
+    return Receipt(
+        object_id, key or f"sets/{number}.parquet", 1_000, bytes(32), IndexPart(0, 1, 1, 0),
+        metadata.last_entry_id + 1, metadata.length, 0, NOW_MS - 60_000,
+    )  # fmt: skip
+
+
+def test_only_closed_ledgers_that_are_old_and_large_enough_go_and_none_twice() -> None:
+    open_one = replace(ledger(1), state=LedgerState.OPEN, last_entry_id=-1, length=0)
+    young, small, archived = ledger(2, age_s=9), ledger(3, 4), ledger(4, in_object=1)
+    attempted = replace(ledger(5), archiving=ArchiveAttempt("x", NOW_MS - 49_000))
+    given_up = replace(ledger(6), archiving=ArchiveAttempt("x", NOW_MS - 50_000))
+    found = due([given_up, open_one, young, small, archived, attempted, ledger(7)], SETTINGS, NOW_MS)
+    assert [each.ledger_id for each in found] == [6, 7]
+
+
+def test_sizes_around_the_limit_decide_about_an_object_of_its_own() -> None:
+    ledgers = [Due(number, size, 0, None) for number, size in enumerate((999, 1_000, 1_001))]
+    planned = pack(ledgers, SETTINGS, NOW_MS)
+    assert [[each.ledger_id for each in one.ledgers] for one in planned] == [[1], [2], [0]]
+
+
+def test_a_set_waits_for_company_but_not_for_ever() -> None:
+    waiting = [Due(1, 100, NOW_MS - 69_000, None), Due(2, 100, NOW_MS, None)]
+    assert pack(waiting, SETTINGS, NOW_MS) == []
+    assert [one.ledgers for one in pack(waiting, SETTINGS, NOW_MS + 1_000)] == [tuple(waiting)]
+    many = [Due(number, 1, NOW_MS, None) for number in range(5)]
+    assert [len(one.ledgers) for one in pack(many, SETTINGS, NOW_MS)] == [4]
+
+
+@given(st.lists(st.integers(0, 3_000), max_size=40))
+def test_packing_keeps_order_and_bounds_and_takes_no_ledger_twice(sizes: list[int]) -> None:
+    ledgers = [Due(number, size, 0, None) for number, size in enumerate(sizes)]
+    planned = pack(ledgers, SETTINGS, 10**9)
+    taken = [each.ledger_id for one in planned for each in one.ledgers]
+    assert sorted(taken) == list(range(len(sizes)))
+    for one in planned:
+        ids = [each.ledger_id for each in one.ledgers]
+        assert ids == sorted(ids)
+        assert len(ids) <= SETTINGS.set_object_ledgers
+        assert one.length_bytes <= SETTINGS.set_object_bytes or len(ids) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 12)), min_size=1, max_size=40))
+def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread: list[tuple[int, int]]) -> None:
+    """Whatever lies in whichever object: after a few rounds there is nothing left to do."""
+    ledgers = {number: ledger(number, size, in_object=where) for number, (size, where) in enumerate(spread)}
+    made = 100
+    for _ in range(10):
+        sizes = {each.archived.key: 1 for each in ledgers.values() if each.archived}
+        planned = compact(ledgers.values(), sizes, SETTINGS)
+        if not planned:
+            break
+        for one in planned:
+            made += 1
+            for each in one.ledgers:
+                alive = sum(
+                    other.length
+                    for other in ledgers.values()
+                    if other.archived and other.archived.object_id == each.in_object
+                )
+                assert alive < SETTINGS.compact_below_bytes
+        for one in planned:
+            made += 1
+            for each in one.ledgers:
+                moved = ledgers[each.ledger_id]
+                ledgers[each.ledger_id] = replace(moved, archived=receipt(made, moved))
+    assert (
+        compact(ledgers.values(), {each.archived.key: 1 for each in ledgers.values() if each.archived}, SETTINGS) == []
+    )
+    objects = {each.archived.object_id for each in ledgers.values() if each.archived}
+    total = sum(each.length for each in ledgers.values())
+    assert len(objects) <= 12
+    assert (
+        len(objects) <= 3 + total // (SETTINGS.compact_below_bytes // 2) + len(ledgers) // SETTINGS.set_object_ledgers
+    )
+
+
+def test_copies_are_released_after_the_lag_only() -> None:
+    archived = ledger(1, in_object=1)
+    assert releasable([archived], SETTINGS, NOW_MS + 39_000) == []
+    assert releasable([archived], SETTINGS, NOW_MS + 40_000) == [archived]
+    assert releasable([replace(archived, copies_released=True), ledger(2)], SETTINGS, NOW_MS + 40_000) == []
+    assert releasable([archived], SETTINGS.model_copy(update={"keep_copies": True}), NOW_MS + 40_000) == []
+
+
+def test_an_object_is_removed_only_when_it_has_had_no_owner_for_a_while_and_is_old() -> None:
+    watch = OrphanWatch(SETTINGS)
+    owned, alone, young = (object_key(UUID.format(number), [number]) for number in range(3))
+    attempted = object_key(UUID.format(7), [7])
+    listed = [ObjectInfo(key, 1, 0) for key in (owned, alone, attempted, "notes.txt")]
+    listed.append(ObjectInfo(young, 1, NOW_MS - 49_000))
+    ledgers = [
+        replace(ledger(0), archived=receipt(0, ledger(0), key=owned)),
+        replace(ledger(7), archiving=ArchiveAttempt(UUID.format(7), 0)),
+    ]
+
+    def look(at_s: float, wall_ms: int = NOW_MS, known: list[LedgerMetadata] = ledgers) -> list[str]:
+        found = watch.look(listed, [], known, monotonic_s=at_s, wall_ms=wall_ms)
+        return [each.key for each in found.objects]
+
+    assert look(100) == []
+    assert look(119) == []
+    assert look(120) == [alone]
+    assert look(121, NOW_MS + 1_000) == [alone, young]
+    assert look(122, known=[*ledgers, replace(ledger(1), archived=receipt(1, ledger(1), key=alone))]) == []
+    assert look(130) == [], "it had an owner in between: its time begins anew"
+
+
+def test_an_upload_that_nobody_finishes_is_removed_when_no_attempt_can_be_at_it() -> None:
+    watch = OrphanWatch(SETTINGS)
+    mine, other = (object_key(UUID.format(number), [number]) for number in (1, 2))
+    uploads = [UnfinishedUpload(key, "u", began) for key, began in [(mine, 0), (other, 0), (other, NOW_MS), ("x", 0)]]
+    ledgers = [replace(ledger(1), archiving=ArchiveAttempt(UUID.format(1), 0))]
+    garbage = watch.look([], uploads, ledgers, monotonic_s=0, wall_ms=NOW_MS)
+    assert garbage.uploads == (uploads[1],)
+
+
+def test_names_that_are_not_ours_have_no_object_id() -> None:
+    assert object_id_of(object_key(UUID.format(5), [1, 2])) == UUID.format(5)
+    for name in ("a.parquet", "ledgers/1-x.parquet", "ledgers/../secret", object_key(UUID.format(1), [1]) + ".tmp"):
+        assert object_id_of(name) is None
