@@ -123,6 +123,9 @@ class ArchiveReader:
         with self._checked(receipt):
             return await self._once((receipt.key, receipt.index.offset), load)
 
+    async def close(self) -> None:
+        """Nothing of its own is open; the store and the tasks are those of whoever made it."""
+
     def forget(self, key: str) -> None:
         """Drop what is cached of an object, which was not what it should be, or is not there any more."""
         for cache in (self._index, self._pages):
