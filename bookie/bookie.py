@@ -4,12 +4,13 @@ It implements ``port.LedgerStore`` by handing each request to the part whose bus
 
     add                          adds.py      checked, admitted, cached, journaled
     fence, delete                fences.py    refused from now on, durably
+    collect                      collector.py drops what need not be kept
     read_*, recovery_read        reads.py     write cache, then storage
     *_lac                        lacs.py      told, waited for, journaled
 
 All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the same
 journal (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
-taken to entry logs and index. boot.py puts it all together.
+taken to entry logs and index, and the collector drops ledgers that need not be kept. boot.py puts it all together.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, Reque
 
 from .adds import AddPath
 from .admission import Admission
+from .collector import Collector
 from .commits import Commits
 from .directories import DataDirectory
 from .fail_safe import FailSafe
@@ -72,6 +74,7 @@ class Parts:
     reads: Reads
     flush: Flush
     checkpointer: Checkpointer
+    collector: Collector
     fail_safe: FailSafe
     note_enrolment: Callable[[], Awaitable[None]]
 
@@ -157,8 +160,12 @@ class Bookie:
         self._parts.admission.read_only = read_only
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Make a ledger that the metadata no longer has unwritable for ever; see ``Fences.delete``."""
+        """Refuse a ledger that need not be kept, for ever; see ``Fences.delete``."""
         await self._parts.fences.delete(ledger_id)
+
+    async def collect(self) -> None:
+        """One round of dropping what need not be kept; see ``Collector.collect``. Rounds come by themselves, too."""
+        await self._parts.collector.collect()
 
     async def enrolled(self) -> None:
         """It is registered under its id, and whoever was before it is not. To be called every time it starts.
@@ -211,6 +218,7 @@ class Bookie:
             return
         self._closed = True
         parts = self._parts
+        await _closed("collector", parts.collector.close())
         parts.lacs.close()
         await parts.adds.close(BookieUnavailable.wire_code)
         parts.commits.close(BookieUnavailable.wire_code)
@@ -266,6 +274,11 @@ class Bookie:
             "checkpoints_total": parts.checkpointer.checkpoints,
             "flushed_batches_total": parts.flush.flushed_batches,
             "flushed_bytes_total": parts.flush.flushed_bytes,
+            "ledgers_dropped_total": parts.collector.dropped_ledgers,
+            "entry_logs_removed_total": parts.collector.removed_logs,
+            "entry_log_bytes_removed_total": parts.collector.removed_bytes,
+            "entry_log_bytes": parts.logs.durable_bytes,
+            "collector_rounds_total": parts.collector.rounds,
             "journal_queued_bytes": parts.journal.queued_bytes,
             "journal_commits_total": parts.journal.commits,
             "journal_bytes_total": parts.journal.written_bytes,

@@ -7,7 +7,7 @@ In this order, so that a crash at any step is followed by a boot that does the s
 3. open entry logs, naming the damaged ones, and the index, replay the journal into memory, flush all of it to them;
 4. start the journal, which makes the new boot counter durable and forgets what was replayed;
    the first time, note that from now on there must be a journal;
-5. put the parts together and begin to checkpoint.
+5. put the parts together and begin to checkpoint, and to collect garbage.
 
 Until step 4 the journal is not written to, so booting twice is the same as booting once.
 """
@@ -31,9 +31,11 @@ from tallybook.runtime.tasks import Tasks, Workers
 from .adds import AddPath
 from .admission import Admission
 from .bookie import Bookie, Parts
+from .collector import Collector, Holdings
 from .commits import Commits
 from .directories import CookieRegistry, DataDirectory, claim
 from .fail_safe import FailSafe
+from .fates import FateLookup
 from .fences import Fences
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from .journal.journal import Journal, Recovered
@@ -67,7 +69,9 @@ class BookieWorld:
     Attributes:
         tasks: where its background work runs; an essential task that dies ends the node.
         verifier_of: the key verifier of a ledger, from the metadata.
-        id_counter: all ledger ids ever handed out lie below it; asked where the journal lost records.
+        fate_of: what the metadata say of a ledger that is held here.
+        id_counter: all ledger ids ever handed out lie below it; asked where the journal lost records, and before
+            it is believed that a ledger was deleted.
         registry: cookies in the metadata.
         fail_safe: ends the node at once; called with the reason.
     """
@@ -79,6 +83,7 @@ class BookieWorld:
     workers: Workers
     open_index: OpenIndex
     verifier_of: VerifierLookup
+    fate_of: FateLookup
     id_counter: Callable[[], Awaitable[int]]
     registry: CookieRegistry
     fail_safe: Callable[[str], None]
@@ -191,6 +196,7 @@ class _Assembly:
             raise
         parts = self._parts(journal, fail_safe)
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
+        parts.collector.start()
         return Bookie(parts, recovered.boot, checkpoints)
 
     async def _note_enrolment(self) -> None:
@@ -282,8 +288,21 @@ class _Assembly:
             reads=Reads(table, cache, stored, fences),
             flush=self._flush,
             checkpointer=checkpointer,
+            collector=self._collector(read_cache, fences, fail_safe),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
+        )
+
+    def _collector(self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe) -> Collector:
+        world = self._world
+        return Collector(
+            Holdings(self._index, self._logs, self._cache, read_cache, fences.delete),
+            world.fate_of,
+            world.id_counter,
+            self._settings.collection,
+            clock=world.clock,
+            tasks=world.tasks,
+            fail_safe=fail_safe.trip,
         )
 
 

@@ -59,9 +59,9 @@ class Fences:
         await self._commits.durable(ledger)
 
     async def delete(self, ledger_id: int) -> None:
-        """Make a ledger that the metadata no longer has unwritable for ever; durable when it returns.
+        """Refuse a ledger that need not be kept, reads and adds alike, for ever; durable when it returns.
 
-        Its batches stay until the collector of garbage removes them.
+        What it holds stays until the collector of garbage drops it.
 
         Raises:
             Busy: there is no room for the record.

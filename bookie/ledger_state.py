@@ -15,6 +15,10 @@ The row (little-endian; docs/formats/ledger-state.md shows an example)::
 
 The checksum covers the ledger id, so the row of another ledger never passes for this one's.
 
+Of a ledger that was deleted nothing else matters any more. Its row, the *tombstone*, is the
+first 6 bytes only, with version 2 and the deleted flag alone; it stays for ever, and is all that
+stays of a ledger that was dropped.
+
 There is at most one ``Ledger`` object for a ledger, and every decision about an add is made
 on it in one turn of the event loop: what a fence set there, no add can fail to see.
 """
@@ -35,6 +39,7 @@ from tallybook.core.keys import key_fits
 from tallybook.core.limits import KEY_BYTES
 
 VERSION: Final = 1
+TOMBSTONE_VERSION: Final = 2
 
 _FENCED: Final = 1
 _LIMBO: Final = 2
@@ -46,6 +51,7 @@ _ROW: Final = struct.Struct("<BBHqqqI")
 _CRC: Final = struct.Struct("<I")
 _LEDGER_ID: Final = struct.Struct("<q")
 _FIXED_BYTES: Final = _CRC.size + _ROW.size
+_TOMBSTONE_BODY: Final = bytes([TOMBSTONE_VERSION, _DELETED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,14 @@ class LedgerRow:
     repaired_limbo: int = 0
 
 
+TOMBSTONE: Final = LedgerRow(deleted=True)
+"""What stays of a ledger that was deleted."""
+
+
 def encode_row(ledger_id: int, row: LedgerRow) -> bytes:
     """The bytes of a row."""
+    if row == TOMBSTONE:
+        return _checked(ledger_id, _TOMBSTONE_BODY)
     flags = (
         (_FENCED if row.fenced else 0)
         | (_LIMBO if row.limbo else 0)
@@ -74,7 +86,10 @@ def encode_row(ledger_id: int, row: LedgerRow) -> bytes:
     fixed = _ROW.pack(
         VERSION, flags, len(verifier), row.lac, row.explicit_lac, row.last_held, row.repaired_limbo
     )  # fmt: skip
-    body = fixed + verifier
+    return _checked(ledger_id, fixed + verifier)
+
+
+def _checked(ledger_id: int, body: bytes) -> bytes:
     return _CRC.pack(crc32c(body, crc32c(_LEDGER_ID.pack(ledger_id)))) + body
 
 
@@ -85,6 +100,8 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
         DamagedFile: it fails its checks, or is the row of another ledger or version.
     """
     name = f"state row of ledger {ledger_id}"
+    if data == _checked(ledger_id, _TOMBSTONE_BODY):
+        return TOMBSTONE
     if len(data) < _FIXED_BYTES:
         raise DamagedFile(f"{name}: {len(data)} bytes are fewer than {_FIXED_BYTES}")
     if _CRC.unpack_from(data)[0] != crc32c(data[_CRC.size :], crc32c(_LEDGER_ID.pack(ledger_id))):
@@ -156,6 +173,8 @@ class Ledger:
 
     def row(self) -> LedgerRow:
         """What a checkpoint writes."""
+        if self.deleted:
+            return TOMBSTONE
         return LedgerRow(
             self.verifier, self.fenced, self.limbo, self.deleted,
             self.lac, self.explicit_lac, self.last_held, self.repaired_limbo,

@@ -61,6 +61,20 @@ BOOKIE_METRICS: Final = (
     MetricInfo("checkpoints_total", "tallybook_bookie_checkpoints_total", _C, "Checkpoints finished."),
     MetricInfo("flushed_batches_total", "tallybook_bookie_flushed_batches_total", _C, "Batches moved to entry logs."),
     MetricInfo("flushed_bytes_total", "tallybook_bookie_flushed_bytes_total", _C, "Bytes moved to entry logs."),
+    MetricInfo("collector_rounds_total", "tallybook_bookie_collector_rounds_total", _C, "Rounds of the collector."),
+    MetricInfo(
+        "ledgers_dropped_total",
+        "tallybook_bookie_ledgers_dropped_total",
+        _C,
+        "Ledgers dropped because they were deleted, or released to the archive.",
+    ),
+    MetricInfo("entry_log_bytes", "tallybook_bookie_entry_log_bytes", _G, "Size of all entry logs."),
+    MetricInfo(
+        "entry_logs_removed_total", "tallybook_bookie_entry_logs_removed_total", _C, "Entry logs removed as a whole."
+    ),
+    MetricInfo(
+        "entry_log_bytes_removed_total", "tallybook_bookie_entry_log_bytes_removed_total", _C, "Their sizes, summed up."
+    ),
     MetricInfo("journal_commits_total", "tallybook_journal_commits_total", _C, "Group commits with records in them."),
     MetricInfo("journal_bytes_total", "tallybook_journal_bytes_total", _C, "Bytes of journal blocks written."),
     MetricInfo(

@@ -4,6 +4,9 @@ A batch moves one way only, from the active buffer to the flushing one to the in
 the later place before it leaves the earlier. So looking in that order never misses it, and no
 read holds up an add.
 
+A ledger that was deleted is read no more, whatever is left of it: so nobody sees how far its
+removal has come.
+
 Where an entry is not found, the answer depends on what is known: ABSENT is a promise that it
 was never acked here and cannot have been lost. In limbo, and where the index cannot be read,
 it is UNKNOWN; where its bytes fail their checks, CORRUPT.
@@ -59,6 +62,7 @@ class Reads:
         if not 0 <= first <= last <= MAX_ID:
             raise InvalidArgument(f"cannot read entries {first} .. {last}")
         async with self._table.using(ledger_id) as ledger:
+            _check_there(ledger)
             batches = await self._run(ledger, first, last, max_bytes)
             return ReadAnswer(tuple(batches), ledger.lac)
 
@@ -109,9 +113,13 @@ class Reads:
 
     def _nothing(self, ledger: Ledger, entry_id: int) -> list[Buffer]:
         """Say what is true of an entry that was not found."""
-        if ledger.deleted:
-            raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
+        _check_there(ledger)
         if ledger.limbo:
             sometimes("read: UNKNOWN in limbo")
             raise EntryUnknown(f"entry {entry_id} of ledger {ledger.ledger_id} may have been lost")
         raise EntryAbsent(f"entry {entry_id} of ledger {ledger.ledger_id} is not here")
+
+
+def _check_there(ledger: Ledger) -> None:
+    if ledger.deleted:
+        raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")

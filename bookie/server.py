@@ -39,6 +39,7 @@ from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
 from .bookie import Bookie
 from .boot import BookieWorld, boot
 from .enrolment import Enrolment
+from .fates import fate_of
 from .metrics import BOOKIE_METRICS
 from .service import BookieService
 from .storage.index_rocks import IndexWorkers, RocksIndex
@@ -223,6 +224,7 @@ class _Server:
             workers=threads.changes,
             open_index=open_index,
             verifier_of=partial(_verifier_of, store),
+            fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
             registry=store,
             fail_safe=self._process.fail_safe,

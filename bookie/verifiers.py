@@ -47,10 +47,12 @@ class Verifiers:
         """Make sure that the verifier of ``ledger`` is known.
 
         Raises:
-            NoSuchLedger: the metadata, read linearizably, does not know the ledger.
+            NoSuchLedger: the ledger was deleted here, or the metadata, read linearizably, does not know it.
             MetadataUnavailable: the metadata does not answer in time.
         """
         while ledger.verifier is None:
+            if ledger.deleted:
+                raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
             running = self._running.get(ledger.ledger_id)
             if running is not None:
                 await asyncio.shield(running)

@@ -127,6 +127,15 @@ class AdmissionSettings(Settings):
     )
 
 
+class CollectionSettings(Settings):
+    """How a bookie drops ledgers that it need not keep."""
+
+    interval_ms: Milliseconds = Field(
+        60_000, description="Pause between looks for ledgers that were deleted, or released to the archive; 0: never."
+    )
+    lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
+
+
 class BookieSettings(Settings):
     """One bookie."""
 
@@ -151,6 +160,7 @@ class BookieSettings(Settings):
     journal: JournalSettings = Field(default_factory=JournalSettings)
     storage: StorageSettings = Field(default_factory=StorageSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
+    collection: CollectionSettings = Field(default_factory=CollectionSettings)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

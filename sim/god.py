@@ -361,7 +361,9 @@ class God:
         expected = self.ledgers[ledger_id].batches[first]
         try:
             batch = (await bookie.read_batches(ledger_id, first, first, 1)).batches[0]
-        except (EntryAbsent, NoSuchLedger):
+        except NoSuchLedger:
+            return self.gone(bookie_id, ledger_id)
+        except EntryAbsent:
             if ledger_id not in self.ledgers:
                 return True  # deleted meanwhile
             self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
@@ -377,6 +379,14 @@ class God:
         good = crc32c(bytes(batch)) == expected.crc
         self.expect(good, "I15", f"{bookie_id} acked other bytes as entry {first} of ledger {ledger_id}")
         return good
+
+    def gone(self, bookie_id: str, ledger_id: int) -> bool:
+        """A bookie says that there is no such ledger. Whether that is so: it was deleted, or may be dropped."""
+        known = self.ledgers.get(ledger_id)
+        if known is None or known.metadata.copies_released:
+            return True
+        self.violated("I16", f"{bookie_id} has dropped ledger {ledger_id}, which is to be kept")
+        return False
 
     def marked(self, bookie_id: str, directory_uuid: str, mark: Mark) -> None:
         """The journal of a bookie needs nothing below ``mark`` any more."""

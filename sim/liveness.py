@@ -1,9 +1,10 @@
-"""After healing: what was begun comes to its end, and everything that a client may want can be done (L0 to L5).
+"""After healing: what was begun comes to its end, and everything that a client may want can be done (L0 to L2, L4, L5).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
     L1   recoverers come to an end, and every ledger can be closed
     L5   readers that follow a ledger, through all of this, see its end
+    L4   bookies drop what was deleted
 
 Each of them has ``LIVENESS_SECONDS``. A client that the nemesis has left asleep does its part
 after it has woken, and its ledgers are closed without it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerState
 
 from .vital import vital
@@ -27,6 +29,8 @@ FOLLOWED: Final = 3
 """How many of the ledgers that are open after healing are followed to their end, at most."""
 AWAKE_SECONDS: Final = 700.0
 """Longer than anybody sleeps."""
+MOST_LEDGERS: Final = 100_000
+"""More than there are in any run."""
 
 
 async def come_back(universe: Universe) -> None:
@@ -55,6 +59,23 @@ async def bring_to_an_end(universe: Universe) -> None:
         await universe.until(lambda: not workload.asleep(), AWAKE_SECONDS, "simulation", "a client does not wake up")
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end")
+    await _drop_the_deleted(universe)
+
+
+async def _drop_the_deleted(universe: Universe) -> None:
+    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted."""
+    god, clock = universe.god, universe.world.clock
+    deadline = clock.monotonic() + LIVENESS_SECONDS
+    for node in universe.nodes.values():
+        while node.bookie is not None and not node.damaged:
+            index = node.bookie._parts.index  # noqa: SLF001 - nobody else asks a bookie for this
+            kept = [each for each in await index.ledgers_with_rows(NO_ENTRY, MOST_LEDGERS) if each not in god.ledgers]
+            if not kept:
+                break
+            if clock.monotonic() > deadline:
+                god.violated("L4", f"{node.name} still has ledgers {kept}, which were deleted")
+                return
+            await clock.sleep(0.5)
 
 
 def _follow(universe: Universe, client: ClientProcess) -> Callable[[], bool]:

@@ -17,6 +17,7 @@ from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.directories import replace_identity
 from tallybook.bookie.enrolment import Enrolment
+from tallybook.bookie.fates import fate_of
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
@@ -246,6 +247,7 @@ class BookieNode:
             workers=InlineWorkers(),
             open_index=self._open_index,
             verifier_of=partial(_verifier_of, store),
+            fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
             registry=store,
             fail_safe=fail_safe,

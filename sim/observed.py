@@ -11,7 +11,7 @@ from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.port import AddCallback
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import OK_CODE, EntryAbsent, error_class
+from tallybook.core.errors import OK_CODE, EntryAbsent, NoSuchLedger, error_class
 from tallybook.core.ids import NO_ENTRY
 
 from .god import God
@@ -156,6 +156,9 @@ class ObservedBookie:
             if held and self._god.may_hold(self.bookie_id, ledger_id, entry_id):
                 detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and says that it is absent"
                 self._god.violated("I11", detail)
+            raise
+        except NoSuchLedger:
+            self._god.gone(self.bookie_id, ledger_id)
             raise
 
 

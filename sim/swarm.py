@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeVar
 
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
-from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, JournalSettings, StorageSettings
+from tallybook.core.config import (
+    AdmissionSettings,
+    BookieSettings,
+    ClientSettings,
+    CollectionSettings,
+    JournalSettings,
+    StorageSettings,
+)
 from tallybook.core.limits import KIB, MIB
 from tallybook.core.quorum import Quorum
 from tallybook.runtime.deterministic import Latency
@@ -27,6 +34,11 @@ MAX_FRAME_BYTES: Final = 200
 
 ADDS_IN_FLIGHT: Final = 6
 """Batches of full size that a bookie takes at once: less than some runs have under way."""
+
+COLLECT_MS: Final = 1_500
+"""Pause between two rounds of a bookie that drops what was deleted: several fit into every run."""
+
+LOOKUPS_PER_SECOND: Final = 40
 
 ROOT: Final = "/data/bookie"
 
@@ -156,6 +168,7 @@ class Swarm:
                 max_cache_wait_ms=500,
                 stream_credit_bytes=64 * KIB,
             ),
+            collection=CollectionSettings(interval_ms=COLLECT_MS, lookups_per_second=LOOKUPS_PER_SECOND),
         )
 
     def client_settings(self) -> ClientSettings:

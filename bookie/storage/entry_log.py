@@ -24,6 +24,7 @@ from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatc
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
+from ..pace import Pace
 from .entry_log_format import LedgerShare, TableRow, parse_log_name, uuid_bytes
 from .entry_log_lengths import read_lengths, write_lengths
 from .entry_log_reader import EntryLogReader
@@ -48,7 +49,7 @@ class EntryLogs:
         self._directory_uuid = directory_uuid
         self._reader = EntryLogReader(disk, directory, directory_uuid, MAX_OPEN_FILES)
         self._full_bytes = settings.entry_log_bytes
-        self._pace = _Pace(clock, settings.flush_bytes_per_second)
+        self._pace = Pace(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
         self._writer: LogWriter | None = None
         self._finished: list[LogWriter] = []
@@ -94,6 +95,20 @@ class EntryLogs:
         """The log that is being appended to, if one has been begun."""
         return self._writer.log.log_id if self._writer else None
 
+    @property
+    def settled_log_ids(self) -> list[int]:
+        """Logs that may be removed, once no row points into them, ascending: complete, and durable to their ends.
+
+        The last one is not among them, because the ids of logs only grow, also across restarts.
+        """
+        unsettled = {writer.log.log_id for writer in (*self._finished, *filter(None, (self._writer,)))}
+        return [log_id for log_id in self._log_ids[:-1] if log_id not in unsettled]
+
+    @property
+    def durable_bytes(self) -> int:
+        """Size of all logs, as of the last sync."""
+        return sum(self._lengths.values())
+
     # -- writing -----------------------------------------------------------------------------
 
     async def append(self, batches: Sequence[Buffer], *, paced: bool = True) -> list[Location]:
@@ -124,20 +139,29 @@ class EntryLogs:
         async with self._exclusively():
             await self._sync()
 
-    async def remove(self, log_id: int) -> None:
-        """Delete a log, durably. The caller has seen to it that no row points into it.
+    async def remove(self, log_id: int) -> int:
+        """Delete a log, durably. The caller has seen to it that no row points into it. Returns its size in bytes.
+
+        Who is reading it goes on; whoever opens it from now on finds it missing, and looks into the index again.
 
         Raises:
+            DiskFull: it is still there; it may be tried again.
             DiskFailed: it may or may not be there after a crash.
         """
         async with self._exclusively():
-            check(log_id != self.current_log_id, f"entry log {log_id} was to be removed while it is written")
-            await self._reader.forget(log_id)
-            self._lengths.pop(log_id, None)
-            await self._note_lengths()
+            check(log_id in self.settled_log_ids, f"entry log {log_id} was to be removed while it is needed")
+            size = self._lengths.pop(log_id, 0)
+            try:
+                await self._note_lengths()
+            except DiskFull:
+                self._lengths[log_id] = size
+                raise
             await self._disk.unlink(self._reader.log(log_id).path)
+            # After that: a reader that opened it in between would keep its space in use.
+            await self._reader.forget(log_id)
             await self._disk.sync_directory(self._directory)
             self._log_ids.remove(log_id)
+            return size
 
     async def close(self) -> None:
         """Finish the current log, durably, and let go of all files.
@@ -267,21 +291,17 @@ class EntryLogs:
             return dict(self._writer.ledgers)
         return await self._reader.ledger_map(log_id)
 
+    async def complete_map(self, log_id: int) -> dict[int, LedgerShare]:
+        """The same for a settled log, where it is certain that no batch is missing: so it may be removed on its ground.
 
-class _Pace:
-    """Spreads writes so that on average they take no more than ``bytes_per_second``; 0 is no limit."""
+        ``scan`` takes what is damaged at the end of a log without a footer for what a crash left; here the noted
+        length says what was durable.
 
-    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
-        self._clock = clock
-        self._bytes_per_second = bytes_per_second
-        self._free_at = 0.0
-
-    async def spend(self, size: int) -> None:
-        """Wait until a write of ``size`` bytes has had its time."""
-        if self._bytes_per_second:
-            now = self._clock.monotonic()
-            self._free_at = max(self._free_at, now) + size / self._bytes_per_second
-            await self._clock.sleep(self._free_at - now)
+        Raises:
+            DamagedFile: any of what was durable is damaged, or it is not known how much was.
+            DiskFailed: it cannot be read.
+        """
+        return await self._reader.complete_map(log_id, self._noted.get(log_id, 0))
 
 
 async def _unpaced(_size: int) -> None:

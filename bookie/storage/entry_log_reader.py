@@ -126,11 +126,11 @@ class EntryLogReader:
 
     # -- whole logs --------------------------------------------------------------------------
 
-    async def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
-        """Every batch that the tables of a log name; see ``EntryLogs.scan``."""
+    async def scan(self, log_id: int, at_least: int = 0) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Every batch that the tables of a log name; see ``EntryLogs.scan``. ``at_least`` bytes must be intact."""
         log = self.log(log_id)
         try:
-            async with self._files.use(log.path) as file, aclosing(_scan(log, file)) as batches:
+            async with self._files.use(log.path) as file, aclosing(_scan(log, file, at_least)) as batches:
                 async for found in batches:
                     yield found
         except FileNotFoundError as error:
@@ -139,10 +139,27 @@ class EntryLogReader:
     async def ledger_map(self, log_id: int) -> dict[int, LedgerShare]:
         """How much of a log belongs to which ledger, from its footer or else from its tables."""
         footer = await self.footer(log_id)
+        return await self._map_of_tables(log_id, 0) if footer is None else footer.ledgers
+
+    async def complete_map(self, log_id: int, at_least: int) -> dict[int, LedgerShare]:
+        """The same, where nothing that was durable can be missing from it; see ``EntryLogs.complete_map``.
+
+        Args:
+            at_least: how many bytes of the log were durable; 0 where that is not known.
+        """
+        footer = await self.footer(log_id)
         if footer is not None:
             return footer.ledgers
+        path = self.log(log_id).path
+        async with self._files.use(path) as file:
+            size = await file.size()
+        if not at_least and size > LOG_HEADER_BYTES:
+            raise DamagedFile(f"{path} has no footer, and nothing tells how much of it was durable")
+        return await self._map_of_tables(log_id, at_least)
+
+    async def _map_of_tables(self, log_id: int, at_least: int) -> dict[int, LedgerShare]:
         ledgers: dict[int, LedgerShare] = {}
-        async with aclosing(self.scan(log_id)) as batches:
+        async with aclosing(self.scan(log_id, at_least)) as batches:
             async for row, _ in batches:
                 add_to_map(ledgers, row)
         return ledgers
@@ -211,10 +228,12 @@ def _adjoins(first: Location, before: Location, after: Location) -> bool:
     )
 
 
-async def _scan(log: LogFile, file: DiskFile) -> AsyncGenerator[tuple[TableRow, Location], None]:
+async def _scan(log: LogFile, file: DiskFile, at_least: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
     size = await file.size()
+    if size < at_least:
+        raise DamagedFile(f"{log.path}, offset {size}: the file ends here, but {at_least} bytes were durable")
     damage = await _header_damage(log, file, size)
-    vouched = 0
+    vouched = at_least
     async with aclosing(walk(log, file.read, size)) as parts:
         async for part in parts:
             if isinstance(part, Damage):

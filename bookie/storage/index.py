@@ -90,6 +90,13 @@ class Index(Protocol):
             EntryUnknown: it cannot be told.
         """
 
+    async def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
+        """Ids above ``after`` that have a row, ascending, the first ``limit`` of them.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+
     async def close(self) -> None:
         """Let go of the files. What is pending may be lost or kept."""
 

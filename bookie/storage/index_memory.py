@@ -130,6 +130,11 @@ class MemoryIndex:
         known = {*self._firsts, *self._states}
         return sorted(each for each in known if each > after)[:limit]
 
+    async def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
+        """Ledgers with a row."""
+        await self._touch()
+        return sorted(each for each in self._firsts if each > after)[:limit]
+
     # -- writing -----------------------------------------------------------------------------
 
     async def apply(

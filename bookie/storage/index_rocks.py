@@ -145,6 +145,10 @@ class RocksIndex:
         """Ledgers with a row or a state."""
         return await self._workers.reads.run(self._database.ledger_ids, after, limit)
 
+    async def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
+        """Ledgers with a row."""
+        return await self._workers.reads.run(self._database.ledgers_with_rows, after, limit)
+
     # -- writing -----------------------------------------------------------------------------
 
     async def apply(
@@ -278,6 +282,18 @@ class _Database:
                 if not known:
                     break
                 after = min(known)
+                found.append(after)
+            return found
+
+    def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
+        """The first ``limit`` ledgers above ``after`` that have a row."""
+        with self._reading():
+            found: list[int] = []
+            while after < MAX_ID and len(found) < limit:
+                ledger_id = self._next_with_row(after + 1)
+                if ledger_id is None:
+                    break
+                after = ledger_id
                 found.append(after)
             return found
 

@@ -166,6 +166,10 @@ class WriteCache:
             self.active.held_bytes -= sum(len(batch) + BATCH_OVERHEAD_BYTES for batch in run.batches)
             self.active.batch_count -= len(run.batches)
 
+    def flushes(self, ledger_id: int) -> bool:
+        """Whether the buffer that a checkpoint is writing has batches of the ledger."""
+        return self.flushing is not None and ledger_id in self.flushing.runs
+
     def _runs(self, ledger_id: int) -> Iterable[_Run]:
         run = self.active.runs.get(ledger_id)
         if run is not None:

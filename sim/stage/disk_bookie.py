@@ -18,11 +18,18 @@ from typing import Final
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.boot import BookieWorld, boot
+from tallybook.bookie.garbage import Fate
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, encode_batch
-from tallybook.core.config import AdmissionSettings, BookieSettings, JournalSettings, StorageSettings
+from tallybook.core.config import (
+    AdmissionSettings,
+    BookieSettings,
+    CollectionSettings,
+    JournalSettings,
+    StorageSettings,
+)
 from tallybook.core.errors import InvariantViolation, MetadataConflict, check
 from tallybook.core.limits import KIB
 from tallybook.runtime.clock import Clock
@@ -38,9 +45,11 @@ def tiny_settings(
     write_cache_bytes: int = 64 * KIB,
     segment_bytes: int = 64 * KIB,
     flush_interval_ms: int = 10_000,
+    entry_log_bytes: int = 64 * KIB,
+    collect_interval_ms: int = 0,
     admission: AdmissionSettings | None = None,
 ) -> BookieSettings:
-    """A bookie whose every limit is near."""
+    """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given."""
     return BookieSettings(
         bookie_id="b1",
         data_directory=ROOT,
@@ -48,11 +57,12 @@ def tiny_settings(
         journal=JournalSettings(segment_bytes=segment_bytes, segment_count=4, max_commit_bytes=16 * KIB),
         storage=StorageSettings(
             write_cache_bytes=write_cache_bytes,
-            entry_log_bytes=64 * KIB,
+            entry_log_bytes=entry_log_bytes,
             min_free_bytes=0,
             flush_interval_ms=flush_interval_ms,
         ),
         admission=admission or AdmissionSettings(),
+        collection=CollectionSettings(interval_ms=collect_interval_ms),
     )
 
 
@@ -73,6 +83,8 @@ class KnownMetadata:
     """Key verifiers of the ledgers there are; empty for no password."""
     open_to_all: bool = True
     """A ledger that is not in ``verifiers`` exists, without a password."""
+    fates: dict[int, Fate] = field(default_factory=dict)
+    """What is said of a ledger that a bookie holds; of all others, that they are kept."""
     id_counter: int = 1_000
     cookies: dict[str, bytes] = field(default_factory=dict)
     lookups: int = 0
@@ -96,6 +108,10 @@ class KnownMetadata:
         """The key verifier of a ledger."""
         self.lookups += 1
         return self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
+
+    async def fate_of(self, ledger_id: int) -> Fate:
+        """What becomes of a ledger."""
+        return self.fates.get(ledger_id, Fate.KEPT)
 
     async def read_id_counter(self) -> int:
         """All ids lie below."""
@@ -150,6 +166,7 @@ class DiskBookie:
             workers=InlineWorkers(),
             open_index=self._open_index,
             verifier_of=self.metadata.verifier_of,
+            fate_of=self.metadata.fate_of,
             id_counter=self.metadata.read_id_counter,
             registry=self.metadata,
             fail_safe=self.failures.append,

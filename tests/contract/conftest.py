@@ -92,7 +92,8 @@ async def disk_bookie(place: Place) -> AsyncIterator[LedgerStore]:
             BookieWorld(
                 disk=disk, clock=place.clock, rng=place.rng, tasks=place.tasks, workers=workers,
                 open_index=open_index,
-                verifier_of=verifier_of, id_counter=KnownMetadata().read_id_counter, registry=KnownMetadata(),
+                verifier_of=verifier_of, fate_of=KnownMetadata().fate_of,
+                id_counter=KnownMetadata().read_id_counter, registry=KnownMetadata(),
                 fail_safe=failures.append,
             ),
         )  # fmt: skip

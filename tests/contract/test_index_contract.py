@@ -307,6 +307,18 @@ async def test_a_listing_goes_on_after_the_last_id_it_gave(home):
         assert await index.ledger_ids(-1, 0) == []
 
 
+async def test_only_ledgers_with_rows_are_listed_where_those_are_asked_for(home):
+    async with opened(home) as index:
+        await index.apply([row(3, 0), row(3, 10), row(5, 7), row(MAX_ID, 0)], {0: b"", 3: b"s", 4: b"t"})
+        assert await index.ledgers_with_rows(-1, 100) == [3, 5, MAX_ID]
+        assert await index.ledgers_with_rows(3, 1) == [5]
+        assert await index.ledgers_with_rows(MAX_ID, 10) == []
+        await index.apply([], {3: b"deleted"}, drop_ledgers=[3, 5])
+        assert await index.ledgers_with_rows(-1, 100) == [MAX_ID]
+        assert await index.ledger_ids(-1, 100) == [0, 3, 4, MAX_ID]
+        assert await index.ledgers_with_rows(-1, 0) == []
+
+
 # -- durability -----------------------------------------------------------------------------
 
 
@@ -414,6 +426,7 @@ async def test_a_closed_index_does_not_answer_that_an_entry_is_absent(home):
         lambda: index.last_entry(8),
         lambda: index.load_state(8),
         lambda: index.ledger_ids(100, 10),
+        lambda: index.ledgers_with_rows(100, 10),
     ]
     for read in reads:
         with pytest.raises(EntryUnknown):
@@ -465,7 +478,9 @@ async def compare(index: Index, model: Model) -> None:
         whole = model.overlapping(ledger_id, 0, MAX_ID)
         assert await index.last_entry(ledger_id) == (whole[-1].last_entry_id if whole else NO_ENTRY)
         assert await index.load_state(ledger_id) == model.states.get(ledger_id)
-    assert await index.ledger_ids(-1, 10) == sorted({*model.states, *(key[0] for key in model.rows)})
+    with_rows = {key[0] for key in model.rows}
+    assert await index.ledger_ids(-1, 10) == sorted(with_rows.union(model.states))
+    assert await index.ledgers_with_rows(-1, 10) == sorted(with_rows)
 
 
 @given(histories())

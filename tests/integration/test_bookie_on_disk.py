@@ -69,7 +69,8 @@ async def running(
 
     world = BookieWorld(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=workers, open_index=open_index,
-        verifier_of=metadata.verifier_of, id_counter=metadata.read_id_counter, registry=metadata,
+        verifier_of=metadata.verifier_of, fate_of=metadata.fate_of,
+        id_counter=metadata.read_id_counter, registry=metadata,
         fail_safe=failures.append,
     )  # fmt: skip
     try:

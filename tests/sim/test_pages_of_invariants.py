@@ -7,7 +7,7 @@ import re
 from tallybook.sim.results import ROOT
 
 NUMBER = r"[IL]\d+"
-OF_PARTS_THAT_ARE_NOT_THERE = {"I16", "I17", "L3", "L4"}
+OF_PARTS_THAT_ARE_NOT_THERE = {"I17", "L3"}
 
 
 def reported() -> set[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.bookie.cookie import Cookie, check_bookie_id, decode_cookie
-from tallybook.bookie.ledger_state import Ledger, LedgerRow, decode_row, encode_row
+from tallybook.bookie.ledger_state import TOMBSTONE, Ledger, LedgerRow, decode_row, encode_row
 from tallybook.bookie.limbo import Limbo
 from tallybook.bookie.text_record import decode_record, encode_record
 from tallybook.core.errors import (
@@ -96,6 +96,20 @@ def test_any_flipped_bit_or_truncation_of_a_state_row_is_found() -> None:
             decode_row(7, data[:size])
 
 
+def test_a_tombstone_takes_six_bytes_and_any_flipped_bit_or_truncation_of_it_is_found() -> None:
+    data = encode_row(7, TOMBSTONE)
+    assert len(data) == 6
+    assert decode_row(7, data) == TOMBSTONE
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedFile, match="ledger 7"):
+            decode_row(7, bytes(damaged))
+    for other, wrong in ((7, data[:5]), (7, data + b"\0"), (8, data)):
+        with pytest.raises(DamagedFile):
+            decode_row(other, wrong)
+
+
 def test_the_state_row_of_another_ledger_does_not_pass() -> None:
     with pytest.raises(DamagedFile):
         decode_row(8, encode_row(7, LedgerRow(fenced=False)))
@@ -104,7 +118,7 @@ def test_the_state_row_of_another_ledger_does_not_pass() -> None:
 @given(row=rows)
 def test_a_ledger_in_memory_says_what_its_row_says(row: LedgerRow) -> None:
     kept = Ledger(3, row).row()
-    assert kept == replace(row, lac=max(row.lac, row.explicit_lac))
+    assert kept == (TOMBSTONE if row.deleted else replace(row, lac=max(row.lac, row.explicit_lac)))
 
 
 def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_deletion_stops_recovery() -> None:

@@ -9,13 +9,14 @@ from tallybook.core.config import (
     AdmissionSettings,
     BookieSettings,
     ClientSettings,
+    CollectionSettings,
     JournalSettings,
     Settings,
     StorageSettings,
 )
 from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
 
-MODELS = [JournalSettings, StorageSettings, AdmissionSettings, BookieSettings, ClientSettings]
+MODELS = [JournalSettings, StorageSettings, AdmissionSettings, CollectionSettings, BookieSettings, ClientSettings]
 REQUIRED = {BookieSettings: {"data_directory": "/data", "metadata": "sqlite:///x"}}
 each_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 

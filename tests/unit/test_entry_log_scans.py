@@ -10,7 +10,7 @@ from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, InvariantViolation
-from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
+from tallybook.core.limits import BLOCK_BYTES, KIB, MIB, SECTOR_BYTES
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk
 
@@ -171,6 +171,7 @@ async def test_what_a_crash_during_the_creation_of_a_log_leaves_counts_as_empty(
     for log_id in (1, 2, 3):
         assert await scanned(logs, log_id) == []
         assert await logs.ledger_map(log_id) == {}
+        assert await logs.complete_map(log_id) == {}
     await logs.close()
 
 
@@ -246,3 +247,44 @@ async def test_the_log_being_written_cannot_be_removed():
     with pytest.raises(InvariantViolation):
         await logs.remove(1)
     await logs.close()
+
+
+async def test_a_map_is_complete_only_where_all_that_was_durable_is_intact():
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    expected = await logs.ledger_map(1)
+    left = disk.image({})
+    crashed = await open_logs(left)
+    assert await crashed.complete_map(1) == expected
+    last = stretches[-1][0].location.offset // SECTOR_BYTES
+    left.rot.zero_sector(path_of(1), last)
+    with pytest.raises(DamagedFile, match=path_of(1)):
+        await crashed.complete_map(1)
+    assert await crashed.ledger_map(1) != expected
+    await logs.close()
+    finished = await open_logs(disk)
+    disk.rot.zero_sector(path_of(1), last)
+    assert await finished.complete_map(1) == expected, "the footer tells of what is damaged, too"
+    disk.rot.flip_bit(path_of(1), len(disk.peek(path_of(1))) - 3)
+    with pytest.raises(DamagedFile, match=path_of(1)):
+        await finished.complete_map(1)
+    await crashed.close()
+    await finished.close()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+async def test_a_log_of_which_it_is_not_known_how_long_it_was_or_that_was_cut_has_no_complete_map(cut: bool):
+    disk = SimDisk()
+    logs, stretches = await some_stretches(disk)
+    left = disk.image({})
+    if cut:
+        file = await left.open(path_of(1))
+        await file.truncate(stretches[-1][0].location.offset // BLOCK_BYTES * BLOCK_BYTES)
+        await file.close()
+    else:
+        await left.unlink(f"{HOME}/lengths")
+    crashed = await open_logs(left)
+    with pytest.raises(DamagedFile, match=path_of(1)):
+        await crashed.complete_map(1)
+    await logs.close()
+    await crashed.close()

@@ -1,0 +1,93 @@
+"""Which ledgers a bookie need not keep, and which entry logs hold nothing that it keeps: decisions, no I/O.
+
+A bookie drops a ledger for ever, so what it believes must be certain.
+
+- *Released*: the metadata say that a verified copy of the whole ledger is in the archive, and
+  that copies are not needed any more. This is never taken back, so one answer will do, even an old one.
+- *Deleted*: the metadata do not have the ledger. That is believed only of an id below the
+  counter, as read before the question, because ids above it were never given out by this
+  metadata store; and only where the answer is the same in two rounds, one after the other.
+
+Everything else keeps the ledger: no answer, an answer that is damaged, and of course metadata
+that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final
+
+MAX_SUSPECTS: Final = 100_000
+"""Ledgers found missing for the first time in one round; others wait for the rounds after."""
+
+_NOBODY: Final = -1
+
+
+class Fate(Enum):
+    """What the metadata say of a ledger."""
+
+    KEPT = "kept"
+    RELEASED = "released"
+    """Bookies may drop their copies."""
+    MISSING = "missing"
+    """A linearizable read found no such ledger."""
+    UNKNOWN = "unknown"
+    """It cannot be told now."""
+
+
+class Judge:
+    """Decides round by round which ledgers are garbage.
+
+    Args:
+        max_suspects: see ``MAX_SUSPECTS``.
+    """
+
+    def __init__(self, max_suspects: int = MAX_SUSPECTS) -> None:
+        self._max_suspects = max_suspects
+        self._counter = 0
+        self._before: set[int] = set()
+        """Missing in the round before."""
+        self._now: set[int] = set()
+        """Missing in this round."""
+
+    def begin(self, id_counter: int | None) -> None:
+        """A round begins. All ledger ids ever handed out lie below ``id_counter``; ``None``: it cannot be told."""
+        self._counter = 0 if id_counter is None else id_counter
+        self._before, self._now = self._now, set()
+
+    def is_garbage(self, ledger_id: int, fate: Fate) -> bool:
+        """Whether the ledger may be dropped, after this answer, which was asked for in this round."""
+        if fate is Fate.RELEASED:
+            return True
+        if fate is not Fate.MISSING or ledger_id >= self._counter:
+            return False
+        if len(self._now) < self._max_suspects:
+            self._now.add(ledger_id)
+        return ledger_id in self._before
+
+
+class Witnesses:
+    """For each entry log one ledger that is kept and has batches in it: as long as it is, the log is not looked at."""
+
+    def __init__(self) -> None:
+        self._of_log: dict[int, int] = {}
+
+    def without(self, log_ids: Sequence[int]) -> list[int]:
+        """Those of all logs that have no witness. The others are forgotten where they are not among them."""
+        present = set(log_ids)
+        self._of_log = {log_id: witness for log_id, witness in self._of_log.items() if log_id in present}
+        return [log_id for log_id in log_ids if log_id not in self._of_log]
+
+    def vouch(self, log_id: int, ledger_id: int) -> None:
+        """The ledger is kept, and has batches in the log."""
+        self._of_log[log_id] = ledger_id
+
+    def keep(self, log_id: int) -> None:
+        """The log is to stay, whatever is dropped."""
+        self._of_log[log_id] = _NOBODY
+
+    def dropped(self, ledger_ids: Iterable[int]) -> None:
+        """These ledgers are not kept any more."""
+        gone = set(ledger_ids)
+        self._of_log = {log_id: witness for log_id, witness in self._of_log.items() if witness not in gone}
