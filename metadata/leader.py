@@ -1,0 +1,236 @@
+"""Who of several processes does a job that needs doing only once: a leader, agreed on through one record.
+
+The leader writes the record again every third of its *lease*, by compare-and-set. A candidate that has seen the same
+version of the record for a whole lease, by its own monotonic clock, takes it over by compare-and-set. Nobody compares
+wall clocks, and nobody asks another process for the time.
+
+Why there are not two at once: a leader counts its lease from before it sent the write that renewed it, and begins to
+stop its work when three quarters of that have passed. A candidate counts from after it has read what that write left,
+which is later, and waits for all of it. So the work has a quarter of a lease to come to an end, and usually far more.
+
+That takes clocks that run equally fast, a process that is not held up, and work that ends when it is cancelled. A
+process that was stopped and goes on does not know that time has passed for others: until its next renewal is refused,
+two may lead. Whatever a leader does must therefore be safe without a leader; leading saves work, and no promise may
+rest on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Tasks, unless_set
+
+from .store import MetadataStore, Ok, Record
+
+RENEWALS: Final = 3
+"""A lease is renewed so often while it lasts."""
+WORKING_PART: Final = 0.75
+"""Part of the lease after which the work is stopped; the rest is for it to end."""
+LONGEST_LOOK_SECONDS: Final = 1.0
+"""A candidate looks at least so often, so that it soon takes the place of a leader that has resigned."""
+SHORTEST_PAUSE_SECONDS: Final = 0.01
+
+_AWAY: Final = (MetadataUnavailable, MetadataOutcomeUnknown, TimeoutError)
+"""The store does not answer, or not in time."""
+
+
+@dataclass(slots=True)
+class _Term:
+    """What the record held when it was last known to be ours, and what was sent since and may yet turn out to be."""
+
+    version: int
+    value: bytes
+    renewed_at: float
+    """Monotonic time from before the write was sent."""
+    sent: dict[bytes, float] = field(default_factory=dict)
+
+
+class Leadership:
+    """One candidate. It may lead again and again, one term after the other.
+
+    Args:
+        store: where the record is.
+        clock: for the lease, and for pauses.
+        rng: names this candidate, and spreads the looks of several.
+        record: name of the record. It must never be deleted while there are candidates.
+        lease_s: seconds of silence after which another one takes over. Candidates may differ in it: each says
+            in the record how long its own is, and nobody takes over sooner than that.
+
+    Raises:
+        InvalidArgument: the lease is not positive.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, record: str, lease_s: float) -> None:
+        if not lease_s > 0:
+            raise InvalidArgument(f"a lease is longer than nothing, got {lease_s} s")
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._record = record
+        self._lease = lease_s
+        self._name = rng.uuid()
+        self._writes = 0
+
+    async def lead(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run ``work()`` whenever this candidate leads, until it ends by itself or this call is cancelled.
+
+        When leadership is lost, ``work`` is cancelled and waited for; when it is won again, ``work()`` begins anew. At
+        the end this candidate resigns, after the work has ended, so that another one takes over at its next look.
+
+        Raises:
+            DamagedFile: the record holds something else.
+            Whatever ``work`` raises.
+        """
+        while True:
+            term = await self._win()
+            if await self._serve(term, work):
+                return
+
+    async def _serve(self, term: _Term, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Do the work for as long as the term lasts; whether it ended by itself."""
+        lost, ended = asyncio.Event(), False
+
+        async def until_it_ends() -> None:
+            nonlocal ended
+            await work()
+            ended = True
+
+        async def keep() -> None:
+            try:
+                await self._keep(term)
+            finally:
+                lost.set()
+
+        tasks = Tasks("leadership", lambda _name, _error: lost.set())
+        keeper = tasks.spawn(keep(), name="renew")
+        try:
+            await unless_set(lost, until_it_ends())
+        finally:
+            # The lease is renewed until here: work that takes its time to end is not joined by another leader's.
+            over = keeper.done()
+            await tasks.close()
+            if not over:
+                await self._resign(term)
+        if over:
+            keeper.result()
+        return ended
+
+    # --- becoming the leader ------------------------------------------------------------------------------------------
+
+    async def _win(self) -> _Term:
+        """Wait until nobody else leads, and take the lead."""
+        seen: Record | None = None
+        seen_at = self._clock.monotonic()
+        while True:
+            pause = self._look_seconds()
+            try:
+                looked_at = self._clock.monotonic()
+                found = await self._store.read_record(self._record, linearizable=True)
+                holder, lease = self._holder(found)
+                if found is None or found != seen:
+                    # Only from now on is it known to have stood still.
+                    seen, seen_at = found, self._clock.monotonic()
+                if holder in (None, self._name) or looked_at - seen_at >= lease:
+                    term = await self._take(found)
+                    if term is not None:
+                        return term
+                else:
+                    pause = min(pause, max(SHORTEST_PAUSE_SECONDS, seen_at + lease - self._clock.monotonic()))
+            except _AWAY:
+                # It is looked at again; what was seen before still counts, for versions only grow.
+                pass
+            await self._clock.sleep(pause)
+
+    def _look_seconds(self) -> float:
+        return min(LONGEST_LOOK_SECONDS, self._lease / RENEWALS) * (0.5 + self._rng.random() / 2)
+
+    async def _take(self, found: Record | None) -> _Term | None:
+        """Write this candidate into the record; ``None`` if it may not have worked."""
+        began, value = self._clock.monotonic(), self._value(self._name)
+        result = await self._store.write_record(self._record, value, None if found is None else found.version)
+        return _Term(result.version, value, began) if isinstance(result, Ok) else None
+
+    def _value(self, holder: str | None) -> bytes:
+        """What the record is to hold. No two are alike, so what is found tells which write landed."""
+        self._writes += 1
+        lease_ms = round(self._lease * 1000)
+        return json.dumps({"holder": holder, "lease_ms": lease_ms, "by": self._name, "write": self._writes}).encode()
+
+    def _holder(self, found: Record | None) -> tuple[str | None, float]:
+        """Who leads by the record, ``None`` if nobody does, and the seconds of silence that end it."""
+        if found is None:
+            return None, self._lease
+        try:
+            stored = json.loads(found.value)
+            holder, lease_ms = stored["holder"], stored["lease_ms"]
+        except (ValueError, TypeError, LookupError) as error:
+            raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}") from error
+        if not (holder is None or isinstance(holder, str)) or not isinstance(lease_ms, int):
+            raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}")
+        return holder, max(self._lease, lease_ms / 1000)
+
+    # --- staying the leader -------------------------------------------------------------------------------------------
+
+    async def _keep(self, term: _Term) -> None:
+        """Renew the lease again and again; return when it is lost, or could not be renewed for too long."""
+        step = self._lease / RENEWALS
+        pause = step
+        while True:
+            left = term.renewed_at + self._lease * WORKING_PART - self._clock.monotonic()
+            await self._clock.sleep(max(0.0, min(pause, left)))
+            left = term.renewed_at + self._lease * WORKING_PART - self._clock.monotonic()
+            if left <= 0:
+                return
+            pause = step / 4
+            try:
+                # One request that hangs leaves time for another one.
+                async with asyncio.timeout(min(left, self._lease / 4)):
+                    if not await self._write(term, self._value(self._name)):
+                        return
+            except _AWAY:
+                continue
+            if not term.sent:
+                pause = max(0.0, term.renewed_at + step - self._clock.monotonic())
+
+    async def _write(self, term: _Term, value: bytes) -> bool:
+        """Write the record over what this candidate wrote last; false if somebody else has written it.
+
+        ``term.value`` tells what it holds now, which is ``value`` only if that has landed.
+        """
+        term.sent[value] = began = self._clock.monotonic()
+        result = await self._store.write_record(self._record, value, term.version)
+        if not isinstance(result, Ok):
+            # Refused, perhaps since an earlier write landed whose answer was lost; or this one may have landed.
+            return await self._read_back(term)
+        term.version, term.value, term.renewed_at = result.version, value, began
+        term.sent.clear()
+        return True
+
+    async def _read_back(self, term: _Term) -> bool:
+        found = await self._store.read_record(self._record, linearizable=True)
+        if found is None or (found.value not in term.sent and found.version != term.version):
+            return False
+        if found.value in term.sent:
+            term.version, term.value, term.renewed_at = found.version, found.value, term.sent[found.value]
+            # Whatever else was sent was over an earlier version, and can no longer land.
+            term.sent.clear()
+        return True
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    async def _resign(self, term: _Term) -> None:
+        """Name nobody in the record, if that can be done soon; else the others wait for the lease to end."""
+        try:
+            async with asyncio.timeout(self._lease / RENEWALS):
+                value = self._value(None)
+                while await self._write(term, value) and term.value != value:
+                    await self._clock.sleep(SHORTEST_PAUSE_SECONDS)
+        except _AWAY:
+            return

@@ -1,0 +1,427 @@
+"""One leader among several candidates: who takes over and when, and that two never work at once while clocks agree."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from tallybook.core.errors import DamagedFile, InvalidArgument, InvariantViolation, MetadataUnavailable
+from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
+from tallybook.metadata.leader import LONGEST_LOOK_SECONDS, WORKING_PART, Leadership
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.runtime.deterministic import run_seed
+from tallybook.runtime.rng import SeededRng
+
+LEASE = 9.0
+RECORD = "archive/leader"
+
+
+class Process:
+    """What one candidate has of the world: a clock, and a way to the store, both of which may stop."""
+
+    def __init__(self, world, store) -> None:
+        self._world = world
+        self._inner = store
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._frozen_at = 0.0
+        self._stood_still = 0.0
+        self.cut = False
+        self.seconds_there = self.seconds_back = 0.01
+
+    def freeze(self) -> None:
+        self._frozen_at = self.monotonic()
+        self._thawed.clear()
+
+    def thaw(self, *, clock_stood_still: bool = False) -> None:
+        if clock_stood_still:
+            self._stood_still = self._world.clock.monotonic() - self._frozen_at
+        self._thawed.set()
+
+    def monotonic(self) -> float:
+        return self._world.clock.monotonic() - self._stood_still
+
+    def wall_us(self) -> int:
+        raise AssertionError("asked what time it is")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._world.clock.sleep(seconds)
+        await self._thawed.wait()
+
+    def __getattr__(self, name: str):
+        operation = getattr(self._inner, name)
+
+        async def carried(*arguments, **options):
+            if self.cut:
+                await self.sleep(5)
+                raise MetadataUnavailable("cut off")
+            await self.sleep(self.seconds_there)
+            result = await operation(*arguments, **options)
+            await self.sleep(self.seconds_back)
+            return result
+
+        return carried
+
+
+@dataclass
+class Stage:
+    """Candidates, who of them is at work, and since when."""
+
+    world: object
+    shared: MemoryMetadata = field(default_factory=lambda: MemoryMetadata(SeededRng(1)))
+    at_work: list[str] = field(default_factory=list)
+    began: list[tuple[str, float]] = field(default_factory=list)
+    ended: list[tuple[str, float]] = field(default_factory=list)
+    together: list[tuple[str, ...]] = field(default_factory=list)
+
+    def candidate(self, name, *, store=None, lease=LEASE, takes_to_end=0.0) -> tuple[asyncio.Task, Process]:
+        process = Process(self.world, store or self.shared.client().store)
+        leadership = Leadership(process, process, SeededRng(name), record=RECORD, lease_s=lease)
+        task = asyncio.ensure_future(leadership.lead(lambda: self.work(name, takes_to_end)))
+        return task, process
+
+    async def work(self, name: str, takes_to_end: float) -> None:
+        now = self.world.clock.monotonic
+        self.at_work.append(name)
+        self.began.append((name, now()))
+        if len(self.at_work) > 1:
+            self.together.append(tuple(self.at_work))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await self.world.clock.sleep(takes_to_end)
+            finally:  # of which whoever is told twice to stop is not spared
+                self.at_work.remove(name)
+                self.ended.append((name, now()))
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> None:
+        for _ in range(round(seconds / 0.05)):
+            if condition():
+                return
+            await self.world.clock.sleep(0.05)
+        assert condition(), (self.at_work, self.began, self.ended)
+
+    async def leads(self, name: str, seconds: float = 0.5) -> None:
+        await self.until(lambda: self.at_work == [name], seconds)
+
+    async def holder(self) -> object:
+        found = await self.shared.client().store.read_record(RECORD)
+        return json.loads(found.value)["holder"]
+
+
+async def stop(*tasks: asyncio.Task) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def play(scenario) -> None:
+    """Run ``scenario(stage)`` in simulated time."""
+
+    async def whole(world) -> None:
+        await scenario(Stage(world))
+
+    run_seed(1, whole)
+
+
+# --- one after the other ----------------------------------------------------------------------------------------------
+
+
+def test_one_of_two_leads_for_as_long_as_it_likes():
+    async def scenario(stage: Stage) -> None:
+        one, _ = stage.candidate("one")
+        await stage.leads("one")
+        other, _ = stage.candidate("other")
+        await stage.world.clock.sleep(50 * LEASE)
+        assert stage.began == [("one", stage.began[0][1])]
+        await stop(one, other)
+
+    play(scenario)
+
+
+def test_of_candidates_that_begin_together_one_leads():
+    async def scenario(stage: Stage) -> None:
+        tasks = [stage.candidate(f"c{n}")[0] for n in range(5)]
+        await stage.world.clock.sleep(2 * LEASE)
+        assert len(stage.at_work) == len(stage.began) == 1
+        await stop(*tasks)
+        assert stage.together == []
+
+    play(scenario)
+
+
+def test_who_resigns_is_followed_at_the_next_look():
+    async def scenario(stage: Stage) -> None:
+        one, _ = stage.candidate("one", takes_to_end=2 * LEASE)
+        await stage.leads("one")
+        other, _ = stage.candidate("other")
+        await stage.world.clock.sleep(LEASE)
+        await stop(one)
+        resigned = stage.ended[0][1]
+        await stage.leads("other", LONGEST_LOOK_SECONDS + 0.5)
+        assert 0 < stage.began[1][1] - resigned < LONGEST_LOOK_SECONDS + 0.1
+        assert stage.together == []
+        await stop(other)
+        assert await stage.holder() is None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("after", [n / 20 for n in range(60, 90)])
+def test_whoever_leaves_while_a_renewal_is_under_way_still_resigns(after):
+    async def scenario(stage: Stage) -> None:
+        one, process = stage.candidate("one")
+        await stage.leads("one")
+        process.seconds_there = process.seconds_back = 0.3
+        await stage.world.clock.sleep(after)
+        await stop(one)
+        assert await stage.holder() is None
+
+    play(scenario)
+
+
+def test_a_leader_that_is_cut_off_stops_before_another_one_begins():
+    async def scenario(stage: Stage) -> None:
+        one, process = stage.candidate("one", takes_to_end=(1 - WORKING_PART) * LEASE)
+        await stage.leads("one")
+        other, _ = stage.candidate("other")
+        await stage.world.clock.sleep(2 * LEASE)
+        cut_at = stage.world.clock.monotonic()
+        process.cut = True
+        await stage.until(lambda: stage.began[-1][0] == "other", 2 * LEASE)
+        assert stage.together == []
+        assert stage.ended[0][1] - cut_at <= LEASE
+        assert LEASE / 2 < stage.began[-1][1] - cut_at < LEASE + 2
+        process.cut = False
+        await stage.world.clock.sleep(5 * LEASE)
+        assert [name for name, _ in stage.began] == ["one", "other"]
+        await stop(one, other)
+
+    play(scenario)
+
+
+def test_a_leader_whose_store_is_away_for_a_moment_goes_on():
+    async def scenario(stage: Stage) -> None:
+        one, process = stage.candidate("one")
+        other, _ = stage.candidate("other")
+        await stage.until(lambda: bool(stage.at_work), 1)
+        await stage.world.clock.sleep(LEASE / 3 - 0.2)
+        process.cut = True
+        await stage.world.clock.sleep(1)
+        process.cut = False
+        await stage.world.clock.sleep(5 * LEASE)
+        assert [name for name, _ in stage.began] == stage.at_work
+        await stop(one, other)
+
+    play(scenario)
+
+
+def test_when_the_store_is_away_for_all_nobody_works_and_then_one_does():
+    async def scenario(stage: Stage) -> None:
+        candidates = [stage.candidate(name) for name in ("one", "other")]
+        await stage.until(lambda: bool(stage.at_work), 1)
+        for _, process in candidates:
+            process.cut = True
+        await stage.world.clock.sleep(LEASE)
+        assert stage.at_work == []
+        await stage.world.clock.sleep(10 * LEASE)
+        for _, process in candidates:
+            process.cut = False
+        await stage.until(lambda: len(stage.at_work) == 1, LEASE + 7)
+        assert stage.together == []
+        await stop(*(task for task, _ in candidates))
+
+    play(scenario)
+
+
+def test_a_shorter_lease_of_ones_own_does_not_cut_that_of_another_short():
+    async def scenario(stage: Stage) -> None:
+        one, process = stage.candidate("one", lease=6 * LEASE)
+        await stage.leads("one")
+        other, _ = stage.candidate("other", lease=LEASE)
+        await stage.world.clock.sleep(12 * LEASE)
+        process.cut = True
+        await stage.leads("other", 8 * LEASE)
+        assert stage.together == []
+        assert len(stage.began) == 2
+        await stop(one, other)
+
+    play(scenario)
+
+
+# --- processes that are held up ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clock_stood_still", [False, True])
+def test_a_leader_that_was_stopped_is_out_at_its_next_renewal(clock_stood_still):
+    # Nobody can help that it believes to lead until then: why no promise rests on it.
+    async def scenario(stage: Stage) -> None:
+        one, process = stage.candidate("one")
+        await stage.leads("one")
+        other, _ = stage.candidate("other")
+        await stage.world.clock.sleep(LEASE)
+        process.freeze()
+        await stage.until(lambda: stage.began[-1][0] == "other", 2 * LEASE)
+        await stage.world.clock.sleep(3 * LEASE)
+        process.thaw(clock_stood_still=clock_stood_still)
+        await stage.leads("other", LEASE / 3 + 0.2)
+        await stage.world.clock.sleep(5 * LEASE)
+        assert [name for name, _ in stage.began] == ["one", "other"]
+        await stop(one, other)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("seconds", [LEASE, 3600.0])
+def test_a_candidate_that_was_stopped_does_not_take_its_absence_for_the_leaders(seconds):
+    async def scenario(stage: Stage) -> None:
+        one, _ = stage.candidate("one")
+        await stage.leads("one")
+        other, process = stage.candidate("other")
+        await stage.world.clock.sleep(LEASE / 2)
+        process.freeze()
+        await stage.world.clock.sleep(seconds)
+        process.thaw()
+        await stage.world.clock.sleep(3 * LEASE)
+        assert stage.at_work == ["one"]
+        assert len(stage.began) == 1
+        await stop(one, other)
+
+    play(scenario)
+
+
+# --- answers that get lost --------------------------------------------------------------------------------------------
+
+LOST = [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE]
+
+
+@pytest.mark.parametrize("fault", LOST)
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_an_answer_that_gets_lost_costs_nobody_the_lead(fault, before):
+    async def scenario(stage: Stage) -> None:
+        faults = Script([])
+        store = FaultyStore(stage.shared.client().store, faults, stage.world.clock)
+        one, _ = stage.candidate("one", store=store)
+        if before:
+            await stage.leads("one")
+            await stage.world.clock.sleep((before - 1) * LEASE / 3)
+        faults._steps += [("write_record", fault)] * 2
+        await stage.leads("one", 3)
+        other, _ = stage.candidate("other")
+        await stage.world.clock.sleep(5 * LEASE)
+        assert faults.finished
+        assert [name for name, _ in stage.began] == ["one"]
+        await stop(one, other)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("fault", LOST)
+def test_whoever_resigns_settles_a_lost_answer(fault):
+    async def scenario(stage: Stage) -> None:
+        faults = Script([])
+        one, _ = stage.candidate("one", store=FaultyStore(stage.shared.client().store, faults, stage.world.clock))
+        await stage.leads("one")
+        faults._steps.append(("write_record", fault))
+        await stop(one)
+        assert faults.finished
+        assert await stage.holder() is None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_gets_lost_two_never_work_at_once_and_in_the_end_one_does(seed):
+    async def scenario(world) -> None:
+        stage, rates = Stage(world), {}
+        rates.update(dict.fromkeys(LOST, 0.12) | {Fault.UNAVAILABLE: 0.15})
+        candidates = {}
+
+        def begin(name: str) -> None:
+            faults = RandomFaults(world.rng.fork(name), rates)
+            store = FaultyStore(stage.shared.client().store, faults, world.clock)
+            candidates[name] = stage.candidate(name, store=store, takes_to_end=world.rng.random())
+
+        for n in range(3):
+            begin(f"c{n}")
+        for n in range(3, 60):
+            await world.clock.sleep(world.rng.random() * LEASE)
+            name = sorted(candidates)[world.rng.randint(0, len(candidates) - 1)]
+            task, process = candidates[name]
+            if world.rng.random() < 0.3:
+                await stop(task)
+                del candidates[name]
+                begin(f"c{n}")
+            else:
+                process.cut = not process.cut
+                process.seconds_there, process.seconds_back = world.rng.random(), world.rng.random()
+        assert stage.together == []
+        assert len(stage.began) > 5
+        rates.clear()
+        for _, process in candidates.values():
+            process.cut = False
+        await stage.until(lambda: len(stage.at_work) == 1, 2 * LEASE)
+        await stop(*(task for task, _ in candidates.values()))
+        assert stage.at_work == []
+
+    run_seed(seed, scenario)
+
+
+# --- work that ends ---------------------------------------------------------------------------------------------------
+
+
+def test_work_that_ends_by_itself_ends_the_lead():
+    async def scenario(stage: Stage) -> None:
+        leadership = Leadership(
+            stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE
+        )
+        done = []
+
+        async def work() -> None:
+            await stage.world.clock.sleep(2 * LEASE)
+            done.append(await stage.holder())
+
+        await leadership.lead(work)
+        assert done[0] is not None
+        assert await stage.holder() is None
+        await leadership.lead(work)
+        assert len(done) == 2
+
+    play(scenario)
+
+
+def test_the_error_of_the_work_ends_the_lead():
+    async def scenario(stage: Stage) -> None:
+        async def work() -> None:
+            raise InvariantViolation("this cannot be")
+
+        leadership = Leadership(
+            stage.shared.client().store, stage.world.clock, SeededRng(1), record=RECORD, lease_s=LEASE
+        )
+        with pytest.raises(InvariantViolation, match="this cannot be"):
+            await leadership.lead(work)
+        assert await stage.holder() is None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"x", b"\xff", b"[]", b"{}", b'{"holder": 1, "lease_ms": 1}', b'{"holder": "x", "lease_ms": "1"}']
+)
+def test_a_record_that_is_none_is_damage(value):
+    async def scenario(stage: Stage) -> None:
+        await stage.shared.client().store.write_record(RECORD, value, None)
+        one, _ = stage.candidate("one")
+        with pytest.raises(DamagedFile, match="archive/leader does not name a leader"):
+            await one
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("lease", [0, -1.0, float("nan")])
+def test_a_lease_is_longer_than_nothing(lease):
+    with pytest.raises(InvalidArgument):
+        Leadership(MemoryMetadata(SeededRng(1)).client().store, None, SeededRng(1), record=RECORD, lease_s=lease)
