@@ -55,6 +55,9 @@ from .verifiers import VerifierLookup, Verifiers
 
 log = logging.getLogger(__name__)
 
+REREAD_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
+"""Between attempts to read a journal of which the device refuses to give parts."""
+
 MAX_IDLE_LEDGERS: Final = 50_000
 """Ledgers kept in memory although nothing happens to them."""
 
@@ -101,7 +104,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
     async with AsyncExitStack() as undo:
         directory = await claim(settings, world.disk, world.registry, world.rng)
         undo.push_async_callback(directory.release)
-        recovered = await Journal.recover(world.disk, directory.layout.journal, settings.journal, world.rng)
+        recovered = await _recovered(directory, settings, world)
         if recovered.fresh and directory.journal_begun:
             raise _journal_lost(directory, "the bookie has had one")
         limbo = await _limbo(directory, recovered, world)
@@ -120,6 +123,22 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)
         undo.pop_all()
         return bookie
+
+
+async def _recovered(directory: DataDirectory, settings: BookieSettings, world: BookieWorld) -> Recovered:
+    """The journal as found. What the device refuses to read is asked for again before it counts as lost.
+
+    A lost record leaves ledgers in limbo until they are repaired; a device may just have had a bad moment.
+    """
+    pauses = iter(REREAD_PAUSES_SECONDS)
+    while True:
+        recovered = await Journal.recover(world.disk, directory.layout.journal, settings.journal, world.rng)
+        pause_seconds = next(pauses, None)
+        if not recovered.refused or pause_seconds is None:
+            return recovered
+        sometimes("boot: the journal is read once more")
+        log.warning("the device refuses to read parts of the journal; it is asked again in %.1f s", pause_seconds)
+        await world.clock.sleep(pause_seconds)
 
 
 def _journal_lost(directory: DataDirectory, why: str) -> DamagedFile:

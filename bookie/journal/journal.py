@@ -34,7 +34,7 @@ from tallybook.runtime.disk import Disk
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .chain import Damage, Findings
+from .chain import Damage, DamageKind, Findings
 from .format import INSTANCE_BYTES, Geometry, Mark
 from .group_commit import Commit, GroupCommit
 from .keeper import Keeper
@@ -89,6 +89,11 @@ class Recovered:
         self.boot = facts.boot + 1
         self.clean = facts.clean
         self.damage: tuple[Damage, ...] = findings.damage
+
+    @property
+    def refused(self) -> bool:
+        """The device refused to read a part of it: another attempt may find more."""
+        return any(damage.kind is DamageKind.UNREADABLE for damage in self.damage)
 
     async def records(self) -> AsyncIterator[Record]:
         """Every record behind the trim mark, in the order of its append. May be read more than once.

@@ -66,6 +66,8 @@ class SegmentFile(NamedTuple):
     size: int
     """Bytes, or -1 where the file is missing."""
     header: SegmentHeader | None
+    readable: bool = True
+    """Whether the device gave its first block."""
 
 
 async def survey(disk: Disk, directory: str, facts: Superblock) -> Findings:
@@ -129,17 +131,18 @@ async def look_at(disk: Disk, path: str) -> SegmentFile:
     except FileNotFoundError:
         return SegmentFile(path, -1, None)
     try:
-        return SegmentFile(path, await file.size(), decode_segment_header(await _first_bytes(file)))
+        first = await _first_bytes(file)
+        return SegmentFile(path, await file.size(), decode_segment_header(first or b""), readable=first is not None)
     finally:
         await file.close()
 
 
-async def _first_bytes(file: DiskFile) -> bytes:
+async def _first_bytes(file: DiskFile) -> bytes | None:
     try:
         return await file.read(0, BLOCK_BYTES)
     except DiskFailed:
         # A header that cannot be read is as good as none: the segment is reported.
-        return b""
+        return None
 
 
 def _belongs(header: SegmentHeader | None, segment: int, facts: Superblock) -> bool:
@@ -170,6 +173,8 @@ async def _survey_segment(disk: Disk, facts: Superblock, segment: int, files: li
 def _what_is_wrong(file: SegmentFile, facts: Superblock) -> DamageKind:
     if file.size < 0:
         return DamageKind.MISSING
+    if not file.readable:
+        return DamageKind.UNREADABLE
     if file.header is None:
         return DamageKind.HEADER
     return DamageKind.FOREIGN if file.header.instance != facts.instance else DamageKind.MISPLACED
