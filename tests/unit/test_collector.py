@@ -220,6 +220,28 @@ def test_what_a_checkpoint_is_writing_is_dropped_in_the_next_round() -> None:
     play(scenario)
 
 
+def test_a_ledger_of_which_a_part_was_let_go_of_is_gone_as_a_whole_after_a_crash() -> None:
+    """The journal forgets what was let go of and never written: no entry of it may be ABSENT after that."""
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, DROPPED, 0)
+        await node.add(batch_of(1, ledger_id=DROPPED))
+        node.disk.fail("sync", "entrylog", error=None, delay_seconds=5)
+        flush = asyncio.ensure_future(node.bookie.flush())
+        await world.clock.sleep(1)
+        await node.add(batch_of(2, ledger_id=DROPPED))
+        node.metadata.fates[DROPPED] = Fate.RELEASED
+        await node.bookie.collect()
+        await flush
+        await node.bookie.flush()
+        assert await with_rows(node) == [DROPPED]
+        await node.lose_power()
+        await node.boot()
+        await is_gone(node)
+
+    play(scenario)
+
+
 def test_adds_that_come_while_the_ledger_is_dropped_are_refused_or_go_with_it() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await fill(node, DROPPED, 0)
