@@ -267,3 +267,15 @@ def test_only_a_bookie_that_something_was_done_to_may_not_know_what_it_fenced(
         watched.god.harms.lose("b0", InLimbo.incarnation.directory_uuid)
     asyncio.run(watched.god.recheck_fence("b0", cast("Bookie", InLimbo()), 1, lambda: failing))
     assert watched.found == ([] if harmed or failing else ["I13"])
+
+
+def test_a_bookie_that_has_dropped_a_ledger_which_is_to_be_kept_is_noticed(watched: Watched) -> None:
+    assert not watched.god.gone("b0", 1)
+    assert watched.found == ["I16"]
+
+
+def test_a_ledger_that_was_deleted_or_never_was_may_be_gone(watched: Watched) -> None:
+    watched.god.changed(1, OPEN, None)
+    assert watched.god.gone("b0", 1)
+    assert watched.god.gone("b0", 2)
+    assert watched.found == []

@@ -220,6 +220,26 @@ def test_what_a_checkpoint_is_writing_is_dropped_in_the_next_round() -> None:
     play(scenario)
 
 
+def test_a_ledger_that_was_called_gone_is_gone_after_a_crash_although_nothing_was_dropped_yet() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, DROPPED, 0)
+        await node.add(batch_of(1, ledger_id=DROPPED))
+        node.disk.fail("sync", "entrylog", error=None, delay_seconds=60)
+        flush = asyncio.ensure_future(node.bookie.flush())
+        await world.clock.sleep(1)
+        await node.add(batch_of(2, ledger_id=DROPPED))
+        node.metadata.fates[DROPPED] = Fate.RELEASED
+        await node.bookie.collect()
+        await is_gone(node)
+        flush.cancel()
+        await node.lose_power()
+        node.disk.faults.clear()
+        await node.boot()
+        await is_gone(node)
+
+    play(scenario)
+
+
 def test_adds_that_come_while_the_ledger_is_dropped_are_refused_or_go_with_it() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await fill(node, DROPPED, 0)

@@ -1,0 +1,154 @@
+"""Dropping ledgers and removing entry logs, with the power lost at every disk operation.
+
+Whatever the crash: a ledger that is kept has all its entries, one that was dropped is gone for ever, and one that was
+being dropped is either as it was or gone, as a whole; never is an entry ABSENT that was acked. No row points into a log
+that is missing, and the next life ends what this one began.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from tallybook.bookie.collector import Collector
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.core.errors import NoSuchLedger
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import (
+    CrashFound,
+    CrashOptions,
+    Promises,
+    SimClock,
+    SimDisk,
+    World,
+    enumerate_crashes,
+    run_seed,
+)
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+SETTINGS = tiny_settings(entry_log_bytes=4 * KIB)
+FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
+KEPT, RELEASED, DELETED = 1, 2, 3
+ENTRIES = 2
+FATES = {RELEASED: Fate.RELEASED, DELETED: Fate.MISSING}
+
+
+class Acked(NamedTuple):
+    ledger_id: int
+    entry_id: int
+
+
+class Gone(NamedTuple):
+    ledger_id: int
+
+
+def batch(ledger_id: int, entry_id: int) -> bytes:
+    return batch_of(entry_id, ledger_id=ledger_id, payload=bytes(900))
+
+
+def filled() -> SimDisk:
+    """The disk of a bookie with three ledgers, each alone in a log and together in others."""
+
+    async def scenario(world: World) -> SimDisk:
+        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
+        await node.boot()
+        for ledger_id in (RELEASED, DELETED, KEPT):
+            for entry_id in range(ENTRIES):
+                assert (await node.add(batch(ledger_id, entry_id))).code == 0
+                await node.bookie.flush()
+                await world.clock.sleep(0.1)
+        await node.stop()
+        return node.disk
+
+    return run_seed(1, scenario).value
+
+
+async def node_on(disk: SimDisk) -> DiskBookie:
+    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
+    assert cookie is not None
+    metadata = KnownMetadata(cookies={"b1": cookie}, fates=FATES)
+    return DiskBookie(disk, SimClock(), metadata, SETTINGS)
+
+
+async def collect(disk: SimDisk, promises: Promises) -> None:
+    """Two rounds, of which the second one drops the deleted ledger; some of what is dropped was never checkpointed."""
+    node = await node_on(disk)
+    await node.boot()
+    for ledger_id in (KEPT, RELEASED, DELETED):
+        assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
+        promises.add(Acked(ledger_id, ENTRIES))
+    for ledger_id in (RELEASED, DELETED):
+        await node.bookie.collect()
+        promises.add(Gone(ledger_id))
+    assert node.bookie.stats()["ledgers_dropped_total"] == 2
+    assert node.bookie.stats()["entry_logs_removed_total"] >= 2
+    await node.stop()
+    assert node.failures == []
+
+
+async def holds_or_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
+    acked = [Acked(ledger_id, entry_id) for ledger_id in (KEPT, RELEASED, DELETED) for entry_id in range(ENTRIES)]
+    acked += [promise for promise in promises if isinstance(promise, Acked)]
+    gone = {promise.ledger_id for promise in promises if isinstance(promise, Gone)}
+    node = await node_on(disk)
+    await node.boot()
+    for ledger_id in (KEPT, RELEASED, DELETED):
+        held = {await is_held(node, each.ledger_id, each.entry_id) for each in acked if each.ledger_id == ledger_id}
+        assert len(held) == 1, f"a part of ledger {ledger_id} is gone"
+        assert held == {True} or ledger_id != KEPT
+        assert held == {False} or ledger_id not in gone
+    await rows_find_their_logs(node)
+    await ends_what_was_begun(node)
+
+
+async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
+    """Whether the entry is there; where it is not, there must be no such ledger."""
+    try:
+        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
+    except NoSuchLedger:
+        return False
+    assert answer.batches == (batch(ledger_id, entry_id),)
+    return True
+
+
+async def rows_find_their_logs(node: DiskBookie) -> None:
+    parts = node.bookie._parts
+    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, 100):
+        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, 1000)
+        assert {row.location.log_id for row in rows} <= set(parts.logs.log_ids)
+
+
+async def ends_what_was_begun(node: DiskBookie) -> None:
+    for _ in range(2):
+        await node.bookie.collect()
+    index = node.bookie._parts.index
+    assert await index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
+    for ledger_id in FATES:
+        assert not await is_held(node, ledger_id, 0)
+        assert (await node.add(batch(ledger_id, 50), recovery=True)).code == NoSuchLedger.wire_code
+    for entry_id in range(ENTRIES):
+        assert await is_held(node, KEPT, entry_id)
+    await node.stop()
+    assert node.failures == []
+
+
+def test_a_ledger_that_is_dropped_is_there_or_gone_and_the_others_are_there_whatever_crash(crashes) -> None:
+    report = crashes(collect, holds_or_is_gone, options=FEW, doubles=30, disk=filled())
+    assert report.checked > 200
+
+
+def test_a_log_that_goes_before_its_rows_are_durably_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Collector._remove_logs
+
+    async def not_now(self: MemoryIndex) -> None:
+        """What is pending stays so."""
+
+    async def without_sync(self: Collector) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryIndex, "sync", not_now)
+            await right(self)
+
+    monkeypatch.setattr(Collector, "_remove_logs", without_sync)
+    with pytest.raises(CrashFound, match="crash states fail"):
+        enumerate_crashes(collect, holds_or_is_gone, disk=filled(), options=FEW, max_failures=1)
