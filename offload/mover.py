@@ -40,11 +40,12 @@ from .policy import Due, PlannedObject
 _log = logger("offload")
 
 
-class SourceFailed(TallybookError):
-    """A ledger cannot be read as a whole now. Never leaves this folder."""
+class SourceFailed(Exception):
+    """A ledger cannot be read as a whole now. Never leaves this file."""
 
     def __init__(self, ledger_id: int, cause: TallybookError) -> None:
-        super().__init__(f"ledger {ledger_id} cannot be archived: {cause.message}")
+        self.message = f"ledger {ledger_id} cannot be archived: {cause.message}"
+        super().__init__(self.message)
         self.ledger_id = ledger_id
 
 

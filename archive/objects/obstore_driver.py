@@ -122,11 +122,9 @@ class ObstoreStore:
         what = f"{self._url}: read of {key}"
         try:
             parts = await _answer(what, read, size=sum(lengths))
-        except ArchiveUnavailable as error:
-            if not isinstance(error, _BadRange):
-                raise
+        except _BadRange as error:
             await self._refuse_short_object(key, ranges)
-            raise
+            raise ArchiveUnavailable(str(error)) from None
         if [len(part) for part in parts] != lengths:
             await self._refuse_short_object(key, ranges)
             raise ArchiveUnavailable(f"{what}: the answer has fewer bytes than were asked for")
@@ -197,8 +195,8 @@ async def all_objects(source: Source, what: str) -> list[ObjectInfo]:
     return found
 
 
-class _BadRange(ArchiveUnavailable):
-    """The range lies beyond the end of the object, or so the store says."""
+class _BadRange(Exception):
+    """The range lies beyond the end of the object, or so the store says. Only reads of ranges meet it."""
 
 
 async def _answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0) -> T:
@@ -213,7 +211,7 @@ async def _answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0)
         raise _translated(what, error) from None
 
 
-def _translated(what: str, error: Exception) -> TallybookError:
+def _translated(what: str, error: Exception) -> TallybookError | _BadRange:
     text = str(error)
     said_status, said_code = _STATUS.search(text), _CODE.search(text)
     status = int(said_status.group(1)) if said_status else None

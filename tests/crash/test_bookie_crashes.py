@@ -50,6 +50,10 @@ class Lac(NamedTuple):
     lac: int
 
 
+class Deleting(NamedTuple):
+    ledger_id: int
+
+
 class Deleted(NamedTuple):
     ledger_id: int
 
@@ -94,6 +98,7 @@ class Client:
         self._promises.add(Lac(ledger_id, lac))
 
     async def delete(self, ledger_id: int) -> None:
+        self._promises.add(Deleting(ledger_id))
         await self.node.bookie.delete_ledger(ledger_id)
         self._promises.add(Deleted(ledger_id))
 
@@ -120,9 +125,23 @@ async def snapshot(node: DiskBookie) -> dict[int, object]:
     return found
 
 
+async def is_gone(node: DiskBookie, ledger_id: int) -> bool:
+    try:
+        await node.bookie.read_batches(ledger_id, LAST_ENTRY, LAST_ENTRY, 1)
+    except EntryAbsent:
+        return False
+    except NoSuchLedger:
+        return True
+    return False
+
+
 async def keeps(node: DiskBookie, promises: tuple[object, ...]) -> None:
     """Whether the running bookie keeps what was promised."""
     deleted = {promise.ledger_id for promise in promises if isinstance(promise, Deleted)}
+    deleting = {promise.ledger_id for promise in promises if isinstance(promise, Deleting)} - deleted
+    # Nobody has been told of these yet: each is there with all it had, or it is gone.
+    gone = [ledger_id for ledger_id in sorted(deleting) if await is_gone(node, ledger_id)]
+    deleted.update(gone)
     for promise in promises:
         match promise:
             case Acked(batch, ledger_id, first) if ledger_id not in deleted:
