@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -85,11 +85,21 @@ class Directory:
     ledgers: tuple[ArchivedLedger, ...]
 
 
-def seal_part(message: Message, offset: int) -> tuple[bytes, IndexPart]:
-    """The bytes of ``message`` to be put at ``offset``, and what points at them."""
+class SealedPart(NamedTuple):
+    """A part of the index as bytes, which may be put anywhere in the object."""
+
+    stored: bytes
+    raw_bytes: int
+
+    def at(self, offset: int) -> IndexPart:
+        """What points at it, once it is put at ``offset``."""
+        return IndexPart(offset, len(self.stored), self.raw_bytes, crc32c(self.stored))
+
+
+def seal_part(message: Message) -> SealedPart:
+    """``message`` as a part of the index."""
     raw = message.SerializeToString(deterministic=True)
-    stored = pa.Codec("zstd").compress(raw, asbytes=True)
-    return stored, IndexPart(offset, len(stored), len(raw), crc32c(stored))
+    return SealedPart(pa.Codec("zstd").compress(raw, asbytes=True), len(raw))
 
 
 def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str) -> M:

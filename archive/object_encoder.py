@@ -16,12 +16,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
-from google.protobuf.message import Message
 
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import InvalidArgument, InvariantViolation, check
@@ -34,12 +33,13 @@ from .index_codec import (
     Directory,
     RowGroup,
     Run,
+    SealedPart,
     batches_message,
     directory_message,
     pages_message,
     seal_part,
 )
-from .page_walk import Page, PageWalk
+from .page_walk import PageWalk
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, OBJECT_KEY, PAYLOAD_COLUMN, SCHEMA
 
 PAGE_BYTES: Final = 64 * KIB
@@ -92,6 +92,16 @@ class _OpenRun:
     batches: list[BatchFacts] = field(default_factory=list)
 
 
+class _SealedRun(NamedTuple):
+    """A run whose batches have gathered: their table, a few bytes each, is all that is kept of them."""
+
+    row_group: int
+    first_row: int
+    first_entry_id: int
+    rows: int
+    batches: SealedPart
+
+
 @dataclass(slots=True)
 class _OpenLedger:
     ledger_id: int
@@ -100,12 +110,13 @@ class _OpenLedger:
     payload_bytes: int = 0
     rolling_crc: int = 0
     run: _OpenRun | None = None
-    closed_runs: list[_OpenRun] = field(default_factory=list)
+    closed_runs: list[_SealedRun] = field(default_factory=list)
 
     def close_run(self) -> None:
-        if self.run is not None:
-            self.closed_runs.append(self.run)
-            self.run = None
+        run, self.run = self.run, None
+        if run is not None:
+            table = seal_part(batches_message(run.batches))
+            self.closed_runs.append(_SealedRun(run.row_group, run.first_row, run.first_entry_id, run.rows, table))
 
     def without_runs(self) -> ArchivedLedger:
         return ArchivedLedger(self.ledger_id, self.metadata, self.entries, self.payload_bytes, self.rolling_crc, ())
@@ -166,7 +177,8 @@ class ObjectEncoder:
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer: pq.ParquetWriter | None = None
         self._gathered = GatheredRows()
-        self._groups: list[tuple[int, list[Page]]] = []
+        self._groups: list[tuple[int, SealedPart]] = []
+        """Rows and page table of each row group."""
         self._ledger: _OpenLedger | None = None
         self._ledgers: list[_OpenLedger] = []
 
@@ -223,13 +235,13 @@ class ObjectEncoder:
         check(self._ledger is None, "the last ledger has not ended")
         self._flush()
         writer = self._writer or self._open_writer(0)
-        groups = tuple(RowGroup(rows, self._put(pages_message(pages, rows))) for rows, pages in self._groups)
+        groups = tuple(RowGroup(rows, self._put(pages)) for rows, pages in self._groups)
         ledgers = tuple(
             replace(ledger.without_runs(), runs=tuple(self._put_run(run) for run in ledger.closed_runs))
             for ledger in self._ledgers
         )
         directory = Directory(self._object_id, self._created_at_ms, groups, ledgers)
-        part = self._put(directory_message(directory))
+        part = self._put(seal_part(directory_message(directory)))
         where = {"offset": part.offset, "bytes": part.stored_bytes, "raw_bytes": part.raw_bytes, "crc32c": part.crc}
         writer.add_key_value_metadata(
             {FORMAT_KEY: str(FORMAT), OBJECT_KEY: self._object_id, DIRECTORY_KEY: json.dumps(where)}
@@ -262,14 +274,13 @@ class ObjectEncoder:
             write_batch_size=step,
         )
 
-    def _put_run(self, run: _OpenRun) -> Run:
-        part = self._put(batches_message(run.batches))
-        return Run(run.row_group, run.first_row, run.rows, run.first_entry_id, part)
+    def _put_run(self, run: _SealedRun) -> Run:
+        return Run(run.row_group, run.first_row, run.rows, run.first_entry_id, self._put(run.batches))
 
-    def _put(self, message: Message) -> IndexPart:
+    def _put(self, sealed: SealedPart) -> IndexPart:
         """Write one part of the index. It goes past the Parquet writer, which asks the file where it is."""
-        stored, part = seal_part(message, self._sink.written)
-        self._file.write(stored)
+        part = sealed.at(self._sink.written)
+        self._file.write(sealed.stored)
         return part
 
     def _flush(self) -> None:
@@ -284,6 +295,6 @@ class ObjectEncoder:
         self._writer.write_table(gathered.table(), row_group_size=rows)
         self._sink.walk = None
         check(walk.complete, f"a row group of {rows} rows was written, and not all of its pages were seen")
-        self._groups.append((rows, walk.pages))
+        self._groups.append((rows, seal_part(pages_message(walk.pages, rows))))
         if self._ledger is not None:
             self._ledger.close_run()

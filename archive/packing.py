@@ -101,7 +101,7 @@ async def check_object(
         size = (await store.info(key)).size_bytes
         if size != object_bytes:
             raise ObjectDamaged(f"{store.url}: {key} has {size} bytes instead of {object_bytes}")
-        check = await _opened(store, key, object_bytes, directory_part)
+        check = await _opened(store, workers, key, object_bytes, directory_part)
         for offset in range(0, object_bytes, READ_BACK_BYTES):
             chunk = await store.read(key, offset, min(READ_BACK_BYTES, object_bytes - offset))
             await workers.run(check.feed, chunk)
@@ -110,13 +110,20 @@ async def check_object(
         raise ObjectDamaged(f"{store.url}: {error.message}") from error
 
 
-async def _opened(store: ObjectStore, key: str, object_bytes: int, directory_part: IndexPart) -> ObjectCheck:
+async def _opened(
+    store: ObjectStore, workers: Workers, key: str, object_bytes: int, directory_part: IndexPart
+) -> ObjectCheck:
     """The check of an object, with the index that it needs: as it is in the store, not as it was written."""
     stored = await store.read(key, directory_part.offset, directory_part.stored_bytes)
-    directory = read_directory(stored, directory_part, key, object_bytes)
+    directory = await workers.run(read_directory, stored, directory_part, key, object_bytes)
     pages = [group.pages for group in directory.row_groups]
     runs = [run.batches for ledger in directory.ledgers for run in ledger.runs]
-    parts = iter(await store.read_many(key, [(part.offset, part.stored_bytes) for part in (*pages, *runs)]))
+    parts = await store.read_many(key, [(part.offset, part.stored_bytes) for part in (*pages, *runs)])
+    return await workers.run(_check_of, directory, parts, key, object_bytes)
+
+
+def _check_of(directory: Directory, stored: Sequence[bytes], key: str, object_bytes: int) -> ObjectCheck:
+    parts = iter(stored)
     return ObjectCheck(
         directory,
         [read_pages(next(parts), group, key, object_bytes) for group in directory.row_groups],

@@ -115,7 +115,9 @@ class ArchiveReader:
 
         async def load() -> Directory:
             stored = await self._stored(receipt, receipt.index)
-            directory = read_directory(stored, receipt.index, receipt.key, receipt.object_bytes)
+            directory = await self._workers.run(
+                read_directory, stored, receipt.index, receipt.key, receipt.object_bytes
+            )
             if directory.object_id != receipt.object_id:
                 raise DamagedFile(f"{receipt.key}: this is object {directory.object_id}, not {receipt.object_id}")
             return directory
@@ -147,13 +149,13 @@ class ArchiveReader:
     async def _page_table(self, receipt: Receipt, group: RowGroup) -> PageTable:
         async def load() -> PageTable:
             stored = await self._stored(receipt, group.pages)
-            return read_pages(stored, group, receipt.key, receipt.object_bytes)
+            return await self._workers.run(read_pages, stored, group, receipt.key, receipt.object_bytes)
 
         return await self._once((receipt.key, group.pages.offset), load)
 
     async def _batch_table(self, receipt: Receipt, run: Run) -> BatchTable:
         async def load() -> BatchTable:
-            return read_batches(await self._stored(receipt, run.batches), run, receipt.key)
+            return await self._workers.run(read_batches, await self._stored(receipt, run.batches), run, receipt.key)
 
         return await self._once((receipt.key, run.batches.offset), load)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from tallybook.archive.index_codec import Directory
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.config import OffloadSettings
@@ -28,14 +29,13 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
-from tallybook.metadata.archived import release_copies
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.archived import Receipt, release_copies
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .mover import Moved, Mover
-from .orphans import OrphanWatch
+from .orphans import OrphanWatch, owned_ids
 from .policy import PlannedObject, compact, due, pack, releasable
 from .survey import Survey
 
@@ -145,6 +145,8 @@ class Offloader:
         await self._archive()
         await self._release()
         objects = [found async for page in self._store.list() for found in page]
+        # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
+        await self._survey.look()
         await self._compact(objects)
         await self._collect(objects)
         self.totals.rounds += 1
@@ -161,8 +163,11 @@ class Offloader:
             self.totals.ledgers_archived += len(moved.archived)
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
-        sizes = {found.key: found.size_bytes for found in objects}
-        for moved in await self._move(compact(self._survey.ledgers.values(), sizes, self._settings)):
+        now, sizes = self._clock.monotonic(), {found.key: found.size_bytes for found in objects}
+        ledgers = [
+            metadata for metadata in self._survey.ledgers.values() if not self._failures.waits(metadata.ledger_id, now)
+        ]
+        for moved in await self._move(compact(ledgers, sizes, self._settings)):
             self.totals.ledgers_moved += len(moved.archived)
 
     async def _move(self, planned: Sequence[PlannedObject]) -> list[Moved]:
@@ -174,7 +179,7 @@ class Offloader:
             async with turns:
                 try:
                     moved = await self._mover.move(wanted)
-                except (TallybookError, OSError) as error:
+                except TallybookError as error:
                     self._failed(wanted, error)
                     return
             done.append(moved)
@@ -194,14 +199,14 @@ class Offloader:
             self._failures.add(ledger_id, now)
             self._say_failed(why)
 
-    def _failed(self, wanted: PlannedObject, error: Exception) -> None:
+    def _failed(self, wanted: PlannedObject, error: TallybookError) -> None:
         if is_defect(error):
             raise error
         sometimes("offload: an object failed")
         now = self._clock.monotonic()
         for ledger in wanted.ledgers:
             self._failures.add(ledger.ledger_id, now)
-        self._say_failed(str(error))
+        self._say_failed(error.message)
 
     def _say_failed(self, why: str) -> None:
         self.totals.failures += 1
@@ -210,12 +215,16 @@ class Offloader:
 
     async def _release(self) -> None:
         """Let bookies drop their copies of what is in the archive, after another look at the object."""
+        by_object: dict[str, Directory | None] = {}
         for metadata in releasable(self._survey.ledgers.values(), self._settings, self._now_ms()):
+            receipt = metadata.archived
+            if receipt is None:
+                continue
             try:
-                if await self._is_there(metadata):
-                    release = partial(
-                        release_copies, object_id=metadata.archived.object_id if metadata.archived else ""
-                    )
+                if receipt.key not in by_object:
+                    by_object[receipt.key] = await self._looked_at(receipt)
+                if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
+                    release = partial(release_copies, object_id=receipt.object_id)
                     await self._updater.update(metadata.ledger_id, release)
                     self.totals.ledgers_released += 1
             except (Conflict, NoSuchLedger):
@@ -224,44 +233,50 @@ class Offloader:
                 self._say_failed(error.message)
                 return
 
-    async def _is_there(self, metadata: LedgerMetadata) -> bool:
-        """Whether the ledger's object is what its receipt says, as far as a look at its size and index tells."""
-        receipt = metadata.archived
-        if receipt is None:
-            return False
+    async def _looked_at(self, receipt: Receipt) -> Directory | None:
+        """The object's directory, if its size and its index are what the receipt says; all ledgers in it share that."""
         try:
             self._reader.forget(receipt.key)
             size = (await self._store.info(receipt.key)).size_bytes
             directory = await self._reader.directory(receipt)
         except (ObjectMissing, ObjectDamaged) as error:
-            self._say_failed(f"ledger {metadata.ledger_id} stays with its bookies: {error.message}")
+            self._say_failed(f"its ledgers stay with their bookies: {error.message}")
+            return None
+        if size != receipt.object_bytes:
+            self._say_failed(f"its ledgers stay with their bookies: {receipt.key} has {size} bytes")
+            return None
+        return directory
+
+    def _holds(self, directory: Directory | None, ledger_id: int, receipt: Receipt) -> bool:
+        if directory is None:
             return False
-        held = next((held for held in directory.ledgers if held.ledger_id == metadata.ledger_id), None)
-        same = held is not None and (held.entries, held.payload_bytes, held.rolling_crc) == (
+        held = next((held for held in directory.ledgers if held.ledger_id == ledger_id), None)
+        if held is not None and (held.entries, held.payload_bytes, held.rolling_crc) == (
             receipt.entries,
             receipt.payload_bytes,
             receipt.rolling_crc,
-        )
-        if size != receipt.object_bytes or not same:
-            self._say_failed(
-                f"ledger {metadata.ledger_id} stays with its bookies: {receipt.key} is not what was archived"
-            )
-            return False
-        return True
+        ):
+            return True
+        self._say_failed(f"ledger {ledger_id} stays with its bookies: {receipt.key} is not what was archived")
+        return False
 
     async def _collect(self, objects: Sequence[ObjectInfo]) -> None:
-        """Remove what belongs to nobody. The ledgers are read after the bucket was listed."""
+        """Remove what belongs to nobody.
+
+        What is known of the ledgers says what to suspect. Only then are all of them read, which is after the bucket
+        was listed, and what has an owner after all is spared.
+        """
         uploads = await self._store.unfinished_uploads()
-        complete = await self._survey.look(everything=True)
-        if not complete:
-            return
-        garbage = self._orphans.look(
+        suspects = self._orphans.look(
             objects,
             uploads,
             self._survey.ledgers.values(),
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
+        if not suspects or not await self._survey.look(everything=True):
+            return
+        garbage = suspects.without(owned_ids(self._survey.ledgers.values()))
         for found in garbage.objects:
             await self._store.delete(found.key)
             self._reader.forget(found.key)

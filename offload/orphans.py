@@ -9,7 +9,7 @@ attempt can be waiting for it. A listing of ledgers that may be incomplete prove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
@@ -24,6 +24,16 @@ class Garbage:
 
     objects: tuple[ObjectInfo, ...]
     uploads: tuple[UnfinishedUpload, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.objects or self.uploads)
+
+    def without(self, owned: Collection[str]) -> Garbage:
+        """The same but for objects with these ids."""
+        return Garbage(
+            tuple(found for found in self.objects if object_id_of(found.key) not in owned),
+            tuple(upload for upload in self.uploads if object_id_of(upload.key) not in owned),
+        )
 
 
 class OrphanWatch:

@@ -14,7 +14,7 @@ from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import DamagedFile, PeerError, StorageError, TallybookError
+from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, StorageError, TallybookError
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Ok
@@ -66,8 +66,9 @@ class OffloadService:
         while True:
             try:
                 await self._offloader.round()
-            except (PeerError, StorageError) as error:
-                # The stores are away, or a ledger's metadata are damaged: neither ends the work on the others.
+            except (PeerError, StorageError, ArchiveDenied) as error:
+                # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done again
+                # once that is mended is.
                 self._offloader.totals.last_error = error.message
                 _log.warning("a round ended early", error=error.message)
             await self._write_down()

@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     BookieUnavailable,
     CallerError,
     EntryAbsent,
+    EntryCorrupt,
     InvalidArgument,
     InvalidBatch,
     MetadataUnavailable,
@@ -327,6 +328,9 @@ class LedgerReader:
             check(receipt is not None, f"ledger {self.id} is to be read from an archive that it is not in")
             try:
                 return await unpack(archive, cast("Receipt", receipt))
+            except InvalidBatch as error:
+                # Of the checks of an object, the digest is the one that only who knows the password can make.
+                raise EntryCorrupt(f"ledger {self.id}: the archive gives a bad batch: {error.message}") from error
             except (ObjectMissing, ObjectDamaged):
                 await self.refresh()
                 if self._metadata.archived == receipt:

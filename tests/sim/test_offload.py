@@ -15,6 +15,7 @@ from tallybook.core.errors import (
     BookieUnavailable,
     DataMissing,
     EntryAbsent,
+    EntryCorrupt,
     ObjectDamaged,
     ObjectMissing,
     TallybookError,
@@ -143,6 +144,21 @@ async def test_a_signed_ledger_is_archived_without_its_password_and_read_only_wi
         assert (await reader.read_entry(17)).payload == lines(1, 17)[0]
         with pytest.raises(Unauthorized):
             await read_all(stage.client, ledger.id)
+
+
+@scenario()
+async def test_a_batch_with_another_digest_is_damage_and_not_the_fault_of_who_reads_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Everything else in the object fits, so that only who knows the password can tell."""
+    ledger = await closed_ledger(client, password=b"secret", digest=DigestType.HMAC_SHA256)
+    async with ArchiveStage(cluster) as stage:
+        await stage.archive(ledger.id)
+        await stage.release(ledger.id)
+        reader = await stage.client.open_ledger(ledger.id, password=b"secret")
+        reader._digest_key = b"another key".ljust(32)
+        with pytest.raises(EntryCorrupt, match="bad batch"):
+            await reader.read_entry(3)
 
 
 @scenario()

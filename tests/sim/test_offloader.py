@@ -12,7 +12,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.survey import Survey
+from tallybook.offload.survey import ROUNDS_UNREAD, Survey
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
@@ -138,6 +138,35 @@ async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: 
         assert await read_all(stage.client, ledger.id) == lines(120)
         with pytest.raises(NoSuchLedger):
             await client.ledger_metadata(deleted.id)
+
+
+class Asked:
+    """A metadata store that counts the ledgers that are read."""
+
+    def __init__(self, store: object) -> None:
+        self._store = store
+        self.ledgers_read = 0
+
+    def __getattr__(self, name: str) -> object:
+        self.ledgers_read += name == "read_ledger"
+        return getattr(self._store, name)
+
+
+@scenario()
+async def test_rounds_with_nothing_to_do_read_hardly_any_ledger(cluster: MemoryCluster, client: Client) -> None:
+    for _ in range(10):
+        await closed(client, 120)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker = offloader(stage)
+        for _ in range(2):
+            await worker.round()
+            await cluster.world.clock.sleep(EAGER.deletion_lag_s)
+        await worker.round()
+        assert worker.backlog.unreleased_ledgers == 0
+        asked = worker._survey._store = Asked(worker._survey._store)  # type: ignore[assignment]
+        for _ in range(ROUNDS_UNREAD):
+            await worker.round()
+        assert asked.ledgers_read <= 2 * 10, "each of them once in so many rounds, and when it was released"
 
 
 @scenario()

@@ -225,7 +225,8 @@ def test_an_object_that_ends_early_does_not_pass() -> None:
 
 
 def sealed(directory: Directory) -> tuple[bytes, IndexPart]:
-    return seal_part(directory_message(directory), 1_000)
+    part = seal_part(directory_message(directory))
+    return part.stored, part.at(1_000)
 
 
 def regrouped(directory: Directory, **of_group: object) -> Directory:
