@@ -54,7 +54,7 @@ class OffloadService:
         done = -1
         while (now := _progress(self._offloader.totals)) != done:
             done = now
-            await self._offloader.round()
+            await self._offloader.round(tidy=True)
         await self._write_down()
         return self.totals()
 
