@@ -214,6 +214,8 @@ class Offloader:
         async with asyncio.TaskGroup() as group:
             for wanted in planned:
                 group.create_task(one(wanted))
+        # Committed, or refused because somebody else was first: either way they are not what the survey took them for.
+        self._survey.doubt(ledger.ledger_id for wanted in planned for ledger in wanted.ledgers)
         return done
 
     def _moved(self, moved: Moved) -> None:

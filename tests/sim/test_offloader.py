@@ -120,6 +120,24 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
 
 
 @scenario()
+async def test_what_was_merged_after_its_copies_had_gone_is_not_merged_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Of ledgers that are settled the offloader reads the metadata seldom. What it has moved itself it has to know."""
+    ledgers = [await closed(client, 9) for _ in range(3)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in ledgers:
+            await stage.archive(ledger.id)
+        await stage.release(ledgers[1].id)
+        worker = offloader(stage)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(1)
+        assert worker.totals.ledgers_moved == 3
+        assert worker.totals.objects_written == 1
+
+
+@scenario()
 async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: MemoryCluster, client: Client) -> None:
     ledger, deleted = await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
