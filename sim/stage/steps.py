@@ -224,7 +224,7 @@ class OffloadProcess:
 
     async def round(self) -> bool:
         """One round, as the service makes them: what a store refuses ends it early. Says whether the process lives."""
-        task = asyncio.get_running_loop().create_task(self.offloader.round(), name="round")
+        task = self._tasks.spawn(self.offloader.round(), name="round")
         await asyncio.wait([task])
         if task.cancelled():
             return False
