@@ -100,7 +100,7 @@ class Play:
         owned = {metadata.archived.key for metadata in found if metadata.archived}
         left = {each.key async for page in self.stage.store.list() for each in page}
         assert left == owned, f"{when}: {sorted(left ^ owned)}"
-        assert not self.stage.store.uploads, when
+        assert await self.stage.store.unfinished_uploads() == [], when
         assert len(owned) <= 3, f"{when}: what is small shares objects"
 
 
