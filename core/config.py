@@ -254,6 +254,9 @@ class OffloadSettings(Settings):
     concurrent_objects: Count = Field(2, description="Objects written at a time.")
     bytes_per_second: Size = Field(_size(0), description="Payload read from bookies per second; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another offloader takes over.")
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from tallybook.archive.location import read_location, settle_location
 from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
@@ -34,7 +35,7 @@ class Archive:
     """The archive of a cluster, opened."""
 
     metadata: MetadataStore
-    store: ObjectStore
+    store: PatientStore
     workers: ThreadWorkers
     tasks: Tasks
     clock: Clock

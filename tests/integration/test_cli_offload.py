@@ -2,6 +2,9 @@
 
 import json
 import logging
+import random
+import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +108,51 @@ def test_a_wrong_bucket_and_missing_keys_are_told_in_words_and_settle_nothing(cl
         assert offload("s3://bucket/place", **keys).json["ledgers_archived"] == 1
         assert cluster("offload", "verify", **env, **keys).code == 0
         assert cluster("ledger", "read", ledger, **env, **keys).out == LINES
+
+
+LONG_LINES = b"".join(b"%s\n" % random.Random(number).randbytes(25_000).hex().encode() for number in range(220))
+"""11 MB, of which half is left when they are compressed: more than is gathered before anything is written."""
+
+
+def test_an_offloader_that_is_killed_costs_nothing_and_what_it_leaves_goes(cli, bucket, tmp_path):
+    """Once in the middle of an upload, once with the object there and nothing committed, or hardly."""
+    slowly = ("--set", "row_group_bytes=1MiB", "--set", "bytes_per_second=6MB")
+    soon = ("--set", "attempt_ttl_s=1", "--set", "orphan_delay_s=0")
+    with cli.up(tmp_path / "data", "--no-offload") as cluster:
+        ledgers = cluster.create(), cluster.create()
+        for ledger, left in zip(ledgers, ("*.upload", "*.parquet"), strict=True):
+            log = tmp_path / f"log {left}"
+            assert cluster("ledger", "append", ledger, "--close", stdin=LONG_LINES).code == 0
+            known = set(bucket.rglob(left))
+            with log.open("wb") as err:
+                offloader = cli.start(
+                    "offload", "run", "--metadata", cluster.metadata, "--archive", f"file://{bucket}", *NOW, *slowly,
+                    stderr=err,
+                )  # fmt: skip
+            try:
+                cli.wait_until(lambda: set(bucket.rglob(left)) - known, f"{left} in the bucket")  # noqa: B023
+                if left == "*.upload":
+                    assert "tallybook_offload_leads 1.0" in served(log)
+            finally:
+                offloader.kill()
+                offloader.wait()
+
+        def settled() -> bool:
+            done = cluster("offload", "run", "--once", *NOW, *soon, "--json")
+            assert done.code == 0, done.err
+            return done.json["orphans"] == 0 and not list(bucket.rglob("*.upload"))
+
+        cli.wait_until(settled, "a bucket in order")
+        status = cluster("offload", "status", "--json").json
+        assert (status["released_ledgers"], status["being_archived"]) == (2, 0)
+        assert status["objects"] == len(list(bucket.rglob("*.parquet")))
+        assert cluster("offload", "verify").code == 0
+        for ledger in ledgers:
+            assert cluster("ledger", "read", ledger).out == LONG_LINES
+
+
+def served(log: Path) -> str:
+    """The metrics of the offloader that has said in its log where they are."""
+    [address] = re.findall(rb"serving http=(\S+)", log.read_bytes())
+    with urllib.request.urlopen(f"http://{address.decode()}/metrics", timeout=10) as answer:
+        return answer.read().decode()
