@@ -6,6 +6,7 @@
 Each block may be pasted into a notebook as it is.
 """
 
+import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -16,7 +17,9 @@ from tallybook.spark.pipelines import export, verify
 
 METADATA = sys.argv[1]
 
-# A session on this machine. On a cluster: --packages for the object store, and tallybook[spark] on every executor.
+# A session on this machine, whose tasks run in this Python. On a cluster, tallybook[spark] has to be in that of every
+# executor, and Spark wants its own package for the object store.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.ui.enabled", "false")
