@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -142,7 +143,7 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
         rows: list[Record] = []
         progress = Progress("verifying", archive.clock, unit="objects done")
         async with watched(progress, archive.clock, lambda: (len(rows), _bytes_read(archive.store))):
-            async for verdict in verify_objects(archive.store, archive.workers, members):
+            async for verdict in verify_objects(archive.store, archive.workers, members, partial(_current, client)):
                 rows.append(  # noqa: PERF401 - how many there are is watched
                     {
                         "object": verdict.key,
@@ -158,6 +159,13 @@ def _bytes_read(store: PatientStore) -> int:
     return store.patience.stats.get("bytes_read", 0)
 
 
+async def _current(client: Client, ledger_id: int) -> LedgerMetadata | None:
+    try:
+        return await client.ledger_metadata(ledger_id)
+    except NoSuchLedger:
+        return None
+
+
 async def _archived(client: Client, wanted: list[int]) -> Any:
     """The ledgers to be verified; of all, those that are archived and still there."""
     for ledger_id in wanted:
@@ -168,11 +176,8 @@ async def _archived(client: Client, wanted: list[int]) -> Any:
     if wanted:
         return
     async for ledger_id in client.list_ledgers():
-        try:
-            found: LedgerMetadata = await client.ledger_metadata(ledger_id)
-        except NoSuchLedger:
-            continue
-        if found.archived is not None:
+        found = await _current(client, ledger_id)
+        if found is not None and found.archived is not None:
             yield found
 
 

@@ -13,6 +13,7 @@ from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
@@ -324,6 +325,33 @@ async def test_verification_finds_a_flipped_bit_anywhere_in_an_object(cluster: M
             assert [verdict.good for verdict in verdicts] == [False]
         await stage.store.put(key, good)
         assert [verdict.good async for verdict in verify_objects(stage.store, InlineWorkers(), [metadata])] == [True]
+
+
+@scenario()
+async def test_verification_follows_ledgers_that_are_moved_or_deleted_meanwhile(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    moved, also, deleted, lost = [await closed(client, 30) for _ in range(4)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in (moved, also, deleted, lost):
+            await stage.archive(ledger.id)
+        before = [await client.ledger_metadata(ledger.id) for ledger in (moved, also, deleted, lost)]
+        await stage.archive(moved.id, also.id)
+        await client.delete_ledger(deleted.id)
+        for metadata in before:
+            assert metadata.archived is not None
+            await stage.store.delete(metadata.archived.key)
+
+        async def current(ledger_id: int) -> LedgerMetadata | None:
+            try:
+                return await client.ledger_metadata(ledger_id)
+            except NoSuchLedger:
+                return None
+
+        found = [each async for each in verify_objects(stage.store, InlineWorkers(), before, current)]
+        assert {verdict.ledger_ids: verdict.good for verdict in found} == {
+            (moved.id, also.id): True, (lost.id,): False,
+        }  # fmt: skip
 
 
 @scenario()
