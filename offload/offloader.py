@@ -253,6 +253,7 @@ class Offloader:
                     by_object[receipt.key] = await self._looked_at(receipt)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
                     release = partial(release_copies, object_id=receipt.object_id)
+                    self._survey.doubt([metadata.ledger_id])
                     await self._updater.update(metadata.ledger_id, release)
                     self.totals.ledgers_released += 1
             except (Conflict, NoSuchLedger):
