@@ -227,7 +227,7 @@ class OffloadSettings(Settings):
 
     min_age_s: Seconds = Field(0, description="Age since its creation at which a closed ledger may be archived.")
     min_bytes: Size = Field(_size(0), description="Payload below which a ledger is never archived.")
-    own_object_bytes: Size = Field(_size(8 * MIB), description="Payload from which a ledger gets an object of its own.")
+    own_object_bytes: Size = Field(_size(32 * MIB), description="Payload from which a ledger has its own object.")
     set_object_bytes: Size = Field(_size(128 * MIB), description="Payload that small ledgers share an object up to.")
     set_object_ledgers: Count = Field(1_000, description="Most ledgers in one object.")
     max_set_wait_s: Seconds = Field(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tallybook.core.config import OffloadSettings
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.transactions import is_pending
 
 
 class Due(NamedTuple):
@@ -41,11 +42,13 @@ class PlannedObject(NamedTuple):
 def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
     """Closed ledgers that are in no object, and that the policy lets go, in the order of their ids.
 
+    Those of a transaction that is not committed wait for it: a bucket holds nothing that nobody may see.
+
     A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
     """
     found = []
     for metadata in ledgers:
-        if not metadata.closed or metadata.archived is not None:
+        if not metadata.closed or metadata.archived is not None or is_pending(metadata):
             continue
         if now_ms - metadata.created_at_ms < settings.min_age_s * 1000 or metadata.length < settings.min_bytes:
             continue
