@@ -121,7 +121,9 @@ def sink(spark, written, tmp_path):
 
 def in_view(load, written, name):
     """The payloads of a sink."""
-    marked = load(written.metadata, table="ledgers").selectExpr("ledger_id", "CAST(custom['tallybook.sink'] AS STRING) s")
+    marked = load(written.metadata, table="ledgers").selectExpr(
+        "ledger_id", "CAST(custom['tallybook.sink'] AS STRING) s"
+    )
     chosen = [row.ledger_id for row in marked.where(f"s LIKE '{name}/%'").collect()]
     if not chosen:
         return []

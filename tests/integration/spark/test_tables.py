@@ -111,7 +111,13 @@ def test_json_payloads_become_columns_and_bad_ones_are_kept(written, load):
     ledger = written.ledger(payloads)
     table = load(written.metadata, ledger=ledger, payloadFormat="json", payloadSchema="carrier STRING, delay DOUBLE")
     found = table.orderBy("entry_id").select("value.carrier", "value.delay", "bad_payload", "bad_reason").collect()
-    assert [(row.carrier, row.delay) for row in found] == [("AA", 3.5), (None,) * 2, (None,) * 2, (None,) * 2, (None,) * 2]
+    assert [(row.carrier, row.delay) for row in found] == [
+        ("AA", 3.5),
+        (None,) * 2,
+        (None,) * 2,
+        (None,) * 2,
+        (None,) * 2,
+    ]
     assert [row.bad_payload and bytes(row.bad_payload) for row in found] == [None, *payloads[1:4], None]
     assert ["UTF-8" in (row.bad_reason or "") for row in found] == [False, False, True, False, False]
     strict = load(
