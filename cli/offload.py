@@ -91,7 +91,7 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
                 archive.clock,
                 lambda: (
                     offloader.totals.ledgers_archived + offloader.totals.ledgers_moved,
-                    archive.store.patience.stats.get("bytes_written", 0),
+                    offloader.streamed_bytes,
                 ),
             ):
                 return await service.work_off()

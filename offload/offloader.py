@@ -136,6 +136,11 @@ class Offloader:
         self.totals = Totals()
         self.backlog = Backlog()
 
+    @property
+    def streamed_bytes(self) -> int:
+        """Payload that was read to be written into objects: how far the objects under way are, too."""
+        return self._mover.streamed_bytes
+
     async def round(self, *, tidy: bool = False) -> None:
         """Look once, and do what there is to do; tidy up as well if it is time to, or if ``tidy`` says so.
 

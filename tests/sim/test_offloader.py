@@ -69,6 +69,7 @@ async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster:
         assert (await client.ledger_metadata(large.id)).archived is not None
         assert (await client.ledger_metadata(small.id)).archived is None
         assert worker.backlog.waiting_ledgers == 1
+        assert worker.streamed_bytes == (await client.ledger_metadata(large.id)).length
         await cluster.world.clock.sleep(EAGER.max_set_wait_s)
         await worker.round()
         assert (await client.ledger_metadata(small.id)).archived is not None
