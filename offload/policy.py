@@ -121,6 +121,11 @@ def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, 
     ]
 
 
+def planned_of(ledgers: Iterable[LedgerMetadata]) -> PlannedObject:
+    """An object for just these ledgers, wherever they are."""
+    return PlannedObject(tuple(sorted(map(_due, ledgers))))
+
+
 def _due(metadata: LedgerMetadata) -> Due:
     in_object = metadata.archived.object_id if metadata.archived else None
     return Due(metadata.ledger_id, metadata.length, metadata.created_at_ms, in_object)

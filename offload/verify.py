@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import ObjectDamaged, ObjectMissing
+from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
 
@@ -46,30 +48,34 @@ async def verify_objects(
     """
     moved = list(ledgers)
     while moved:
-        looking, moved = _by_key(moved), []
-        for key, members in sorted(looking.items()):
-            verdict = await _verify(store, workers, key, members)
+        looking, moved = by_object(moved), []
+        for key, receipts in looking.items():
+            verdict = await verify_object(store, workers, key, receipts)
             if not verdict.good and current is not None:
-                again = [await current(metadata.ledger_id) for metadata in members]
-                found = _by_key(metadata for metadata in again if metadata is not None)
-                left = found.pop(key, [])
-                moved += [metadata for others in found.values() for metadata in others]
-                if not left:
+                found = [again for ledger_id in receipts if (again := await current(ledger_id)) is not None]
+                left = by_object(found).get(key)
+                moved += [metadata for metadata in found if metadata.archived and metadata.archived.key != key]
+                if left is None:
                     continue
-                verdict = await _verify(store, workers, key, left)
+                verdict = await verify_object(store, workers, key, left)
             yield verdict
 
 
-def _by_key(ledgers: Iterable[LedgerMetadata]) -> dict[str, list[LedgerMetadata]]:
-    by_key: dict[str, list[LedgerMetadata]] = {}
-    for metadata in ledgers:
+def by_object(ledgers: Iterable[LedgerMetadata]) -> dict[str, dict[int, Receipt]]:
+    """The receipts of archived ledgers, by the key of their object and by ledger, both ascending."""
+    found: dict[str, dict[int, Receipt]] = {}
+    for metadata in sorted(ledgers, key=lambda each: each.ledger_id):
         if metadata.archived is not None:
-            by_key.setdefault(metadata.archived.key, []).append(metadata)
-    return by_key
+            found.setdefault(metadata.archived.key, {})[metadata.ledger_id] = metadata.archived
+    return dict(sorted(found.items()))
 
 
-async def _verify(store: ObjectStore, workers: Workers, key: str, members: list[LedgerMetadata]) -> Verdict:
-    receipts = {metadata.ledger_id: metadata.archived for metadata in members if metadata.archived is not None}
+async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts: Mapping[int, Receipt]) -> Verdict:
+    """Read all of an object, and compare it with the receipts of ledgers that are said to be in it.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+    """
     first = next(iter(receipts.values()))
     verdict = Verdict(key, tuple(sorted(receipts)), first.object_bytes)
     try:
@@ -78,7 +84,7 @@ async def _verify(store: ObjectStore, workers: Workers, key: str, members: list[
         return Verdict(key, verdict.ledger_ids, verdict.object_bytes, error.message)
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)
-        if receipt.object_sha256 != sha256:
+        if receipt.object_sha256 not in {sha256, NOT_HASHED}:
             problem = f"{key} has other bytes than ledger {ledger_id}'s receipt says"
         elif held is None:
             problem = f"{key} does not hold ledger {ledger_id}"

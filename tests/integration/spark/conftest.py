@@ -77,12 +77,12 @@ class Written:
         assert done.code == 0, done.err
         return done.json
 
-    def delete(self, ledger_id: int) -> None:
+    def delete(self, ledger_id: int, password: bytes = b"") -> None:
         """Delete a ledger."""
 
         async def work() -> None:
             async with Client(self.metadata) as client:
-                await client.delete_ledger(ledger_id)
+                await client.delete_ledger(ledger_id, password=password)
 
         asyncio.run(work())
         del self.entries[ledger_id]
@@ -96,9 +96,9 @@ class Written:
         ]
 
 
-@pytest.fixture(scope="session")
-def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Written]]:
-    """A cluster with an archive."""
+@pytest.fixture(scope="module")
+def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A cluster with an archive, for the tests of one file."""
     folder = tmp_path_factory.mktemp("tables")
     (folder / "bucket").mkdir()
     with cli.up(folder / "data") as up:
