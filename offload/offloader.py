@@ -1,8 +1,8 @@
 """One offloader: looks for work again and again, and does it.
 
-A round is: look at all ledgers; archive what is due; let bookies drop what has been archived for long enough,
-checked once more; merge small objects; remove what belongs to nobody. Every step is safe to be cut off, and
-safe to be done by two at once: being the only one (``service``) only saves work.
+A round is: look at all ledgers; forget the attempts of movers that are gone; archive what is due; let bookies drop
+what has been archived for long enough, checked once more; merge small objects; remove what belongs to nobody. Every
+step is safe to be cut off, and safe to be done by two at once: being the only one (``service``) only saves work.
 
 A ledger that cannot be archived now is tried again later and later, and does not keep others waiting.
 """
@@ -29,14 +29,14 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
-from tallybook.metadata.archived import Receipt, release_copies
+from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .mover import Moved, Mover
 from .orphans import OrphanWatch, owned_ids
-from .policy import PlannedObject, compact, due, pack, releasable
+from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable
 from .survey import Survey
 
 _log = logger("offload")
@@ -142,6 +142,7 @@ class Offloader:
             ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
         """
         await self._survey.look()
+        await self._forget_dead_attempts()
         await self._archive()
         await self._release()
         objects = [found async for page in self._store.list() for found in page]
@@ -151,6 +152,19 @@ class Offloader:
         await self._collect(objects)
         self.totals.rounds += 1
         self.backlog = self._backlog()
+
+    async def _forget_dead_attempts(self) -> None:
+        """What is announced is spared by everybody, so an announcement must not outlive whoever made it for ever."""
+        for metadata in dead_attempts(self._survey.ledgers.values(), self._settings, self._now_ms()):
+            attempt = metadata.archiving
+            if attempt is None:
+                continue
+            try:
+                forget = partial(abandon_archiving, object_id=attempt.object_id)
+                await self._updater.update(metadata.ledger_id, forget)
+                sometimes("offload: forgets an attempt of somebody who is gone")
+            except NoSuchLedger:
+                continue
 
     async def _archive(self) -> None:
         now = self._clock.monotonic()

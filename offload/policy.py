@@ -10,11 +10,16 @@ most of whose ledgers have been deleted since.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tallybook.core.config import OffloadSettings
+from tallybook.metadata.archived import ArchiveAttempt
 from tallybook.metadata.model import LedgerMetadata
+
+CLOCKS_DIFFER_MS: Final = 60_000
+"""What seems to be made later than that from now was made by a clock that was wrong, and counts as old."""
 
 
 class Due(NamedTuple):
@@ -41,26 +46,39 @@ class PlannedObject(NamedTuple):
 def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
     """Closed ledgers that are in no object, and that the policy lets go, in the order of their ids.
 
-    A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
+    A ledger that somebody may be at is left to whoever that is: see ``dead_attempts``.
     """
     found = []
     for metadata in ledgers:
         if not metadata.closed or metadata.archived is not None:
             continue
-        if now_ms - metadata.created_at_ms < settings.min_age_s * 1000 or metadata.length < settings.min_bytes:
+        young = _age_ms(metadata.created_at_ms, now_ms) < settings.min_age_s * 1000
+        if young or metadata.length < settings.min_bytes:
             continue
-        if metadata.archiving is not None and now_ms - metadata.archiving.began_at_ms < settings.attempt_ttl_s * 1000:
+        if metadata.archiving is not None and not _is_dead(metadata.archiving, settings, now_ms):
             continue
         found.append(_due(metadata))
     return sorted(found)
+
+
+def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
+    """Ledgers whose attempt has come to nothing: it was begun ``attempt_ttl`` ago, or by a clock that was wrong.
+
+    As long as it is there, the ledger moves nowhere, and an object that the attempt may have made has an owner.
+    """
+    return [
+        metadata
+        for metadata in ledgers
+        if metadata.archiving is not None and _is_dead(metadata.archiving, settings, now_ms)
+    ]
 
 
 def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list[PlannedObject]:
     """Objects for ledgers that are in none. Small ones that are to wait for more are in no object."""
     planned = [PlannedObject((ledger,)) for ledger in ledgers if ledger.length_bytes >= settings.own_object_bytes]
     for group in _groups([ledger for ledger in ledgers if ledger.length_bytes < settings.own_object_bytes], settings):
-        oldest_ms = min(ledger.created_at_ms for ledger in group)
-        waited_s = (now_ms - oldest_ms) / 1000 - settings.min_age_s
+        oldest_s = max(_age_ms(ledger.created_at_ms, now_ms) for ledger in group) / 1000
+        waited_s = oldest_s - settings.min_age_s
         if _full(group, settings) or waited_s >= settings.max_set_wait_s:
             planned.append(PlannedObject(tuple(group)))
     return planned
@@ -104,6 +122,16 @@ def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now
         and not metadata.copies_released
         and now_ms - metadata.archived.archived_at_ms >= settings.deletion_lag_s * 1000
     ]
+
+
+def _age_ms(made_at_ms: int, now_ms: int) -> float:
+    """How long ago that was; endlessly long for what is made much later than now, and would never grow old."""
+    age_ms = now_ms - made_at_ms
+    return math.inf if age_ms < -CLOCKS_DIFFER_MS else max(age_ms, 0)
+
+
+def _is_dead(attempt: ArchiveAttempt, settings: OffloadSettings, now_ms: int) -> bool:
+    return abs(now_ms - attempt.began_at_ms) >= settings.attempt_ttl_s * 1000
 
 
 def _due(metadata: LedgerMetadata) -> Due:

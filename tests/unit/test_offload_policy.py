@@ -12,7 +12,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.offload.orphans import OrphanWatch
-from tallybook.offload.policy import Due, compact, due, pack, releasable
+from tallybook.offload.policy import Due, compact, dead_attempts, due, pack, releasable
 
 SETTINGS = OffloadSettings(
     min_age_s=10,
@@ -59,6 +59,23 @@ def test_only_closed_ledgers_that_are_old_and_large_enough_go_and_none_twice() -
     given_up = replace(ledger(6), archiving=ArchiveAttempt("x", NOW_MS - 50_000))
     found = due([given_up, open_one, young, small, archived, attempted, ledger(7)], SETTINGS, NOW_MS)
     assert [each.ledger_id for each in found] == [6, 7]
+
+
+def test_a_clock_that_was_a_day_ahead_keeps_no_ledger_from_the_archive_for_a_day() -> None:
+    day_s = 24 * 3600
+    made_tomorrow = ledger(1, age_s=-day_s)
+    begun_tomorrow = replace(ledger(2), archiving=ArchiveAttempt("x", NOW_MS + day_s * 1000))
+    begun_soon = replace(ledger(3), archiving=ArchiveAttempt("x", NOW_MS + 49_000))
+    found = due([made_tomorrow, begun_tomorrow, begun_soon], SETTINGS, NOW_MS)
+    assert [each.ledger_id for each in found] == [1, 2]
+    assert [one.ledgers for one in pack([found[0]], SETTINGS, NOW_MS)] == [(found[0],)], "nor from its turn"
+    assert due([ledger(4, age_s=-5)], SETTINGS, NOW_MS) == [], "clocks differ a little: it is new"
+
+
+def test_only_attempts_that_nobody_can_be_at_any_more_are_dead() -> None:
+    attempts = {1: 0, 2: -49_000, 3: -50_000, 4: 49_000, 5: 50_000}
+    ledgers = [replace(ledger(each), archiving=ArchiveAttempt("x", NOW_MS + at)) for each, at in attempts.items()]
+    assert [each.ledger_id for each in dead_attempts([*ledgers, ledger(6)], SETTINGS, NOW_MS)] == [3, 5]
 
 
 def test_sizes_around_the_limit_decide_about_an_object_of_its_own() -> None:
