@@ -1,4 +1,4 @@
-"""What a mover that died had announced: it kept ledgers from ever moving again, and its object in the bucket for ever."""
+"""What a mover that died had announced: its ledgers never moved again, and its object stayed in the bucket."""
 
 from functools import partial
 
