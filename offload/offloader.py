@@ -254,6 +254,7 @@ class Offloader:
             size = (await self._store.info(receipt.key)).size_bytes
             directory = await self._reader.directory(receipt)
         except (ObjectMissing, ObjectDamaged) as error:
+            sometimes("offload: an object is not found whole before its release")
             self._say_failed(f"its ledgers stay with their bookies: {error.message}")
             return None
         if size != receipt.object_bytes:
@@ -288,18 +289,25 @@ class Offloader:
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
-        if not suspects or not await self._survey.look(everything=True):
+        if not suspects:
+            return
+        if not await self._survey.look(everything=True):
+            sometimes("offload: removes nothing, for the listing of ledgers broke off")
             return
         garbage = suspects.without(owned_ids(self._survey.ledgers.values()))
+        if garbage != suspects:
+            sometimes("offload: what had no owner has one after all")
         for found in garbage.objects:
             await self._store.delete(found.key)
             self._reader.forget(found.key)
             self._orphans.removed(found.key)
             self.totals.objects_removed += 1
+            sometimes("offload: removes an object that belongs to nobody")
             _log.info("object removed: no ledger is in it", object=found.key)
         for upload in garbage.uploads:
             await self._store.abort_upload(upload)
             self.totals.uploads_aborted += 1
+            sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
 
     def _backlog(self) -> Backlog:

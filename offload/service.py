@@ -15,6 +15,7 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, StorageError, TallybookError
+from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Ok
@@ -67,6 +68,7 @@ class OffloadService:
             try:
                 await self._offloader.round()
             except (PeerError, StorageError, ArchiveDenied) as error:
+                sometimes("offload: a round ends early")
                 # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done again
                 # once that is mended is.
                 self._offloader.totals.last_error = error.message

@@ -1,8 +1,8 @@
 """What must hold of the archive at every moment of a run (I16, I17).
 
-Whenever the metadata say that a ledger is in an object, or that bookies may drop it, the bytes of that object are read as
-any reader of Parquet would, by no code of the product, and compared with what writers were told. Whenever an object goes,
-no ledger may be in it.
+Whenever the metadata say that a ledger is in an object, or that bookies may drop it, the bytes of that object are
+read as any reader of Parquet would, by no code of the product, and compared with what writers were told. Whenever an
+object goes, no ledger may be in it.
 """
 
 from __future__ import annotations

@@ -273,9 +273,7 @@ class Way:
 class _SentUpload:
     """An ``Upload`` whose parts travel; one of them may be kept as something else."""
 
-    def __init__(
-        self, way: Way, key: str, upload: Any, torn_part: int | None, mark: Callable[[str], None]
-    ) -> None:
+    def __init__(self, way: Way, key: str, upload: Any, torn_part: int | None, mark: Callable[[str], None]) -> None:
         self._way = way
         self._key = key
         self._upload = upload

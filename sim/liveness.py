@@ -1,4 +1,4 @@
-"""After healing: what was begun comes to its end, and everything that a client may want can be done (L0 to L2, L4 to L6).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L2, L4 to L6).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies

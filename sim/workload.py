@@ -27,8 +27,8 @@ from tallybook.runtime.tasks import Tasks
 
 from .god import ATTEMPT
 from .history import End, History, Kind, Operation, Reading
-from .listing import listed
 from .library import ProcessArchive
+from .listing import listed
 from .pens import ChosenPen, DeferredPen, Pen
 from .process import SimProcess, Surroundings
 from .swarm import Swarm, pick
