@@ -12,8 +12,9 @@ from .bucket import Bucket
 from .process import SimProcess, Surroundings
 from .workload import Workload
 
-MOST_REQUESTS: Final = 40
-"""An offloader is struck at one of so many of its next requests to the store."""
+STRUCK_REQUESTS: Final = ("write", "finish", "finish", "info", "read", "list", "delete")
+MOST_REQUESTS: Final = 3
+"""An offloader is struck at one of so many of its next requests of one kind."""
 AFTERWARDS_SECONDS: Final = 0.3
 """Or a little later: between the last request to the store and the commit there are only those to the metadata."""
 DAY_US: Final = 24 * 3600 * 1_000_000
@@ -40,8 +41,8 @@ class ArchiveNemesis:
         self._bucket = bucket
         self._rng = rng
         self._later = later
-        self._waiting: dict[str, tuple[int, Callable[[], None]]] = {}
-        """By process, how many of its requests are to pass yet, and what happens at the next one."""
+        self._waiting: dict[tuple[str, str], tuple[int, Callable[[], None]]] = {}
+        """By process and kind of request, how many are to pass yet, and what happens at the next one."""
         bucket.on_request = self._request
         self.strikes: dict[str, Callable[[], None]] = {
             "offloader_kill_at": lambda: self._strike_at(self._kill),
@@ -63,14 +64,15 @@ class ArchiveNemesis:
     def _strike_at(self, strike: Callable[[SimProcess], None]) -> None:
         process = self._offloader()
         if process is not None:
-            self._waiting[process.name] = (self._rng.randint(0, MOST_REQUESTS), partial(strike, process))
+            name = STRUCK_REQUESTS[self._rng.randint(0, len(STRUCK_REQUESTS) - 1)]
+            self._waiting[process.name, name] = (self._rng.randint(0, MOST_REQUESTS - 1), partial(strike, process))
 
-    def _request(self, who: str) -> None:
-        if who not in self._waiting:
+    def _request(self, who: str, name: str) -> None:
+        if (who, name) not in self._waiting:
             return
-        left, strike = self._waiting.pop(who)
+        left, strike = self._waiting.pop((who, name))
         if left:
-            self._waiting[who] = (left - 1, strike)
+            self._waiting[who, name] = (left - 1, strike)
         else:
             self._around.god.mark("nemesis: struck an offloader at its work")
             self._later(AFTERWARDS_SECONDS * self._rng.random() ** 2, strike)
@@ -81,7 +83,7 @@ class ArchiveNemesis:
     def _freeze(self, process: SimProcess) -> None:
         """For about as long as it takes others to take its place, and to finish what it has begun."""
         process.freeze()
-        self._later(0.5 + 8.0 * self._rng.random() ** 2, process.thaw)
+        self._later(0.5 + 5.0 * self._rng.random(), process.thaw)
 
     def _clock(self) -> None:
         process = self._offloader()

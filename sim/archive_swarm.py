@@ -24,13 +24,17 @@ SHARE: Final = 0.3
 """Of the runs that have an archive."""
 
 ARCHIVE_FAULTS: Final = {
-    "offloader_kill_at": 6.0,
-    "offloader_freeze_at": 5.0,
-    "offloader_clock": 2.0,
-    "bucket_away": 2.0,
-    "bucket_storm": 2.0,
+    "offloader_kill_at": 12.0,
+    "offloader_freeze_at": 12.0,
+    "offloader_clock": 4.0,
+    "bucket_away": 3.0,
+    "bucket_storm": 3.0,
 }
 """Faults that strike only where there is an archive, with their weights."""
+
+LONGER_SECONDS: Final = 3.0
+"""Such runs go on for longer: their work begins when that of others ends."""
+MOST_THINKING_SECONDS: Final = 0.3
 
 LARGEST_LAG_S: Final = 3
 """Bookies have dropped what was released after so long, or are to keep it beyond the end of the run."""
@@ -41,6 +45,8 @@ class ArchiveSwarm:
     """What is there of an archive in one run. Durations in seconds, sizes in bytes of payload."""
 
     offloaders: int
+    rivals: bool
+    """They all lead, all of the time: leading saves work, and no promise rests on it."""
     historians: int
     """Readers of what is archived."""
     own_object_bytes: int
@@ -63,6 +69,8 @@ class ArchiveSwarm:
     """Share of uploads that are kept as something else."""
     skew_s: float
     """How far wall clocks of clients and offloaders are off from the start, at most."""
+    behind_s: float
+    """How far the object store's clock is behind."""
 
     @property
     def releases(self) -> bool:
@@ -99,6 +107,7 @@ class ArchiveSwarm:
             slow=share,
             torn=self.torn,
             delay_seconds=(self.store_ms / 10_000, self.store_ms / 1000),
+            behind=self.behind_s,
         )
 
 
@@ -115,6 +124,7 @@ def _archive(rng: Rng) -> ArchiveSwarm:
     calm = rng.random() < 0.3
     return ArchiveSwarm(
         offloaders=_pick(rng, 1, 2, 2),
+        rivals=rng.random() < 0.4,
         historians=_pick(rng, 1, 2),
         own_object_bytes=own,
         set_objects=_pick(rng, 2, 4),
@@ -123,14 +133,15 @@ def _archive(rng: Rng) -> ArchiveSwarm:
         set_wait_s=_pick(rng, 0, 1),
         lag_s=_pick(rng, 0, 1, LARGEST_LAG_S, 600),
         keep_copies=rng.random() < 0.1,
-        ttl_s=_pick(rng, 1, 2, 4),
-        orphan_s=_pick(rng, 0, 1),
+        ttl_s=_pick(rng, 1, 3, 6),
+        orphan_s=_pick(rng, 0, 0, 1),
         lease_s=_pick(rng, 1, 2),
         objects_at_once=_pick(rng, 1, 2, 3),
         store_ms=_log_uniform(rng, 1.0, 200.0),
-        trouble=0.0 if calm else 0.25 * rng.random() ** 2,
-        torn=0.0 if calm else 0.3 * rng.random(),
+        trouble=0.0 if calm else 0.4 * rng.random() ** 2,
+        torn=0.0 if calm else 0.5 * rng.random(),
         skew_s=_pick(rng, 0, 0, 3),
+        behind_s=_pick(rng, 0, 0, 5, 3_600),
     )
 
 
@@ -139,13 +150,15 @@ def with_archive(swarm: Swarm, rng: Rng) -> Swarm:
     if rng.random() >= SHARE:
         return swarm
     archive = _archive(rng)
-    share = rng.random()
+    share = 0.3 + 0.7 * rng.random()
     faults = tuple((name, weight) for name, weight in ARCHIVE_FAULTS.items() if rng.random() < share)
     changed: dict[str, Any] = {
         "archive": archive,
         "faults": (*swarm.faults, *faults) if swarm.faults else (),
         "recoverers": max(1, swarm.recoverers),
-        "ledger_bursts": min(swarm.ledger_bursts, _pick(rng, 2, 4, 8)),
+        "safety_seconds": swarm.safety_seconds + LONGER_SECONDS,
+        "ledger_bursts": min(swarm.ledger_bursts, _pick(rng, 1, 3, 6)),
+        "think_seconds": min(swarm.think_seconds, MOST_THINKING_SECONDS),
         "deletions": (0.0, 0.1, 0.3)[_pick(rng, 0, 1, 2)],
     }
     return replace(swarm, **changed)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tallybook.archive.schema import object_id_of
 from tallybook.metadata.model import LedgerMetadata
 
 from .bucket import Bucket
@@ -58,12 +59,14 @@ class Archivist:
             self._god.expect(not problem, "I16", f"{detail}, and {problem}")
 
     def removed(self, key: str) -> None:
-        """An object is gone."""
+        """An object is gone. Whoever announces one has a claim to it from before it is there."""
         self._read.pop(key, None)
         for ledger_id, known in self._god.ledgers.items():
-            archived = known.metadata.archived
+            archived, archiving = known.metadata.archived, known.metadata.archiving
             if archived is not None and archived.key == key:
                 self._god.violated("I17", f"object {key} was removed, and ledger {ledger_id} is in it")
+            if archiving is not None and archiving.object_id == object_id_of(key):
+                self._god.violated("I17", f"object {key} was removed, and ledger {ledger_id} is on its way into it")
 
     def problem_of(self, metadata: LedgerMetadata) -> str:
         """Why the archive does not hold the whole ledger, as its metadata say; empty where it does."""

@@ -62,6 +62,8 @@ class BucketFaults:
     torn: float = 0.0
     """An upload ends well, and the object has other bytes, or fewer."""
     delay_seconds: tuple[float, float] = (0.0005, 0.01)
+    behind: float = 0.0
+    """The store's clock is so far behind: to others, whatever they have just written is old."""
 
 
 class Bucket:
@@ -82,14 +84,14 @@ class Bucket:
         mark: Callable[[str], None],
     ) -> None:
         self.faults = faults
-        self.store = MemoryStore(SimClock(), name="bucket")
+        self.store = MemoryStore(SimClock(skew_us=-int(faults.behind * 1e6)), name="bucket")
         self.mark = mark
         self.away = False
         """Nothing arrives."""
         self.on_removed: Callable[[str], None] = lambda _key: None
         """Told of every object that is gone, as it goes."""
-        self.on_request: Callable[[str], None] = lambda _who: None
-        """Told who sends a request, as it leaves."""
+        self.on_request: Callable[[str, str], None] = lambda _who, _name: None
+        """Told who sends which request, as it leaves."""
         self._rng = rng
         self._later = later
         self._note = note
@@ -252,7 +254,7 @@ class Way:
             ArchiveUnavailable: there was no answer. A change may have been made, or may still be made.
         """
         bucket, rng, faults = self._bucket, self._rng, self._bucket.faults
-        bucket.on_request(self._who)
+        bucket.on_request(self._who, name)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         there, back, draw = bucket.seconds(rng), bucket.seconds(rng), rng.random()
         if draw < faults.late:

@@ -30,13 +30,28 @@ READ_PAUSE_SECONDS: Final = 0.5
 
 
 class _WatchedService(OffloadService):
-    """A service that says when it begins to lead, and when it ends."""
+    """A service that says when it begins to lead, and when it ends.
+
+    Args:
+        rivals: it leads at once, whoever else does.
+    """
 
     def __init__(
-        self, archive: Archive, offloader: Offloader, settings: OffloadSettings, leads: Callable[[bool], None]
+        self,
+        archive: Archive,
+        offloader: Offloader,
+        settings: OffloadSettings,
+        leads: Callable[[bool], None],
+        *,
+        rivals: bool,
     ) -> None:
         super().__init__(archive, offloader, settings)
         self._leads = leads
+        self._rivals = rivals
+
+    async def run(self) -> None:
+        """As in production, unless there are rivals."""
+        await (self._rounds() if self._rivals else super().run())
 
     async def _rounds(self) -> None:
         self._leads(True)
@@ -51,6 +66,9 @@ class Offloading:
 
     def __init__(self, swarm: ArchiveSwarm, bucket: Bucket, god: God) -> None:
         self._settings = swarm.settings()
+        self._rivals = swarm.rivals
+        self.offloaders = swarm.offloaders
+        """How many take part in a run at once."""
         self._bucket = bucket
         self._god = god
         self._leaders: dict[SimProcess, None] = {}
@@ -74,7 +92,7 @@ class Offloading:
             self._count(process, now=now)
 
         try:
-            await _WatchedService(archive, offloader, self._settings, leads).run()
+            await _WatchedService(archive, offloader, self._settings, leads, rivals=self._rivals).run()
         except TallybookError as error:
             self._god.violated("client", f"{process.name} ends with {error!r}")
         finally:

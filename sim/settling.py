@@ -50,7 +50,7 @@ async def settle(universe: Universe) -> None:
         await universe.world.clock.sleep(AWAKE_SECONDS)
     workload.dismiss("offloader")
     async with AsyncExitStack() as stack:
-        for number in range(universe.swarm.archive.offloaders if universe.swarm.archive else 0):
+        for number in range(offloading.offloaders):
             client = await stack.enter_async_context(workload.guest(f"archivar-{number}"))
             working = client.process.spawn(offloading.work(client))
             vital(universe.god, working, "client")
