@@ -1,6 +1,6 @@
 """The part of a run's shape that is about the archive: offloaders, their settings, and how bad the object store is.
 
-Three runs in ten have one. It is drawn by itself, so that the other runs of a seed are what they would be without.
+Two runs in nine have one. It is drawn by itself, so that the other runs of a seed are what they would be without.
 In such a run ledgers are short and are closed early, or nothing would get into the archive before the end.
 """
 
@@ -20,7 +20,7 @@ from .bucket import BucketFaults
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-SHARE: Final = 0.3
+SHARE: Final = 0.22
 """Of the runs that have an archive."""
 
 ARCHIVE_FAULTS: Final = {
@@ -32,9 +32,10 @@ ARCHIVE_FAULTS: Final = {
 }
 """Faults that strike only where there is an archive, with their weights."""
 
-LONGER_SECONDS: Final = 3.0
+LONGER_SECONDS: Final = 2.0
 """Such runs go on for longer: their work begins when that of others ends."""
 MOST_THINKING_SECONDS: Final = 0.3
+MOST_WRITERS: Final = 2
 
 LARGEST_LAG_S: Final = 3
 """Bookies have dropped what was released after so long, or are to keep it beyond the end of the run."""
@@ -133,7 +134,7 @@ def _archive(rng: Rng) -> ArchiveSwarm:
         set_wait_s=_pick(rng, 0, 1),
         lag_s=_pick(rng, 0, 1, LARGEST_LAG_S, 600),
         keep_copies=rng.random() < 0.1,
-        ttl_s=_pick(rng, 1, 3, 6),
+        ttl_s=_pick(rng, 1, 2, 4),
         orphan_s=_pick(rng, 0, 0, 1),
         lease_s=_pick(rng, 1, 2),
         objects_at_once=_pick(rng, 1, 2, 3),
@@ -155,6 +156,7 @@ def with_archive(swarm: Swarm, rng: Rng) -> Swarm:
     changed: dict[str, Any] = {
         "archive": archive,
         "faults": (*swarm.faults, *faults) if swarm.faults else (),
+        "writers": min(swarm.writers, MOST_WRITERS),
         "recoverers": max(1, swarm.recoverers),
         "safety_seconds": swarm.safety_seconds + LONGER_SECONDS,
         "ledger_bursts": min(swarm.ledger_bursts, _pick(rng, 1, 3, 6)),
