@@ -96,25 +96,30 @@ ARCHIVE_BUGS: Final[dict[str, Bug]] = {
         "a ledger is said to be archived while its object is still being written",
         "I16 I17",
         [(mover, "write_object", _not_waited_for), (mover, "read_back", _believed)],
+        of_archives=True,
     ),
     "archived without reading back": Bug(
         "what the object store took is believed to be what it was given",
         "I16 I17",
         [(mover, "read_back", _believed)],
+        of_archives=True,
     ),
     "dropped before the release": Bug(
         "a bookie drops what is archived, whether it was released or not",
         "I16",
         [(node, "fate_of", _dropped_early)],
+        of_archives=True,
     ),
     "announced objects collected": Bug(
         "an object that is announced, and not committed yet, is taken for garbage",
         "I17",
         [(orphans, "owned_ids", _only_receipts), (offloader, "owned_ids", _only_receipts)],
+        of_archives=True,
     ),
     "old object removed first": Bug(
         "compaction removes the objects it reads from before it commits the new one",
         "I17",
         [(Mover, "_commit", _old_one_first)],
+        of_archives=True,
     ),
 }

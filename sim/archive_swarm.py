@@ -122,10 +122,12 @@ def _log_uniform(rng: Rng, low: float, high: float) -> float:
 
 def _archive(rng: Rng) -> ArchiveSwarm:
     own = _pick(rng, 200, 800, 3_000)
-    calm = rng.random() < 0.3
+    calm, rivals = rng.random() < 0.3, rng.random() < 0.4
+    # Where nothing else keeps an object, all depends on who has announced it.
+    orphan_s, behind_s = (0, _pick(rng, 0, 3_600)) if rivals else (_pick(rng, 0, 1), _pick(rng, 0, 0, 5, 3_600))
     return ArchiveSwarm(
-        offloaders=_pick(rng, 1, 2, 2),
-        rivals=rng.random() < 0.4,
+        offloaders=2 if rivals else _pick(rng, 1, 2, 2),
+        rivals=rivals,
         historians=_pick(rng, 1, 2),
         own_object_bytes=own,
         set_objects=_pick(rng, 2, 4),
@@ -135,14 +137,14 @@ def _archive(rng: Rng) -> ArchiveSwarm:
         lag_s=_pick(rng, 0, 1, LARGEST_LAG_S, 600),
         keep_copies=rng.random() < 0.1,
         ttl_s=_pick(rng, 1, 2, 4),
-        orphan_s=_pick(rng, 0, 0, 1),
+        orphan_s=orphan_s,
         lease_s=_pick(rng, 1, 2),
         objects_at_once=_pick(rng, 1, 2, 3),
         store_ms=_log_uniform(rng, 1.0, 200.0),
         trouble=0.0 if calm else 0.4 * rng.random() ** 2,
-        torn=0.0 if calm else 0.5 * rng.random(),
+        torn=_pick(rng, 0, 1, 2) * 0.3,
         skew_s=_pick(rng, 0, 0, 3),
-        behind_s=_pick(rng, 0, 0, 5, 3_600),
+        behind_s=behind_s,
     )
 
 

@@ -40,8 +40,8 @@ PATIENCE: Final = PatienceSettings(
     first_pause=0.05, longest_pause=0.5, give_up_after=2.5, slowest_rate=10.0, rate_step=50.0
 )
 """Short, as all waits here are."""
-WHOLE_PARTS: Final = 3
-"""An upload that is torn is torn in one of its first parts."""
+FIRST_PARTS: Final = 2
+"""An upload that is torn is torn in one of so many parts that come first."""
 FOREIGN_KEY: Final = "notes/readme.txt"
 """An object of somebody else."""
 
@@ -201,7 +201,7 @@ class Way:
 
     def upload(self, key: str) -> _SentUpload:
         """See the port."""
-        torn_part = self._rng.randint(0, WHOLE_PARTS - 1) if self._rng.random() < self._bucket.faults.torn else None
+        torn_part = self._rng.randint(0, FIRST_PARTS - 1) if self._rng.random() < self._bucket.faults.torn else None
         return _SentUpload(self, key, self._store.upload(key), torn_part, self._bucket.mark)
 
     async def read(self, key: str, offset: int, size: int) -> bytes:

@@ -17,6 +17,8 @@ class Bug(NamedTuple):
     shows: str
     """The invariants that give it away, in a row. A run that fails in another way has not found it."""
     changes: list[Change]
+    of_archives: bool = False
+    """It changes nothing in a run that has no archive, so none of those is searched for it."""
 
     def shown_by(self, invariant: str) -> bool:
         """Whether a run that breaks this invariant has found it."""
