@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any, Final
 
 from tallybook.archive.object_check import Found
 from tallybook.bookie.garbage import Fate
+from tallybook.client.background import client_tasks
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.offload import mover, offloader, orphans
 from tallybook.offload.mover import Mover
@@ -43,7 +43,7 @@ class _FinishedLater:
             await SimClock().sleep(FINISHED_LATER_SECONDS)
             await self._upload.finish()
 
-        asyncio.get_running_loop().create_task(later())
+        client_tasks("planted bug").spawn(later(), name="finish")
 
 
 class _HastyStore:

@@ -8,9 +8,11 @@ import re
 import pytest
 
 from tallybook.sim import __main__ as command
+from tallybook.sim.archive_bugs import ARCHIVE_BUGS
+from tallybook.sim.bug import Bug
 from tallybook.sim.bug_search import Found, Search, search, told
 from tallybook.sim.bug_table import BEGIN, END, NOT_FOUND, with_table
-from tallybook.sim.bugs import BUGS, Bug, planted
+from tallybook.sim.bugs import BUGS, planted
 from tallybook.sim.one import run
 from tallybook.sim.results import PAGE
 from tallybook.sim.run import Universe
@@ -19,6 +21,13 @@ from tallybook.sim.run import Universe
 @pytest.mark.parametrize("bug", ["fence without effect", "mark before index flush"])
 def test_a_broken_rule_is_found_within_a_few_seeds(bug: str) -> None:
     searched = search(bug, seeds=20)
+    assert searched.found, f"{searched.seeds} seeds have passed with this bug: {bug}"
+    assert BUGS[bug].shown_by(searched.found.invariant)
+
+
+@pytest.mark.parametrize("bug", list(ARCHIVE_BUGS))
+def test_a_broken_rule_of_the_archive_is_found_within_a_few_seeds_that_have_one(bug: str) -> None:
+    searched = search(bug, seeds=90)
     assert searched.found, f"{searched.seeds} seeds have passed with this bug: {bug}"
     assert BUGS[bug].shown_by(searched.found.invariant)
 
