@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
+from tallybook.archive.catalog import read_catalog
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import object_id_of
 from tallybook.client.background import client_tasks
@@ -107,6 +108,11 @@ async def audit_archive(universe: Universe) -> None:
     }
     async for verdict in verify_objects(bucket.store, InlineWorkers(), archived.values()):
         god.expect(verdict.good, "I17", f"{verdict.key}: {verdict.problem}")
+    catalog = await read_catalog(bucket.store)
+    for ledger_id, metadata in archived.items():
+        found, receipt = catalog.ledgers.get(ledger_id), metadata.archived
+        same = found is not None and receipt is not None and found.receipt.key == receipt.key
+        god.expect(same, "I17", f"the bucket alone does not tell that ledger {ledger_id} is in it")
     tasks = client_tasks("auditor of the archive")
     reader = ArchiveReader(bucket.store, InlineWorkers(), tasks)
     for metadata in archived.values():
