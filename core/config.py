@@ -246,6 +246,9 @@ class OffloadSettings(Settings):
         600, description="Time between finding that no ledger names an object and removing it: readers may be at it."
     )
     interval_s: Seconds = Field(30, description="Pause between looks for work.")
+    retry_s: Seconds = Field(
+        60, description="Pause before a ledger that could not be archived is tried again; it doubles, up to an hour."
+    )
     concurrent_objects: Count = Field(2, description="Objects written at a time.")
     bytes_per_second: Size = Field(_size(0), description="Payload read from bookies per second; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another offloader takes over.")

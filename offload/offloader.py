@@ -41,7 +41,6 @@ from .survey import Survey
 
 _log = logger("offload")
 
-FIRST_RETRY_SECONDS: Final = 60.0
 LONGEST_RETRY_SECONDS: Final = 3_600.0
 MOST_REMEMBERED_FAILURES: Final = 10_000
 
@@ -89,13 +88,18 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Failures:
-    """Ledgers that could not be archived, and when they are tried again."""
+    """Ledgers that could not be archived, and when they are tried again.
 
+    Args:
+        first_pause: seconds.
+    """
+
+    first_pause: float
     by_ledger: dict[int, _Failure] = field(default_factory=dict)
 
     def add(self, ledger_id: int, now: float) -> None:
         tries = self.by_ledger[ledger_id].tries + 1 if ledger_id in self.by_ledger else 1
-        pause = min(FIRST_RETRY_SECONDS * 2 ** (tries - 1), LONGEST_RETRY_SECONDS)
+        pause = min(self.first_pause * 2 ** (tries - 1), LONGEST_RETRY_SECONDS)
         self.by_ledger[ledger_id] = _Failure(tries, now + pause)
         if len(self.by_ledger) > MOST_REMEMBERED_FAILURES:
             del self.by_ledger[next(iter(self.by_ledger))]
@@ -130,7 +134,7 @@ class Offloader:
         self._settings = settings
         self._clock = clock
         self._orphans = OrphanWatch(settings)
-        self._failures = _Failures()
+        self._failures = _Failures(settings.retry_s)
         self.totals = Totals()
         self.backlog = Backlog()
 

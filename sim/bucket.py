@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUT_SECONDS: Final = 1.0
+TIMEOUT_SECONDS: Final = 0.4
 """How long a user waits for one answer of the store."""
-LATEST_SECONDS: Final = 3.0
+LATEST_SECONDS: Final = 2.0
 """How late a request may still land whose sender has given up waiting."""
 PAGE_OBJECTS: Final = 4
 PATIENCE: Final = PatienceSettings(
-    first_pause=0.05, longest_pause=0.5, give_up_after=2.5, slowest_rate=10.0, rate_step=50.0
+    first_pause=0.05, longest_pause=0.5, give_up_after=1.5, slowest_rate=10.0, rate_step=50.0
 )
 """Short, as all waits here are."""
 FIRST_PARTS: Final = 2

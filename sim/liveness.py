@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerState
 
+from .halfway import halfway
 from .settling import settle
 from .vital import vital
 from .workload import ClientProcess
@@ -31,6 +32,7 @@ FOLLOWED: Final = 3
 """How many of the ledgers that are open after healing are followed to their end, at most."""
 AWAKE_SECONDS: Final = 700.0
 """Longer than anybody sleeps."""
+HISTORIANS_LATE: Final = "readers of the archive do not reach the end"
 MOST_LEDGERS: Final = 100_000
 """More than there are in any run."""
 
@@ -56,13 +58,21 @@ async def bring_to_an_end(universe: Universe) -> None:
         await _write_on_all(universe)
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end", following)
-        await _all(universe, "historian", "L5", "readers of the archive do not reach the end")
+        await _all(universe, "historian", "L5", HISTORIANS_LATE)
+    async with halfway(universe):
+        await _come_to_rest(universe)
+
+
+async def _come_to_rest(universe: Universe) -> None:
+    """Offloaders do all there is to do, clients that sleep wake up and end, and bookies let go of what may go."""
+    god, workload = universe.god, universe.workload
     await settle(universe)
     if workload.asleep():
         god.mark("client: asleep until all was over")
         await universe.until(lambda: not workload.asleep(), AWAKE_SECONDS, "simulation", "a client does not wake up")
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end")
+        await _all(universe, "historian", "L5", HISTORIANS_LATE)
         await settle(universe)
     await _drop_garbage(universe)
 

@@ -66,7 +66,8 @@ class Offloading:
 
     def __init__(self, swarm: ArchiveSwarm, bucket: Bucket, god: God) -> None:
         self._settings = swarm.settings()
-        self._rivals = swarm.rivals
+        self.rivals = swarm.rivals
+        """All of them lead, all of the time."""
         self.offloaders = swarm.offloaders
         """How many take part in a run at once."""
         self._bucket = bucket
@@ -92,7 +93,7 @@ class Offloading:
             self._count(process, now=now)
 
         try:
-            await _WatchedService(archive, offloader, self._settings, leads, rivals=self._rivals).run()
+            await _WatchedService(archive, offloader, self._settings, leads, rivals=self.rivals).run()
         except TallybookError as error:
             self._god.violated("client", f"{process.name} ends with {error!r}")
         finally:

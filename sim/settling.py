@@ -50,6 +50,7 @@ async def settle(universe: Universe) -> None:
     if any(slot in workload.processes for slot in workload.running("offloader")):
         await universe.world.clock.sleep(AWAKE_SECONDS)
     workload.dismiss("offloader")
+    offloading.rivals = False  # rivals get on, but slowly: each undoes what it takes for dead
     async with AsyncExitStack() as stack:
         for number in range(offloading.offloaders):
             client = await stack.enter_async_context(workload.guest(f"archivar-{number}"))
