@@ -51,7 +51,7 @@ def create(
 ) -> None:
     """Create a ledger that nobody owns yet; 'ledger append' adopts it.
 
-    Ids are handed out in blocks of 64, one for each command or client that creates ledgers: they ascend with gaps.
+    Ids are handed out in blocks, which grow to 64 for a client that creates many ledgers: they ascend with gaps.
     """
     copies = min(3, ensemble) if write_quorum is None else write_quorum
     acks = copies // 2 + 1 if ack_quorum is None else ack_quorum

@@ -227,7 +227,7 @@ class OffloadSettings(Settings):
 
     min_age_s: Seconds = Field(0, description="Age since its creation at which a closed ledger may be archived.")
     min_bytes: Size = Field(_size(0), description="Payload below which a ledger is never archived.")
-    own_object_bytes: Size = Field(_size(8 * MIB), description="Payload from which a ledger gets an object of its own.")
+    own_object_bytes: Size = Field(_size(32 * MIB), description="Payload from which a ledger has its own object.")
     set_object_bytes: Size = Field(_size(128 * MIB), description="Payload that small ledgers share an object up to.")
     set_object_ledgers: Count = Field(1_000, description="Most ledgers in one object.")
     max_set_wait_s: Seconds = Field(
@@ -249,9 +249,17 @@ class OffloadSettings(Settings):
     retry_s: Seconds = Field(
         60, description="Pause before a ledger that could not be archived is tried again; it doubles, up to an hour."
     )
+    tidy_interval_s: Seconds = Field(
+        600,
+        description="Time between listings of the bucket, to merge small objects and to remove what belongs to nobody; "
+        "0: with every look for work.",
+    )
     concurrent_objects: Count = Field(2, description="Objects written at a time.")
     bytes_per_second: Size = Field(_size(0), description="Payload read from bookies per second; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another offloader takes over.")
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

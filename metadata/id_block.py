@@ -1,4 +1,8 @@
-"""Ledger ids from the shared counter, a block at a time."""
+"""Ledger ids from the shared counter, a block at a time.
+
+The first block is one id and each further one twice as large, up to ``LEDGER_ID_BLOCK``: a client that lives for one
+ledger leaves no hole behind, and one that makes thousands seldom asks.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ class IdBlock:
     """The ids that one client may still hand out.
 
     Args:
-        take_block: advances the shared counter by ``LEDGER_ID_BLOCK`` and returns what it was.
+        take_block: advances the shared counter by as many ids as it is told and returns what it was.
     """
 
-    def __init__(self, take_block: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, take_block: Callable[[int], Awaitable[int]]) -> None:
         self._take_block = take_block
+        self._size = 1
         self._ids = iter(range(0))
         self._next = asyncio.Lock()
 
@@ -25,6 +30,7 @@ class IdBlock:
         async with self._next:
             found = next(self._ids, None)
             if found is None:
-                found = await self._take_block()
-                self._ids = iter(range(found + 1, found + LEDGER_ID_BLOCK))
+                found = await self._take_block(self._size)
+                self._ids = iter(range(found + 1, found + self._size))
+                self._size = min(2 * self._size, LEDGER_ID_BLOCK)
             return found

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tallybook.core.config import OffloadSettings
-from tallybook.metadata.archived import ArchiveAttempt
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.transactions import is_pending
 
 CLOCKS_DIFFER_MS: Final = 60_000
 """What seems to be made later than that from now was made by a clock that was wrong, and counts as old."""
@@ -46,31 +46,21 @@ class PlannedObject(NamedTuple):
 def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
     """Closed ledgers that are in no object, and that the policy lets go, in the order of their ids.
 
-    A ledger that somebody may be at is left to whoever that is: see ``dead_attempts``.
+    Those of a transaction that is not committed wait for it: a bucket holds nothing that nobody may see.
+
+    A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
     """
     found = []
     for metadata in ledgers:
-        if not metadata.closed or metadata.archived is not None:
+        if not metadata.closed or metadata.archived is not None or is_pending(metadata):
             continue
         young = _age_ms(metadata.created_at_ms, now_ms) < settings.min_age_s * 1000
         if young or metadata.length < settings.min_bytes:
             continue
-        if metadata.archiving is not None and not _is_dead(metadata.archiving, settings, now_ms):
+        if metadata.archiving is not None and not metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000):
             continue
         found.append(_due(metadata))
     return sorted(found)
-
-
-def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
-    """Ledgers whose attempt has come to nothing: it was begun ``attempt_ttl`` ago, or by a clock that was wrong.
-
-    As long as it is there, the ledger moves nowhere, and an object that the attempt may have made has an owner.
-    """
-    return [
-        metadata
-        for metadata in ledgers
-        if metadata.archiving is not None and _is_dead(metadata.archiving, settings, now_ms)
-    ]
 
 
 def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list[PlannedObject]:
@@ -124,14 +114,22 @@ def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now
     ]
 
 
+def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
+    """Ledgers whose attempt nobody is believed to be at any more.
+
+    Until it is given up, the object that it names has an owner, and the ledger is not moved.
+    """
+    return [
+        metadata
+        for metadata in ledgers
+        if metadata.archiving is not None and metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000)
+    ]
+
+
 def _age_ms(made_at_ms: int, now_ms: int) -> float:
     """How long ago that was; endlessly long for what is made much later than now, and would never grow old."""
     age_ms = now_ms - made_at_ms
     return math.inf if age_ms < -CLOCKS_DIFFER_MS else max(age_ms, 0)
-
-
-def _is_dead(attempt: ArchiveAttempt, settings: OffloadSettings, now_ms: int) -> bool:
-    return abs(now_ms - attempt.began_at_ms) >= settings.attempt_ttl_s * 1000
 
 
 def _due(metadata: LedgerMetadata) -> Due:

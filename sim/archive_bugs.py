@@ -11,8 +11,9 @@ from tallybook.archive.object_check import Found
 from tallybook.bookie.garbage import Fate
 from tallybook.client.background import client_tasks
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.offload import mover, offloader, orphans
+from tallybook.offload import mover
 from tallybook.offload.mover import Mover
+from tallybook.offload.orphans import Owned
 from tallybook.runtime.deterministic import SimClock
 
 from . import node
@@ -73,11 +74,11 @@ def _dropped_early(right: Any) -> Any:
 
 
 def _only_receipts(right: Any) -> Any:
-    def owned_ids(ledgers: Any) -> set[str]:
-        owned: set[str] = right(replace(metadata, archiving=None) for metadata in ledgers)
+    def by(ledgers: Any) -> Owned:
+        owned: Owned = right(replace(metadata, archiving=None) for metadata in ledgers)
         return owned
 
-    return owned_ids
+    return by
 
 
 def _old_one_first(right: Any) -> Any:
@@ -113,7 +114,7 @@ ARCHIVE_BUGS: Final[dict[str, Bug]] = {
     "announced objects collected": Bug(
         "an object that is announced, and not committed yet, is taken for garbage",
         "I17",
-        [(orphans, "owned_ids", _only_receipts), (offloader, "owned_ids", _only_receipts)],
+        [(Owned, "by", _only_receipts)],
         of_archives=True,
     ),
     "old object removed first": Bug(

@@ -92,6 +92,7 @@ class ArchiveSwarm:
             attempt_ttl_s=self.ttl_s,
             orphan_delay_s=self.orphan_s,
             interval_s=1,
+            tidy_interval_s=0,
             retry_s=1,
             concurrent_objects=self.objects_at_once,
             lease_s=self.lease_s,

@@ -46,19 +46,19 @@ class _WatchedService(OffloadService):
         rivals: bool,
     ) -> None:
         super().__init__(archive, offloader, settings)
-        self._leads = leads
+        self._on_leading = leads
         self._rivals = rivals
 
     async def run(self) -> None:
-        """As in production, unless there are rivals."""
-        await (self._rounds() if self._rivals else super().run())
+        """As in production, but for what it serves, and unless there are rivals."""
+        await (self._rounds() if self._rivals else self.lead())
 
     async def _rounds(self) -> None:
-        self._leads(True)
+        self._on_leading(True)
         try:
             await super()._rounds()
         finally:
-            self._leads(False)
+            self._on_leading(False)
 
 
 class Offloading:

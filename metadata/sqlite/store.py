@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 
 from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
 from tallybook.core.ids import check_ledger_id
-from tallybook.core.limits import LEDGER_ID_BLOCK
 
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
@@ -52,10 +51,10 @@ class SqliteStore:
         """
         return await self._ids.next_id()
 
-    async def _take_block(self) -> int:
+    async def _take_block(self, size: int) -> int:
         def job(connection: sqlite3.Connection) -> int:
             first = int(_fact(connection, "next_ledger_id", self._database.name))
-            after = str(first + LEDGER_ID_BLOCK)
+            after = str(first + size)
             connection.execute("UPDATE facts SET value = ? WHERE name = 'next_ledger_id'", (after,))
             return first
 

@@ -13,7 +13,6 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
 from tallybook.core.ids import check_ledger_id
-from tallybook.core.limits import LEDGER_ID_BLOCK
 
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
@@ -60,11 +59,11 @@ class ZooKeeperStore:
         """
         return await self._ids.next_id()
 
-    async def _take_block(self) -> int:
+    async def _take_block(self, size: int) -> int:
         deadline = self._session.deadline()
         while True:
             first, version = await self._read_counter()
-            after = str(first + LEDGER_ID_BLOCK).encode()
+            after = str(first + size).encode()
             try:
                 await self._session.tell(write(self._layout.ids, after, version))
             except (BadVersionError, MetadataOutcomeUnknown) as error:

@@ -39,13 +39,19 @@ TINY = OffloadSettings(
 
 
 class ArchiveStage:
-    """One object store, one client that reads from it, and what an offloader does, step by step."""
+    """One object store, one client that reads from it, and what an offloader does, step by step.
 
-    def __init__(self, cluster: MemoryCluster, settings: OffloadSettings = TINY) -> None:
+    Args:
+        store: in place of one in memory; whoever gives it closes it.
+    """
+
+    def __init__(
+        self, cluster: MemoryCluster, settings: OffloadSettings = TINY, *, store: ObjectStore | None = None
+    ) -> None:
         world = cluster.world
         self.cluster = cluster
         self.settings = settings
-        self.store = MemoryStore(world.clock, name="stage")
+        self.store: ObjectStore = store or MemoryStore(world.clock, name="stage")
         self._movers = 0
         self._tasks = Tasks("archive", self._died)
         self.reader = ArchiveReader(self.store, InlineWorkers(), self._tasks)

@@ -21,6 +21,7 @@ SETTINGS = OffloadSettings(
     deletion_lag_s=60,
     attempt_ttl_s=100,
     orphan_delay_s=20,
+    tidy_interval_s=0,
 )
 OBJECT_ID = "00000000-0000-4000-8000-000000000001"
 DAY_MS = 24 * 3600 * 1000

@@ -120,7 +120,7 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
 
 @pytest.mark.parametrize(
     ("step", "invariant"),
-    [("_archive", "L6"), ("_release", "L6"), ("_forget_dead_attempts", "L6"), ("_collect", "I17")],
+    [("_archive", "L6"), ("_release", "L6"), ("_give_up_dead_attempts", "L6"), ("_collect", "I17")],
 )
 def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
     step: str, invariant: str, monkeypatch: pytest.MonkeyPatch

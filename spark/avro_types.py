@@ -1,0 +1,79 @@
+"""What an Avro schema is called in Spark's DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tallybook.core.errors import InvalidConfig
+
+_PRIMITIVE: Final = {
+    "boolean": "BOOLEAN",
+    "int": "INT",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "bytes": "BINARY",
+    "string": "STRING",
+    "enum": "STRING",
+    "fixed": "BINARY",
+}
+
+_LOGICAL: Final = {
+    "date": "DATE",
+    "timestamp-millis": "TIMESTAMP",
+    "timestamp-micros": "TIMESTAMP",
+    "uuid": "STRING",
+}
+
+
+def ddl_of(schema: Any) -> str:
+    """The type of a record.
+
+    Raises:
+        InvalidConfig: it is no record, refers to itself, or has a type that Spark has not.
+    """
+    if not isinstance(schema, Mapping) or schema.get("type") != "record":
+        raise InvalidConfig("option payloadSchema: an Avro schema of a record is wanted")
+    return _ddl(schema)
+
+
+def _ddl(schema: Any) -> str:
+    if isinstance(schema, list):
+        others = [each for each in schema if each != "null"]
+        if len(others) != 1:
+            raise _strange(f"a union is of null and one type, not {schema!r}")
+        return _ddl(others[0])
+    if isinstance(schema, str):
+        if schema not in _PRIMITIVE:
+            raise _strange(f"type {schema!r} is not known, or has a name that is defined elsewhere")
+        return _PRIMITIVE[schema]
+    if not isinstance(schema, Mapping):
+        raise _strange(f"{schema!r} is not a type")
+    return _of_mapping(schema)
+
+
+def _of_mapping(schema: Mapping[str, Any]) -> str:
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if kind == "record":
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not fields or not all(isinstance(each, Mapping) for each in fields):
+            raise _strange("a record has fields")
+        return f"STRUCT<{', '.join(map(_field, fields))}>"
+    if kind == "array":
+        return f"ARRAY<{_ddl(schema.get('items'))}>"
+    if kind == "map":
+        return f"MAP<STRING, {_ddl(schema.get('values'))}>"
+    if logical == "decimal":
+        return f"DECIMAL({int(schema.get('precision', 0))}, {int(schema.get('scale', 0))})"
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    return _ddl(kind)
+
+
+def _field(field: Mapping[str, Any]) -> str:
+    return f"`{field.get('name')}`: {_ddl(field.get('type'))}"
+
+
+def _strange(what: str) -> InvalidConfig:
+    return InvalidConfig(f"option payloadSchema: {what}")

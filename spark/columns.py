@@ -1,0 +1,88 @@
+"""The columns of the tables that Spark sees, once for Spark and once for Arrow: both must agree to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from .options import ReadOptions
+
+ENTRY_DDL: Final = (
+    "ledger_id BIGINT NOT NULL, entry_id BIGINT NOT NULL, written_at TIMESTAMP NOT NULL, crc32c BIGINT NOT NULL, "
+    "payload BINARY NOT NULL"
+)
+_TIME: Final = pa.timestamp("us", "UTC")
+
+ENTRY_COLUMNS: Final = ("ledger_id", "entry_id", "written_at", "crc32c", "payload")
+"""As in the archive's objects (``archive/schema.py``), so that both can be read side by side."""
+
+_TYPES: Final = {
+    "ledger_id": ("BIGINT", pa.int64()),
+    "entry_id": ("BIGINT", pa.int64()),
+    "written_at": ("TIMESTAMP", _TIME),
+    "crc32c": ("BIGINT", pa.int64()),
+    "payload": ("BINARY", pa.binary()),
+    "tier": ("STRING", pa.string()),
+    "object": ("STRING", pa.string()),
+    "gap": (
+        "STRUCT<kind: STRING, first: BIGINT, last: BIGINT, reason: STRING>",
+        pa.struct([("kind", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("reason", pa.string())]),
+    ),
+    "slot": ("INT", pa.int32()),
+    "bad_payload": ("BINARY", pa.binary()),
+    "bad_reason": ("STRING", pa.string()),
+}
+
+KEYS: Final = {"ledger_id", "entry_id"}
+"""Never null, not even where a gap is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of one query, in order, with whether each may be null."""
+
+    names: tuple[tuple[str, bool], ...]
+    value_ddl: str = ""
+    """Type of the column ``value``, where payloads are parsed."""
+
+    @property
+    def ddl(self) -> str:
+        """For Spark."""
+        return ", ".join(
+            f"{name} {self.value_ddl if name == 'value' else _TYPES[name][0]}{'' if nullable else ' NOT NULL'}"
+            for name, nullable in self.names
+        )
+
+    def arrow(self, value: pa.DataType | None = None) -> pa.Schema:
+        """For Arrow; ``value`` is the type of the column of this name."""
+        return pa.schema(
+            [
+                pa.field(name, value if name == "value" and value is not None else _TYPES[name][1], nullable)
+                for name, nullable in self.names
+            ]
+        )
+
+
+def columns_of(options: ReadOptions, value_ddl: str) -> Columns:
+    """What a query of entries gives.
+
+    Args:
+        value_ddl: type that payloads are parsed to; empty for raw ones.
+    """
+    gaps = not options.fail_on_data_loss
+    names: list[tuple[str, bool]] = [
+        (name, gaps and name not in KEYS) for name in ENTRY_COLUMNS if name != "payload" or not value_ddl
+    ]
+    if value_ddl:
+        if options.payload.kind == "arrow":
+            names.append(("slot", True))
+        names.append(("value", True))
+        if options.payload.bad_records == "keep":
+            names += [("bad_payload", True), ("bad_reason", True)]
+    if options.include_metadata:
+        names += [("tier", gaps), ("object", True)]
+    if gaps:
+        names.append(("gap", True))
+    return Columns(tuple(names), value_ddl)

@@ -1,0 +1,240 @@
+"""``read_ledgers``: history at the speed of Parquet, and the rest beside it, under one snapshot.
+
+Objects of the archive are plain Parquet, so Spark reads them itself: with pruning, pushed filters and its own decoder.
+What is in no object, and what only a careful reader may read, comes from ``format("tallybook")``. Which is which is
+settled once, on the driver, so that every entry is there exactly once.
+
+An object may hold more than is wanted: ledgers that were deleted, or that live in another object by now. The index of
+each object says so, and what is not wanted is filtered out by file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tallybook.archive.objects.open import FileUrl, S3Url, parse_url
+from tallybook.archive.scan import EntryRange
+from tallybook.archive.schema import LEDGERS_FOLDER, SETS_FOLDER
+from tallybook.core.errors import InvalidConfig, ObjectDamaged, ObjectMissing
+from tallybook.metadata.archived import Receipt
+from tallybook.runtime.blocking import LoopThread
+
+from .columns import ENTRY_DDL
+from .options import ReadOptions, read_options
+from .places import LedgerPlace, opened
+from .plan import stretch_of
+from .planning import settle
+from .snapshot import Snapshot
+from .source import NAME, TallybookDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CONCURRENT_INDEXES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class WantedObject:
+    """An archive object that Spark scans, and what of it is wanted."""
+
+    key: str
+    wanted: tuple[EntryRange, ...]
+    held: tuple[EntryRange, ...]
+    """All that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """How a snapshot is read.
+
+    Args:
+        rest: what Spark cannot scan by itself, as a snapshot.
+        url: of the archive; empty where nothing of it is read.
+    """
+
+    snapshot: Snapshot
+    objects: tuple[WantedObject, ...]
+    rest: Snapshot
+    has_gaps: bool
+    url: str
+
+
+def take_snapshot(metadata: str | None = None, **options: object) -> str:
+    """What a query with these options would read now, as the text that option ``snapshot`` takes.
+
+    Raises:
+        As ``format("tallybook")``.
+    """
+    chosen = read_options(_given(metadata, options))
+    with LoopThread("tallybook") as loop:
+        return str(loop.run(_settled(chosen)))
+
+
+def read_ledgers(
+    spark: SparkSession, metadata: str | None = None, *, spark_url: str | None = None, **options: object
+) -> DataFrame:
+    """The entries of ledgers, with the columns and the bounds of ``format("tallybook")``.
+
+    Args:
+        metadata: URI of the cluster's metadata store; without it, option ``archive`` names a bucket.
+        spark_url: where Spark finds the archive, if not where we do: by default file: is file: and s3: is s3a:.
+        options: those of ``format("tallybook")``, as ``startingEntry`` or ``starting_entry``.
+
+    Raises:
+        InvalidConfig: an option makes no sense, or payloads are to be parsed: ``from_json`` of Spark does that here.
+        As ``format("tallybook")`` otherwise.
+    """
+    given = _given(metadata, options)
+    chosen = read_options(given)
+    if chosen.table != "entries" or chosen.payload.kind != "raw":
+        raise InvalidConfig(
+            "read_ledgers gives entries with raw payloads: parse column payload, or use format('tallybook')"
+        )
+    with LoopThread("tallybook") as loop:
+        plan = loop.run(_planned(chosen))
+    frames = []
+    if plan.objects:
+        root = spark_url or spark_path(plan.url)
+        frames.append(_scan(spark, root, plan, chosen))
+    if plan.rest.ranges or plan.has_gaps or not frames:
+        spark.dataSource.register(TallybookDataSource)
+        bounds = ("ledger", "ledgers", "startingentry", "endingentry", "startingtime", "endingtime")
+        kept = {name: value for name, value in given.items() if name not in bounds}
+        frames.append(spark.read.format(NAME).options(**{**kept, "snapshot": str(plan.rest)}).load())
+    found = frames[0]
+    for other in frames[1:]:
+        found = found.unionByName(other)
+    return found
+
+
+def spark_path(url: str) -> str:
+    """What Spark calls the place that we call ``url``.
+
+    Raises:
+        InvalidConfig: Spark cannot get there.
+    """
+    where = parse_url(url)
+    if isinstance(where, FileUrl):
+        return f"file://{os.path.abspath(where.path)}"
+    if isinstance(where, S3Url):
+        return f"s3a://{where.bucket}/{where.prefix}".rstrip("/")
+    raise InvalidConfig(f"Spark cannot read {url}: it is in the memory of another process")
+
+
+def _given(metadata: str | None, options: dict[str, object]) -> dict[str, str]:
+    named = {"metadata": metadata, **options} if metadata is not None else options
+    return {
+        name.replace("_", "").lower(): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in named.items()
+    }
+
+
+async def _settled(options: ReadOptions) -> Snapshot:
+    async with opened(options.place) as place:
+        return (await settle(place, options))[0]
+
+
+async def _planned(options: ReadOptions) -> NativePlan:
+    async with opened(options.place) as place:
+        snapshot, known, gaps = await settle(place, options)
+        by_receipt: dict[str, tuple[Receipt, list[EntryRange]]] = {}
+        for wanted in snapshot.ranges:
+            metadata = known[wanted.ledger_id]
+            if metadata.archived is not None and stretch_of(wanted, metadata).scannable and options.tier != "bookies":
+                by_receipt.setdefault(metadata.archived.key, (metadata.archived, []))[1].append(wanted)
+        objects = await _looked_at(place, by_receipt.values())
+        scanned = {wanted.ledger_id for found in objects for wanted in found.wanted}
+        rest = [wanted.ledger_id for wanted in snapshot.ranges if wanted.ledger_id not in scanned]
+        remaining = snapshot.only([*rest, *(gap.ledger_id for gap in gaps)])
+        if gaps:
+            # What is gone has to be asked for again, so that it is reported.
+            lost = tuple(EntryRange(gap.ledger_id, gap.first, gap.last) for gap in gaps)
+            remaining = Snapshot(snapshot.cluster_id, tuple(sorted((*remaining.ranges, *lost))), snapshot.written)
+        url = await place.archive_url() if objects else ""
+    return NativePlan(snapshot, tuple(objects), remaining, bool(gaps), url)
+
+
+async def _looked_at(place: LedgerPlace, wanted: Iterable[tuple[Receipt, Sequence[EntryRange]]]) -> list[WantedObject]:
+    """The objects that are what their receipts say; who reads the others carefully finds out what is wrong."""
+    turns = asyncio.Semaphore(CONCURRENT_INDEXES)
+
+    async def look(receipt: Receipt, ranges: Sequence[EntryRange]) -> WantedObject | None:
+        async with turns:
+            try:
+                directory = await place.directory(receipt)
+            except (ObjectMissing, ObjectDamaged):
+                return None
+        held = tuple(EntryRange(each.ledger_id, 0, each.entries - 1) for each in directory.ledgers if each.entries)
+        return WantedObject(receipt.key, tuple(ranges), held)
+
+    found = await asyncio.gather(*(look(receipt, ranges) for receipt, ranges in wanted))
+    return [each for each in found if each is not None]
+
+
+def _scan(spark: SparkSession, root: str, plan: NativePlan, options: ReadOptions) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
+
+    first = min(each.first for found in plan.objects for each in found.wanted)
+    last = max(each.last for found in plan.objects for each in found.wanted)
+    whole = [found for found in plan.objects if not _strange(found, first, last)]
+    partial = [found for found in plan.objects if _strange(found, first, last)]
+    frames = []
+    if whole:
+        frames.append(_parquet(spark, root, whole, options))
+    if partial:
+        name = F.col("_metadata.file_name").alias("_file")
+        frames.append(_parquet(spark, root, partial, options, name).where(_chosen(partial)).drop("_file"))
+    scanned = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+    if first > 0:
+        scanned = scanned.where(F.col("entry_id") >= first)
+    if last < max(each.last for found in plan.objects for each in found.held):
+        scanned = scanned.where(F.col("entry_id") <= last)
+    for bound, fits in ((plan.snapshot.written.first_us, "__ge__"), (plan.snapshot.written.end_us, "__lt__")):
+        if bound is not None:
+            scanned = scanned.where(getattr(F.col("written_at"), fits)(F.timestamp_micros(F.lit(bound))))
+    return scanned
+
+
+def _strange(found: WantedObject, first: int, last: int) -> bool:
+    """Whether more, or less, of an object is wanted than its entries ``first .. last``."""
+    cut = [EntryRange(each.ledger_id, max(first, 0), min(last, each.last)) for each in found.held if each.last >= first]
+    return sorted(cut) != sorted(found.wanted)
+
+
+def _parquet(
+    spark: SparkSession, root: str, objects: Sequence[WantedObject], options: ReadOptions, *more: Column
+) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
+
+    frame = spark.read.schema(ENTRY_DDL).parquet(*(f"{root}/{found.key}" for found in objects))
+    columns = [F.col(name) for name in frame.columns]
+    if options.include_metadata:
+        key = F.regexp_extract("_metadata.file_path", f"(?:{LEDGERS_FOLDER}|{SETS_FOLDER})[^/]+$", 0)
+        columns += [F.lit("archive").alias("tier"), key.alias("object")]
+    if not options.fail_on_data_loss:
+        gap = "STRUCT<kind: STRING, first: BIGINT, last: BIGINT, reason: STRING>"
+        columns.append(F.lit(None).cast(gap).alias("gap"))
+    return frame.select(*columns, *more)
+
+
+def _chosen(objects: Sequence[WantedObject]) -> Column:
+    """What is wanted of each file."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
+
+    found = F.lit(False)
+    for each in objects:
+        ranges = F.lit(False)
+        entire = [wanted.ledger_id for wanted in each.wanted if wanted in each.held]
+        if entire:
+            ranges |= F.col("ledger_id").isin(entire)
+        for wanted in each.wanted:
+            if wanted not in each.held:
+                ranges |= (F.col("ledger_id") == wanted.ledger_id) & F.col("entry_id").between(
+                    wanted.first, wanted.last
+                )
+        found |= (F.col("_file") == each.key.rpartition("/")[2]) & ranges
+    return found

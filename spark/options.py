@@ -1,0 +1,289 @@
+"""The options of ``format("tallybook")``, understood and checked before anything is read.
+
+Spark gives options as text, with names in lower case. A name that nobody knows is an error: it is most often a
+mistyped one, and a bound that is not heeded reads the whole history.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from tallybook.core.errors import InvalidArgument, InvalidConfig
+from tallybook.core.ids import MAX_ID
+
+from .id_ranges import IdRanges
+from .plan import DEFAULT_PARTITION_BYTES
+from .snapshot import ALL_TIMES, Snapshot, TimeRange
+
+T = TypeVar("T")
+
+Tier: TypeAlias = Literal["auto", "archive", "bookies"]
+TableName: TypeAlias = Literal["entries", "ledgers", "fragments", "objects", "receipts", "bookies"]
+PayloadKind: TypeAlias = Literal["raw", "json", "avro", "arrow"]
+BadRecords: TypeAlias = Literal["keep", "fail"]
+Start: TypeAlias = Literal["earliest", "latest"]
+
+NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where ledgers are: a cluster by the URI of its metadata, or a bucket that is read without one."""
+
+    metadata: str | None
+    archive: str | None
+    password: bytes = field(default=b"", repr=False)
+    """Of every ledger that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadOptions:
+    """What payloads are taken for.
+
+    Args:
+        schema: fields in Spark's DDL for JSON and Arrow, a schema as JSON for Avro.
+    """
+
+    kind: PayloadKind = "raw"
+    schema: str = ""
+    bad_records: BadRecords = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a batch or a stream reads."""
+
+    place: Place
+    table: TableName = "entries"
+    ledgers: IdRanges | None = None
+    """``None``: all of them."""
+    first_entry: int = 0
+    last_entry: int = MAX_ID
+    written: TimeRange = ALL_TIMES
+    snapshot: Snapshot | None = None
+    tier: Tier = "auto"
+    open_ledgers: bool = True
+    """Whether ledgers that are still written are read, up to what is confirmed."""
+    fail_on_data_loss: bool = True
+    include_metadata: bool = False
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    min_partitions: int = 1
+    payload: PayloadOptions = PayloadOptions()
+    start: Start = "earliest"
+    max_bytes_per_trigger: int = NO_LIMIT
+    max_entries_per_trigger: int = NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How rows become ledgers."""
+
+    place: Place
+    sink: str | None
+    """Names the output; of two writes of the same batch to one sink, the second changes nothing."""
+    transaction: int | None
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+
+
+PLACE: Final = frozenset({"metadata", "archive", "password"})
+READ: Final = PLACE | {
+    "table", "ledger", "ledgers", "startingentry", "endingentry", "startingtime", "endingtime", "snapshot", "tier",
+    "openledgers", "failondataloss", "includemetadata", "maxbytesperpartition", "minpartitions", "payloadformat",
+    "payloadschema", "badrecords", "startingposition", "maxbytespertrigger", "maxentriespertrigger",
+}  # fmt: skip
+WRITE: Final = PLACE | {
+    "sink",
+    "transaction",
+    "ensemble",
+    "writequorum",
+    "ackquorum",
+    "checkpointlocation",
+    "queryname",
+}
+
+NAMES: Final = {
+    name.lower(): name
+    for name in (
+        "startingEntry", "endingEntry", "startingTime", "endingTime", "openLedgers", "failOnDataLoss",
+        "includeMetadata", "maxBytesPerPartition", "minPartitions", "payloadFormat", "payloadSchema", "badRecords",
+        "startingPosition", "maxBytesPerTrigger", "maxEntriesPerTrigger", "writeQuorum", "ackQuorum",
+    )
+}  # fmt: skip
+"""How options are written, where that is not in lower case."""
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """What a reader is told.
+
+    Raises:
+        InvalidConfig: an option is unknown, makes no sense, or contradicts another one.
+    """
+    options = _Options(given, READ)
+    snapshot = options.parsed("snapshot", Snapshot.parse)
+    ledgers = options.ledgers()
+    if snapshot is not None and (set(options.given) & {"ledger", "ledgers", "startingentry", "endingentry",
+                                                        "startingtime", "endingtime"}):  # fmt: skip
+        raise InvalidConfig("a snapshot says already which entries are meant: give no other bounds with it")
+    found = ReadOptions(
+        place=options.place(),
+        table=options.choice("table", TableName, "entries"),
+        ledgers=ledgers,
+        first_entry=options.number("startingentry", 0),
+        last_entry=options.number("endingentry", MAX_ID),
+        written=TimeRange(options.time("startingtime"), options.time("endingtime")),
+        snapshot=snapshot,
+        tier=options.choice("tier", Tier, "auto"),
+        open_ledgers=options.flag("openledgers", default=True),
+        fail_on_data_loss=options.flag("failondataloss", default=True),
+        include_metadata=options.flag("includemetadata", default=False),
+        partition_bytes=options.size("maxbytesperpartition", DEFAULT_PARTITION_BYTES),
+        min_partitions=options.number("minpartitions", 1, least=1),
+        payload=options.payload(),
+        start=options.choice("startingposition", Start, "earliest"),
+        max_bytes_per_trigger=options.size("maxbytespertrigger", NO_LIMIT),
+        max_entries_per_trigger=options.number("maxentriespertrigger", NO_LIMIT, least=1),
+    )
+    if found.last_entry < found.first_entry:
+        raise InvalidConfig(f"endingEntry {found.last_entry} lies before startingEntry {found.first_entry}")
+    if found.place.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
+        raise InvalidConfig("a bucket has no bookies: give the metadata URI of the cluster, too")
+    return found
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """What a writer is told.
+
+    Raises:
+        InvalidConfig: an option is unknown, missing, or makes no sense.
+    """
+    options = _Options(given, WRITE)
+    place = options.place()
+    if place.metadata is None or place.archive is not None:
+        raise InvalidConfig("rows are written to a cluster: give its metadata URI, and no archive")
+    sink = options.given.get("sink")
+    if sink is not None and (not sink or len(sink) > 100 or not sink.replace("-", "").replace("_", "").isalnum()):
+        raise InvalidConfig(f"option sink: {sink!r} is not a name of up to 100 letters, digits, - or _")
+    transaction = options.number("transaction", -1)
+    if transaction >= 0 and sink is None:
+        raise InvalidConfig("a transaction is known by its sink: give that, too")
+    return WriteOptions(
+        place,
+        sink,
+        None if transaction < 0 else transaction,
+        options.number("ensemble", 3, least=1),
+        options.number("writequorum", 3, least=1),
+        options.number("ackquorum", 2, least=1),
+    )
+
+
+class _Options:
+    """Options by name, in lower case, turned into values."""
+
+    def __init__(self, given: Mapping[str, str], known: frozenset[str]) -> None:
+        self.given = {name.lower(): value for name, value in given.items()}
+        for name in self.given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; is {NAMES.get(near[0], near[0])} meant?" if near else ""
+                raise InvalidConfig(f"option {name} is not known{hint}")
+
+    def place(self) -> Place:
+        metadata, archive = self.given.get("metadata"), self.given.get("archive")
+        if not metadata and not archive:
+            raise InvalidConfig(
+                "say where the ledgers are: option metadata, the URI of the cluster's metadata store, or option "
+                "archive, the URL of a bucket that is to be read without the cluster"
+            )
+        return Place(metadata or None, archive or None, self.given.get("password", "").encode())
+
+    def ledgers(self) -> IdRanges | None:
+        one, many = self.given.get("ledger"), self.given.get("ledgers", "all")
+        if one is not None:
+            if "ledgers" in self.given:
+                raise InvalidConfig("give either option ledger or option ledgers")
+            return IdRanges.of([self.number("ledger", 0)])
+        return None if many.strip().lower() == "all" else self.parsed("ledgers", IdRanges.parse)
+
+    def payload(self) -> PayloadOptions:
+        kind = self.choice("payloadformat", PayloadKind, "raw")
+        schema = self.given.get("payloadschema", "")
+        if (kind == "raw") != (not schema):
+            raise InvalidConfig("options payloadFormat (json, avro or arrow) and payloadSchema go together")
+        if kind == "avro":
+            self.parsed("payloadschema", json.loads)
+        return PayloadOptions(kind, schema, self.choice("badrecords", BadRecords, "keep"))
+
+    def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """What ``parse`` makes of an option, ``None`` where it is not given."""
+        if name not in self.given:
+            return None
+        try:
+            return parse(self.given[name])
+        except (InvalidArgument, ValueError) as error:
+            raise self._wrong(name, str(error)) from error
+
+    def number(self, name: str, default: int, *, least: int = 0) -> int:
+        text = self.given.get(name)
+        if text is None:
+            return default
+        if not text.strip().isdecimal() or not least <= int(text) <= MAX_ID:
+            raise self._wrong(name, f"{text!r} is not a whole number from {least} on")
+        return int(text)
+
+    def size(self, name: str, default: int) -> int:
+        text = self.given.get(name)
+        if text is None:
+            return default
+        try:
+            found = int(TypeAdapter(ByteSize).validate_python(_with_unit(text)))
+        except ValidationError as error:
+            raise self._wrong(name, f"{text!r} is not a size such as 64m or 67108864") from error
+        if found < 1:
+            raise self._wrong(name, "at least one byte is wanted")
+        return found
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.given.get(name, str(default)).strip().lower()
+        if text not in {"true", "false"}:
+            raise self._wrong(name, f"{text!r} is neither true nor false")
+        return text == "true"
+
+    def choice(self, name: str, kind: Any, default: str) -> Any:
+        """One of the values of a ``Literal``."""
+        found = self.given.get(name, default).strip().lower()
+        if found not in get_args(kind):
+            raise self._wrong(name, f"{found!r} is none of {', '.join(get_args(kind))}")
+        return found
+
+    def time(self, name: str) -> int | None:
+        """Microseconds since the epoch; a time without a zone is in UTC."""
+        text = self.given.get(name)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except ValueError as error:
+            raise self._wrong(name, f"{text!r} is not a time such as 2026-11-01T00:00:00Z") from error
+        aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return (aware - _EPOCH) // timedelta(microseconds=1)
+
+    def _wrong(self, name: str, what: str) -> InvalidConfig:
+        return InvalidConfig(f"option {NAMES.get(name, name)}: {what}")
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _with_unit(text: str) -> str:
+    """Sizes in Spark are powers of two, with one letter: 64m is 64 MiB."""
+    bare = text.strip().lower()
+    return f"{bare}iB".replace("mib", "MiB") if bare[-1:] in {"k", "m", "g", "t"} else bare

@@ -1,0 +1,229 @@
+"""Payloads as values: JSON, Avro or Arrow, by a schema that the query gives. What does not fit it is kept as it is.
+
+    json    one JSON object; text in UTF-8. Times and decimals are text, as ``2026-11-01T00:00:00Z`` and ``"1.50"``.
+    avro    one datum in Avro's binary encoding, without a header.
+    arrow   an Arrow IPC stream: as many rows as it has, told apart by column ``slot``. Columns go by name.
+
+A row that cannot be parsed has no value; its bytes are in ``bad_payload`` and what is wrong in ``bad_reason``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from tallybook.core.errors import InvalidArgument, InvalidConfig
+
+from .avro_types import ddl_of
+from .options import PayloadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Parsed: TypeAlias = tuple[pa.Table, dict[str, pa.Array]]
+
+MOST_REASON_CHARACTERS: Final = 200
+
+
+class _BadPayloadError(Exception):
+    """A payload is not what it should be. Never leaves this file."""
+
+
+def value_ddl(options: PayloadOptions) -> str:
+    """The type of column ``value``; empty where payloads stay as they are.
+
+    Raises:
+        InvalidConfig: the schema has a type that Spark has not.
+    """
+    if options.kind == "raw":
+        return ""
+    return ddl_of(json.loads(options.schema)) if options.kind == "avro" else f"STRUCT<{options.schema}>"
+
+
+def parser_of(options: PayloadOptions, schema: StructType) -> Parser | None:
+    """What parses payloads; ``None`` where they stay as they are.
+
+    Args:
+        schema: of the table, as Spark has understood it.
+
+    Raises:
+        InvalidConfig: fastavro is not installed, or does not understand the schema.
+    """
+    if options.kind == "raw":
+        return None
+    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 (for those who parse)
+
+    wanted = to_arrow_type(schema["value"].dataType, timezone="UTC")
+    if options.kind == "arrow":
+        return ArrowParser(wanted, options)
+    return RowParser(wanted, options, _avro(options.schema) if options.kind == "avro" else _json)
+
+
+class Parser:
+    """Makes values of the payloads of a table.
+
+    Args:
+        wanted: Arrow type of the values, a struct.
+    """
+
+    def __init__(self, wanted: pa.DataType, options: PayloadOptions) -> None:
+        self.type = wanted
+        self._fails = options.bad_records == "fail"
+        self._kind = options.kind
+
+    def parse(self, table: pa.Table) -> Parsed:
+        """The table, with a row for each value, and the columns that it gets.
+
+        Raises:
+            InvalidArgument: a payload cannot be parsed, and is not to be kept.
+        """
+        raise NotImplementedError
+
+    def _columns(
+        self, table: pa.Table, values: pa.Array, payloads: Sequence[bytes | None], reasons: Sequence[str | None]
+    ) -> dict[str, pa.Array]:
+        bad = next((at for at, reason in enumerate(reasons) if reason), None)
+        if self._fails and bad is not None:
+            ledger_id, entry_id = table["ledger_id"][bad].as_py(), table["entry_id"][bad].as_py()
+            raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id} is not {self._kind}: {reasons[bad]}")
+        kept = [payload if reason else None for payload, reason in zip(payloads, reasons, strict=True)]
+        return {
+            "value": values,
+            "bad_payload": pa.array(kept, pa.binary()),
+            "bad_reason": pa.array(reasons, pa.string()),
+        }
+
+
+class RowParser(Parser):
+    """One value for each payload.
+
+    Args:
+        decode: makes a value of one; raises ``_BadPayloadError``.
+    """
+
+    def __init__(self, wanted: pa.DataType, options: PayloadOptions, decode: Callable[[bytes], Any]) -> None:
+        super().__init__(wanted, options)
+        self._decode = decode
+        self._loose = _loose(wanted) if options.kind == "json" else wanted
+
+    def parse(self, table: pa.Table) -> Parsed:
+        """As many rows as before."""
+        payloads = table["payload"].to_pylist()
+        values: list[Any] = []
+        reasons: list[str | None] = []
+        for payload in payloads:
+            try:
+                values.append(self._decode(payload))
+                reasons.append(None)
+            except _BadPayloadError as error:
+                values.append(None)
+                reasons.append(_short(error))
+        return table, self._columns(table, self._array(values, reasons), payloads, reasons)
+
+    def _array(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
+        try:
+            return self._typed(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            pass  # some value does not fit: one by one
+        for at, value in enumerate(values):
+            try:
+                self._typed([value])
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                values[at], reasons[at] = None, _short(error)
+        return self._typed(values)
+
+    def _typed(self, values: list[Any]) -> pa.Array:
+        return pa.array(values, self._loose).cast(self.type)
+
+
+class ArrowParser(Parser):
+    """A table in each payload."""
+
+    def parse(self, table: pa.Table) -> Parsed:
+        """A row for each row of a payload; one for a payload that is none."""
+        payloads = table["payload"].to_pylist()
+        rows: list[int] = []
+        slots: list[int | None] = []
+        values: list[pa.Array] = [pa.nulls(0, self.type)]
+        reasons: list[str | None] = []
+        for at, payload in enumerate(payloads):
+            try:
+                found, reason = self._rows(payload), None
+            except _BadPayloadError as error:
+                found, reason = pa.nulls(1, self.type), _short(error)
+            values.append(found)
+            rows += [at] * len(found)
+            slots += [None] if reason else range(len(found))
+            reasons += [reason] * len(found)
+        table = table.take(pa.array(rows, pa.int64()))
+        columns = self._columns(table, pa.concat_arrays(values), [payloads[at] for at in rows], reasons)
+        return table, {**columns, "slot": pa.array(slots, pa.int32())}
+
+    def _rows(self, payload: bytes) -> pa.Array:
+        try:
+            with pa.ipc.open_stream(payload) as stream:
+                table = stream.read_all()
+            columns = [
+                table[field.name].cast(field.type)
+                if field.name in table.column_names
+                else pa.nulls(len(table), field.type)
+                for field in self.type
+            ]
+            return pa.Table.from_arrays(columns, schema=pa.schema(list(self.type))).to_struct_array().combine_chunks()
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise _BadPayloadError(str(error)) from error
+
+
+def _json(payload: bytes) -> Any:
+    try:
+        found = json.loads(payload.decode())
+    except UnicodeDecodeError as error:
+        raise _BadPayloadError(f"it is not UTF-8 from byte {error.start} on") from error
+    except (ValueError, RecursionError) as error:
+        raise _BadPayloadError(f"it is not JSON: {error}") from error
+    if found is not None and not isinstance(found, dict):
+        raise _BadPayloadError(f"a JSON object is wanted, not a {type(found).__name__}")
+    return found
+
+
+def _avro(schema: str) -> Callable[[bytes], Any]:
+    try:
+        import fastavro  # noqa: PLC0415 (needed for Avro only)
+    except ImportError as error:
+        raise InvalidConfig("payloads in Avro need fastavro: pip install 'tallybook[spark]'") from error
+    try:
+        parsed = fastavro.parse_schema(json.loads(schema))
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise InvalidConfig(f"option payloadSchema is not an Avro schema: {error!r}") from error
+
+    def decode(payload: bytes) -> Any:
+        source = io.BytesIO(payload)
+        try:
+            found = fastavro.schemaless_reader(source, parsed, None)
+        # fastavro says in no one way that bytes are not of the schema.
+        except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+            raise _BadPayloadError(f"it is not of the Avro schema: {error!r}") from error
+        if source.tell() != len(payload):
+            raise _BadPayloadError(f"its {len(payload)} bytes go on behind the datum, at byte {source.tell()}")
+        return found
+
+    return decode
+
+
+def _loose(wanted: pa.DataType) -> pa.DataType:
+    """The type that JSON can give: text, where it has no type of its own."""
+    if pa.types.is_struct(wanted):
+        return pa.struct([pa.field(field.name, _loose(field.type)) for field in wanted])
+    if pa.types.is_list(wanted):
+        return pa.list_(_loose(wanted.value_type))
+    if pa.types.is_temporal(wanted) or pa.types.is_decimal(wanted):
+        return pa.string()
+    return wanted
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:MOST_REASON_CHARACTERS] or type(error).__name__

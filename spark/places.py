@@ -1,0 +1,350 @@
+"""Where a query finds its ledgers: a cluster, or a bucket without one. Opened on the driver to plan, in tasks to read.
+
+Both give metadata, rows of archive objects, and *sealed ledgers*: the careful way of reading, batch by batch, with
+everything checked, which also knows what cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
+
+from tallybook.archive.catalog import Catalog, read_catalog
+from tallybook.archive.index_codec import Directory
+from tallybook.archive.location import read_location
+from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.reader import ArchiveReader
+from tallybook.archive.scan import ObjectScan
+from tallybook.client.client import Client
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.client.world import open_world
+from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import ArchiveUnavailable, InvariantViolation, NoSuchLedger
+from tallybook.metadata.archived import Receipt
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import BookieInfo, MetadataStore
+from tallybook.metadata.transactions import EVERYTHING, View, read_view
+from tallybook.runtime.clock import Clock, RealClock
+from tallybook.runtime.rng import Rng, SystemRng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
+
+from .options import Place
+
+T = TypeVar("T")
+
+CONCURRENT_LOOKUPS: Final = 32
+_READ_BYTES: Final = 2 << 20
+_THREADS: Final = 2
+
+
+class SealedLedger(Protocol):
+    """The batches of one ledger, verified, as their writer sealed them."""
+
+    def read_sealed(self, first: int, last: int) -> AsyncGenerator[Sequence[tuple[BatchHeader, Buffer]], None]:
+        """Batches from the one that holds ``first`` to that of ``last``."""
+
+    async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
+        """The batch that holds ``entry_id``."""
+
+
+class LedgerPlace(Protocol):
+    """Where ledgers are."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster; empty for a bucket."""
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Objects that cannot be understood, and why: nobody knows which ledgers are in them."""
+
+    async def ledger_ids(self) -> list[int]:
+        """Every ledger, ascending."""
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """What is known of a ledger now; ``None`` if it does not exist (any more)."""
+
+    async def view(self) -> View:
+        """Which of the ledgers that transactions have written count: to be read before the ledgers."""
+
+    async def confirmed(self, metadata: LedgerMetadata) -> int:
+        """Id of the last entry that may be read; -1 for none."""
+
+    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
+        """A ledger to be read the careful way."""
+
+    async def scan(self, receipt: Receipt) -> ObjectScan:
+        """An archive object to be read the fast way."""
+
+    async def directory(self, receipt: Receipt) -> Directory:
+        """What an archive object has where."""
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Who is alive."""
+
+    async def archive_url(self) -> str:
+        """Where the archive is.
+
+        Raises:
+            ArchiveUnavailable: nobody has said.
+        """
+
+
+@asynccontextmanager
+async def opened(place: Place) -> AsyncIterator[LedgerPlace]:
+    """Open a place.
+
+    Raises:
+        InvalidConfig: a URI or URL makes no sense.
+        MetadataUnavailable: the metadata store does not answer.
+        ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
+    """
+    async with AsyncExitStack() as stack:
+        clock, rng = RealClock(), SystemRng()
+        archive = OpenedArchive(clock, rng, stack)
+        if place.metadata is None:
+            url = place.archive or ""
+            yield Bucket(url, await read_catalog(await archive.open(url)), archive)
+            return
+        settings = ClientSettings()
+        world = await open_world(place.metadata, settings)
+        client = await stack.enter_async_context(Client(world, settings))
+        yield Cluster(client, world.store, await world.store.cluster_id(), archive, place)
+
+
+class OpenedArchive:
+    """An object store, opened when it is first needed, with what reads from it."""
+
+    def __init__(self, clock: Clock, rng: Rng, stack: AsyncExitStack) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._stack = stack
+        self._store: ObjectStore | None = None
+        self._reader: ArchiveReader | None = None
+        self._workers: ThreadWorkers | None = None
+        self._tasks = Tasks("spark", _died)
+        self._opening = asyncio.Lock()
+
+    async def open(self, url: str) -> ObjectStore:
+        """The store at ``url``; there is but one."""
+        async with self._opening:
+            if self._store is None:
+                self._store = await open_store(url, self._clock, self._rng.fork("archive"))
+                self._stack.push_async_callback(self._store.close)
+                self._workers = ThreadWorkers(_THREADS, "scan")
+                self._stack.push_async_callback(self._workers.close)
+                self._stack.push_async_callback(self._tasks.close)
+                self._reader = ArchiveReader(self._store, self._workers, self._tasks)
+            return self._store
+
+    def scan(self, receipt: Receipt) -> ObjectScan:
+        """An object, to be read the fast way."""
+        store, workers, _ = self._parts()
+        return ObjectScan(store, workers, self._tasks, receipt)
+
+    @property
+    def reader(self) -> ArchiveReader:
+        """Reads batches."""
+        return self._parts()[2]
+
+    def _parts(self) -> tuple[ObjectStore, ThreadWorkers, ArchiveReader]:
+        if self._store is None or self._workers is None or self._reader is None:
+            raise InvariantViolation("the archive is used before it is open")
+        return self._store, self._workers, self._reader
+
+
+class Cluster:
+    """A ``LedgerPlace`` with metadata store, bookies and archive."""
+
+    def __init__(
+        self, client: Client, store: MetadataStore, cluster_id: str, archive: OpenedArchive, place: Place
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._cluster_id = cluster_id
+        self._archive = archive
+        self._place = place
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster."""
+        return self._cluster_id
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """The metadata know where every ledger is, so an object that is damaged is found when it is read."""
+        return {}
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store."""
+        return self._store
+
+    @property
+    def client(self) -> Client:
+        """Reads and writes its ledgers."""
+        return self._client
+
+    async def ledger_ids(self) -> list[int]:
+        """Every ledger, ascending."""
+        return [ledger_id async for ledger_id in self._client.list_ledgers()]
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """What is known of a ledger now."""
+        try:
+            return await self._client.ledger_metadata(ledger_id)
+        except NoSuchLedger:
+            return None
+
+    async def view(self) -> View:
+        """The view of this moment."""
+        return await read_view(self._store)
+
+    async def confirmed(self, metadata: LedgerMetadata) -> int:
+        """The last entry; of an open ledger, what bookies say is confirmed."""
+        if metadata.closed:
+            return metadata.last_entry_id
+        return (await self._opened(metadata)).last_add_confirmed
+
+    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
+        """A ledger, read from bookies or from the archive, wherever it is good."""
+        return await self._opened(metadata)
+
+    async def scan(self, receipt: Receipt) -> ObjectScan:
+        """An object of the cluster's archive."""
+        await self._open_archive()
+        return self._archive.scan(receipt)
+
+    async def directory(self, receipt: Receipt) -> Directory:
+        """What an object has where."""
+        await self._open_archive()
+        return await self._archive.reader.directory(receipt)
+
+    async def archive_url(self) -> str:
+        """Where the archive is.
+
+        Raises:
+            ArchiveUnavailable: nobody has said.
+        """
+        url = self._place.archive or await read_location(self._store)
+        if url is None:
+            raise ArchiveUnavailable(
+                "ledgers are said to be archived, but the metadata do not say where the archive is"
+            )
+        return url
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Who is alive."""
+        return await self._client.bookies()
+
+    async def _open_archive(self) -> None:
+        await self._archive.open(await self.archive_url())
+
+    async def _opened(self, metadata: LedgerMetadata) -> LedgerReader:
+        password = self._place.password if metadata.key_verifier else b""
+        return await self._client.open_ledger(metadata.ledger_id, password=password, recover=False)
+
+
+class Bucket:
+    """A ``LedgerPlace`` that is nothing but an object store."""
+
+    def __init__(self, url: str, catalog: Catalog, archive: OpenedArchive) -> None:
+        self._url = url
+        self._ledgers = _catalogued(catalog)
+        self._damaged = catalog.damaged
+        self._archive = archive
+
+    @property
+    def cluster_id(self) -> str:
+        """A bucket does not say whose it is."""
+        return ""
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Objects that cannot be understood, and why."""
+        return self._damaged
+
+    async def ledger_ids(self) -> list[int]:
+        """Every ledger, ascending."""
+        return sorted(self._ledgers)
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """As of the archiving of the ledger."""
+        return self._ledgers.get(ledger_id)
+
+    async def view(self) -> View:
+        """Whatever a bucket holds was committed."""
+        return EVERYTHING
+
+    async def confirmed(self, metadata: LedgerMetadata) -> int:
+        """The last entry."""
+        return metadata.last_entry_id
+
+    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
+        """A ledger, read batch by batch out of its object."""
+        if metadata.archived is None:
+            raise InvariantViolation(f"ledger {metadata.ledger_id} of a bucket is in no object")
+        return _ArchivedLedger(self._archive.reader, metadata.ledger_id, metadata.archived)
+
+    async def scan(self, receipt: Receipt) -> ObjectScan:
+        """One of its objects."""
+        return self._archive.scan(receipt)
+
+    async def directory(self, receipt: Receipt) -> Directory:
+        """What an object has where."""
+        return await self._archive.reader.directory(receipt)
+
+    async def bookies(self) -> Mapping[str, BookieInfo]:
+        """Nobody."""
+        return {}
+
+    async def archive_url(self) -> str:
+        """Where the bucket is."""
+        return self._url
+
+
+class _ArchivedLedger:
+    """A ``SealedLedger`` of which there is nothing but its object."""
+
+    def __init__(self, reader: ArchiveReader, ledger_id: int, receipt: Receipt) -> None:
+        self._reader = reader
+        self._ledger_id = ledger_id
+        self._receipt = receipt
+
+    async def read_sealed(self, first: int, last: int) -> AsyncGenerator[Sequence[tuple[BatchHeader, Buffer]], None]:
+        """Batches from the one that holds ``first`` to that of ``last``."""
+        while first <= last:
+            found = await self._reader.batches(self._receipt, self._ledger_id, first, last, _READ_BYTES)
+            yield found
+            first = found[-1][0].last_entry_id + 1
+
+    async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
+        """The batch that holds ``entry_id``."""
+        return (await self._reader.batches(self._receipt, self._ledger_id, entry_id, entry_id, 1))[0]
+
+
+async def lookups(place: LedgerPlace, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata | None]:
+    """The metadata of many ledgers, a few at a time."""
+    found: dict[int, LedgerMetadata | None] = {}
+    wanted = list(ledger_ids)
+    for at in range(0, len(wanted), CONCURRENT_LOOKUPS):
+        chunk = wanted[at : at + CONCURRENT_LOOKUPS]
+        found.update(zip(chunk, await asyncio.gather(*map(place.metadata, chunk)), strict=True))
+    return found
+
+
+def _catalogued(catalog: Catalog) -> dict[int, LedgerMetadata]:
+    """The ledgers of a bucket, as if the metadata store had said so."""
+    return {
+        ledger_id: replace(found.metadata, archived=found.receipt, archiving=None, copies_released=True)
+        for ledger_id, found in catalog.ledgers.items()
+    }
+
+
+def _died(name: str, error: BaseException) -> None:
+    raise InvariantViolation(f"task {name} of a query died: {error!r}") from error

@@ -1,0 +1,118 @@
+"""Cuts what a query wants into the partitions that Spark reads in parallel.
+
+Pure: stretches in, partitions out. What lies in one object stays together, in the object's order, so that a set of a
+thousand small ledgers is fetched once and not a thousand times; what is large is cut where its row groups end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from tallybook.archive.scan import EntryRange
+from tallybook.core.limits import KIB, MIB
+from tallybook.metadata.archived import Receipt
+from tallybook.metadata.model import DigestType, LedgerMetadata
+
+from .gaps import Gap
+from .snapshot import ALL_TIMES, TimeRange
+
+DEFAULT_PARTITION_BYTES: Final = 128 * MIB
+"""As Spark's own ``spark.sql.files.maxPartitionBytes``."""
+
+_UNKNOWN_ENTRY_BYTES: Final = KIB
+"""What an entry of an open ledger is taken for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries of one ledger, and where they were when the query was planned."""
+
+    ledger_id: int
+    first: int
+    last: int
+    payload_bytes: int
+    """About."""
+    receipt: Receipt | None = None
+    """The archive object with the ledger in it."""
+    scannable: bool = True
+    """Whether a scan of the object will do: not where digests are to be checked, or bookies to be read."""
+
+    @property
+    def range(self) -> EntryRange:
+        """Its entries."""
+        return EntryRange(self.ledger_id, self.first, self.last)
+
+
+@dataclass
+class EntryPartition(InputPartition):
+    """What one task reads. Plain values only: it travels to an executor."""
+
+    stretches: tuple[Stretch, ...]
+    written: TimeRange = ALL_TIMES
+    gaps: tuple[Gap, ...] = ()
+    """What was known to be gone when the query was planned."""
+
+
+def stretch_of(wanted: EntryRange, metadata: LedgerMetadata, *, bookies_only: bool = False) -> Stretch:
+    """A range of a ledger, as its metadata describe it."""
+    entries = wanted.last - wanted.first + 1
+    if metadata.closed:
+        size = metadata.length * entries // max(1, metadata.last_entry_id + 1)
+    else:
+        size = _UNKNOWN_ENTRY_BYTES * entries
+    scannable = metadata.digest is not DigestType.HMAC_SHA256 and not bookies_only
+    return Stretch(wanted.ledger_id, wanted.first, wanted.last, size, metadata.archived, scannable)
+
+
+def partitions_of(
+    stretches: Iterable[Stretch],
+    cuts_of: Callable[[Stretch], Sequence[int]],
+    *,
+    max_bytes: int = DEFAULT_PARTITION_BYTES,
+    min_partitions: int = 1,
+    written: TimeRange = ALL_TIMES,
+) -> list[EntryPartition]:
+    """Partitions of about ``max_bytes`` of payload, or less where that gives ``min_partitions``.
+
+    Args:
+        cuts_of: entry ids before which a large stretch is best cut; cut evenly where it gives none.
+    """
+    wanted = sorted(stretches, key=_place)
+    limit = max(1, min(max_bytes, sum(each.payload_bytes for each in wanted) // max(1, min_partitions)))
+    found: list[EntryPartition] = []
+    open_: list[Stretch] = []
+    for piece in (piece for each in wanted for piece in _cut(each, cuts_of, limit)):
+        if open_ and sum(each.payload_bytes for each in open_) + piece.payload_bytes > limit:
+            found.append(EntryPartition(tuple(open_), written))
+            open_ = []
+        open_.append(piece)
+    if open_:
+        found.append(EntryPartition(tuple(open_), written))
+    return found
+
+
+def _place(stretch: Stretch) -> tuple[str, int, int]:
+    return stretch.receipt.key if stretch.receipt else "", stretch.ledger_id, stretch.first
+
+
+def _cut(stretch: Stretch, cuts_of: Callable[[Stretch], Sequence[int]], limit: int) -> Iterable[Stretch]:
+    if stretch.payload_bytes <= limit:
+        return [stretch]
+    entries = stretch.last - stretch.first + 1
+    step = max(1, entries * limit // stretch.payload_bytes)
+    cuts = [cut for cut in cuts_of(stretch) if stretch.first < cut <= stretch.last]
+    cuts = cuts or list(range(stretch.first + step, stretch.last + 1, step))
+    chosen = [stretch.first]
+    for cut, following in zip(cuts, [*cuts[1:], stretch.last + 1], strict=True):
+        # The last cut that still fits: a piece as large as may be.
+        if following - chosen[-1] > step:
+            chosen.append(cut)
+    ends = [*(cut - 1 for cut in chosen[1:]), stretch.last]
+    return [
+        replace(stretch, first=first, last=last, payload_bytes=stretch.payload_bytes * (last - first + 1) // entries)
+        for first, last in zip(chosen, ends, strict=True)
+    ]

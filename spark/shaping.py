@@ -1,0 +1,72 @@
+"""From rows as the archive has them to rows as Spark wants them, to the letter: names, order, types and nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from tallybook.core.limits import MIB
+
+from .columns import Columns
+from .gaps import Gap
+from .options import ReadOptions
+from .payloads import Parser
+from .reading import Rows
+
+BATCH_BYTES: Final = 4 * MIB
+"""Of an Arrow batch that is handed to Spark, about."""
+
+
+class Shaper:
+    """Makes the batches of one query.
+
+    Args:
+        parser: what makes values of payloads; ``None``: they stay as they are.
+    """
+
+    def __init__(self, columns: Columns, options: ReadOptions, parser: Parser | None) -> None:
+        self._schema = columns.arrow(parser.type if parser else None)
+        self._parser = parser
+        self._gaps = not options.fail_on_data_loss
+
+    def rows(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """Entries."""
+        size = rows.table.nbytes
+        step = max(1, rows.table.num_rows * BATCH_BYTES // max(1, size))
+        for at in range(0, rows.table.num_rows, step):
+            yield from self._batches(rows.table.slice(at, step).combine_chunks(), rows.object_key)
+
+    def _batches(self, table: pa.Table, object_key: str | None) -> Iterator[pa.RecordBatch]:
+        found: dict[str, pa.Array | pa.ChunkedArray]
+        if self._parser is not None:
+            table, found = self._parser.parse(table)
+        else:
+            found = {}
+        if not table.num_rows:
+            return
+        columns = [self._column(field, table, found, object_key) for field in self._schema]
+        yield from pa.Table.from_arrays(columns, schema=self._schema).to_batches()
+
+    def _column(
+        self, field: pa.Field, table: pa.Table, found: dict[str, pa.Array], object_key: str | None
+    ) -> pa.Array | pa.ChunkedArray:
+        if field.name in found:
+            return found[field.name]
+        if field.name == "tier":
+            return pa.array(["archive" if object_key else "bookies"] * table.num_rows, field.type)
+        if field.name == "object":
+            return pa.array([object_key] * table.num_rows, field.type)
+        if field.name == "gap":
+            return pa.nulls(table.num_rows, field.type)
+        return table[field.name].cast(field.type)
+
+    def gap(self, gap: Gap) -> pa.RecordBatch:
+        """A gap: a row with the id of its first entry."""
+        row = {
+            "ledger_id": gap.ledger_id,
+            "entry_id": gap.first,
+            "gap": {"kind": gap.kind, "first": gap.first, "last": gap.last, "reason": gap.reason},
+        }
+        return pa.RecordBatch.from_pylist([row], schema=self._schema)

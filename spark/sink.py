@@ -1,0 +1,283 @@
+"""Rows become entries: each task writes a ledger of its own, and all ledgers of a batch come into view together.
+
+The rows of a batch that was written twice are there once: a micro-batch is a transaction of its sink, numbered by
+Spark, and a transaction is committed once (``metadata/transactions.py``). Within a ledger entries are in the order of
+the rows that the task was given. What a task leaves behind that failed, or that ran beside its own copy, is never seen
+and is deleted by the next commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tallybook.client.client import Client
+from tallybook.client.world import open_world
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig
+from tallybook.core.limits import MIB
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.transactions import Transaction, commit, discard, last_committed, note_attempt
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+from .options import WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tallybook.client.writer.handle import LedgerWriter as Appends
+
+APPEND_BYTES: Final = 4 * MIB
+"""Payload that is appended at a time."""
+
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""What Spark tells the tasks of a micro-batch: local properties (``StreamExecution``, ``MicroBatchExecution``)."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has written."""
+
+    sink: str
+    ledger_ids: tuple[int, ...]
+
+
+def payload_column(schema: StructType, *, overwrite: bool) -> str:
+    """The column whose values become entries.
+
+    Raises:
+        InvalidConfig: there is none; or rows are to replace what is there.
+    """
+    if overwrite:
+        raise InvalidConfig("ledgers are never overwritten: use mode('append')")
+    fitting = [field.name for field in schema.fields if field.dataType.simpleString() in {"binary", "string"}]
+    if "payload" in fitting:
+        return "payload"
+    if len(fitting) == 1 and len(schema.fields) == 1:
+        return fitting[0]
+    raise InvalidConfig(
+        f"a column payload of type BINARY or STRING is wanted, and these are {schema.simpleString()}; "
+        "to_json(struct(*)) makes one of many"
+    )
+
+
+class LedgerWriter(DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._column = payload_column(schema, overwrite=overwrite)
+        self._transaction = self._chosen()
+
+    def _chosen(self) -> Transaction:
+        if self._options.sink is None:
+            return Transaction(SystemRng().uuid(), 0)
+        if self._options.transaction is not None:
+            return Transaction(self._options.sink, self._options.transaction)
+        with LoopThread("tallybook") as loop:
+            return Transaction(self._options.sink, loop.run(_next_number(self._options, self._options.sink)))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task: a ledger, or none if there are no rows."""
+        return write_rows(self._options, self._transaction, iterator, self._column)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Bring everything into view."""
+        if not _commit(self._options, self._transaction, _written(messages)) and self._options.transaction is None:
+            raise Conflict(f"somebody else has written to sink {self._transaction.sink} meanwhile; nothing was written")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what was written."""
+        _undo(self._options, messages)
+
+
+class LedgerStreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches. The sink is the query, unless it is given: its id lives as long as its checkpoint."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if options.transaction is not None:
+            raise InvalidConfig("the transactions of a stream are its micro-batches: give no option transaction")
+        self._options = options
+        self._column = payload_column(schema, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task: a ledger, or none if there are no rows."""
+        sink = self._options.sink or _property(QUERY_ID)
+        transaction = Transaction(sink, int(_property(BATCH_ID)))
+        return write_rows(self._options, transaction, iterator, self._column)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Bring the micro-batch into view; once, however often this is called for it."""
+        if written := _written(messages):
+            _commit(self._options, Transaction(written[0].sink, batchId), written)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete what was written."""
+        _undo(self._options, messages)
+
+
+def write_rows(
+    options: WriteOptions, transaction: Transaction, batches: Iterator[pa.RecordBatch], column: str
+) -> Written:
+    """Write the rows of a task into a new ledger, not yet in view.
+
+    Raises:
+        InvalidArgument: a row has no payload.
+        EntryTooLarge: a payload is larger than an entry may be.
+        TallybookError: the cluster does not take them.
+    """
+    payloads = _payloads(batches, column)
+    first = next(payloads, None)
+    if first is None:
+        return Written(transaction.sink, ())
+    with LoopThread("tallybook") as loop:
+        output = loop.run(_Output.create(options, transaction))
+        try:
+            loop.run(output.append(first))
+            for following in payloads:
+                loop.run(output.append(following))
+            loop.run(output.close())
+        except BaseException:
+            loop.run(output.discard())
+            raise
+        finally:
+            loop.run(output.release())
+    return Written(transaction.sink, (output.ledger_id,))
+
+
+class _Output:
+    """The ledger of one task."""
+
+    def __init__(self, cluster: Writing, ledger: Appends) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self.ledger_id = ledger.id
+
+    @classmethod
+    async def create(cls, options: WriteOptions, transaction: Transaction) -> _Output:
+        cluster = await Writing.open(options)
+        try:
+            ledger = await cluster.client.create_ledger(
+                ensemble=options.ensemble,
+                write_quorum=options.write_quorum,
+                ack_quorum=options.ack_quorum,
+                password=options.place.password,
+                custom=transaction.marks,
+            )
+            await note_attempt(cluster.store, transaction, ledger.id)
+        except BaseException:
+            await cluster.close()
+            raise
+        return cls(cluster, ledger)
+
+    async def append(self, payloads: list[bytes]) -> None:
+        await self._ledger.append_many(payloads)
+
+    async def close(self) -> None:
+        await self._ledger.close()
+
+    async def discard(self) -> None:
+        await discard(self._cluster.updater, [self.ledger_id])
+
+    async def release(self) -> None:
+        await self._cluster.close()
+
+
+class Writing:
+    """A cluster, opened to write to."""
+
+    def __init__(self, client: Client, store: MetadataStore) -> None:
+        self.client = client
+        self.store = store
+        self.updater = LedgerUpdater(store, RealClock(), SystemRng())
+
+    @classmethod
+    async def open(cls, options: WriteOptions) -> Writing:
+        """Reach the cluster.
+
+        Raises:
+            InvalidConfig, MetadataUnavailable: it cannot be reached.
+        """
+        settings = ClientSettings()
+        world = await open_world(options.place.metadata or "", settings)
+        return cls(Client(world, settings), world.store)
+
+    async def close(self) -> None:
+        """Leave it."""
+        await self.client.close()
+
+
+def _payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
+    """The payloads of all rows, some MiB at a time."""
+    gathered: list[bytes] = []
+    size = rows = 0
+    for batch in batches:
+        for payload in batch.column(batch.schema.get_field_index(column)).cast(pa.binary()).to_pylist():
+            if payload is None:
+                raise InvalidArgument(f"row {rows} of a task has no {column}: null cannot be an entry")
+            gathered.append(payload)
+            rows += 1
+            size += len(payload)
+            if size >= APPEND_BYTES:
+                yield gathered
+                gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    return [message for message in messages if isinstance(message, Written)]
+
+
+def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[Written]) -> bool:
+    """Commit; says whether it was this commit that did it, or one with the same ledgers."""
+
+    async def work() -> bool:
+        cluster = await Writing.open(options)
+        try:
+            ledger_ids = [ledger_id for message in written for ledger_id in message.ledger_ids]
+            return await commit(cluster.store, cluster.updater, transaction, ledger_ids)
+        finally:
+            await cluster.close()
+
+    with LoopThread("tallybook") as loop:
+        return loop.run(work())
+
+
+def _undo(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    async def work() -> None:
+        cluster = await Writing.open(options)
+        try:
+            await discard(cluster.updater, [each for message in _written(messages) for each in message.ledger_ids])
+        finally:
+            await cluster.close()
+
+    with LoopThread("tallybook") as loop:
+        loop.run(work())
+
+
+async def _next_number(options: WriteOptions, sink: str) -> int:
+    cluster = await Writing.open(options)
+    try:
+        last = await last_committed(cluster.store, sink)
+    finally:
+        await cluster.close()
+    return 0 if last is None else last.number + 1
+
+
+def _property(name: str) -> str:
+    context = TaskContext.get()
+    found = context.getLocalProperty(name) if context is not None else None
+    if not found:
+        raise InvalidConfig(f"this Spark does not tell its tasks {name}, without which a batch cannot be known again")
+    return found
