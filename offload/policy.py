@@ -126,6 +126,11 @@ def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, 
     ]
 
 
+def planned_of(ledgers: Iterable[LedgerMetadata]) -> PlannedObject:
+    """An object for just these ledgers, wherever they are."""
+    return PlannedObject(tuple(sorted(map(_due, ledgers))))
+
+
 def _age_ms(made_at_ms: int, now_ms: int) -> float:
     """How long ago that was; endlessly long for what is made much later than now, and would never grow old."""
     age_ms = now_ms - made_at_ms

@@ -43,10 +43,17 @@ class Archive:
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
-        updater = LedgerUpdater(self.metadata, self.clock, self.rng.fork("updater"))
-        mover = Mover(client, updater, self.store, self.workers, settings, self.clock, self.rng.fork("mover"))
         reader = ArchiveReader(self.store, self.workers, self.tasks)
+        mover, updater = self.mover(client, settings), self._updater
         return Offloader(mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock)
+
+    def mover(self, client: Client, settings: OffloadSettings) -> Mover:
+        """What writes objects of this cluster; ``client`` reads what goes into them."""
+        return Mover(client, self._updater, self.store, self.workers, settings, self.clock, self.rng.fork("mover"))
+
+    @property
+    def _updater(self) -> LedgerUpdater:
+        return LedgerUpdater(self.metadata, self.clock, self.rng.fork("updater"))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Ledgers as tables of Spark, wherever their entries are: the same rows from bookies, from the archive, and from both."""
+"""Ledgers as tables of Spark, wherever their entries are: the same rows from bookies, the archive, and both."""
 
 import json
 from datetime import UTC
