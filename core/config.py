@@ -246,6 +246,9 @@ class OffloadSettings(Settings):
         600, description="Time between finding that no ledger names an object and removing it: readers may be at it."
     )
     interval_s: Seconds = Field(30, description="Pause between looks for work.")
+    retry_s: Seconds = Field(
+        60, description="Pause before a ledger that could not be archived is tried again; it doubles, up to an hour."
+    )
     tidy_interval_s: Seconds = Field(
         600,
         description="Time between listings of the bucket, to merge small objects and to remove what belongs to nobody; "

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, unless_set
@@ -115,6 +116,8 @@ class Leadership:
         finally:
             # The lease is renewed until here: work that takes its time to end is not joined by another leader's.
             over = keeper.done()
+            if over:
+                sometimes("leader: has lost the lead")
             await tasks.close()
             if not over:
                 await self._resign(term)
@@ -140,6 +143,8 @@ class Leadership:
                 if holder in (None, self._name) or looked_at - seen_at >= lease:
                     term = await self._take(found)
                     if term is not None:
+                        if holder not in (None, self._name):
+                            sometimes("leader: takes over from one that fell silent")
                         return term
                 else:
                     pause = min(pause, max(SHORTEST_PAUSE_SECONDS, seen_at + lease - self._clock.monotonic()))

@@ -24,7 +24,16 @@ from tallybook.archive.packing import Batches, Source, read_back, receipts, writ
 from tallybook.archive.schema import object_key
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import Conflict, DataMissing, InvalidArgument, NoSuchLedger, TallybookError, is_defect
+from tallybook.core.errors import (
+    Conflict,
+    DataMissing,
+    InvalidArgument,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import ArchiveAttempt, Receipt, abandon_archiving, begin_archiving, commit_archived
 from tallybook.metadata.codec import encode_ledger
@@ -149,7 +158,11 @@ class Mover:
             created_at_ms=self._clock.wall_us() // 1000,
             options=options,
         )
-        found = await read_back(self._store, self._workers, key, encoded)
+        try:
+            found = await read_back(self._store, self._workers, key, encoded)
+        except (ObjectMissing, ObjectDamaged):
+            sometimes("offload: what is read back is not what was written")
+            raise
         archived = []
         for ledger_id, receipt in receipts(encoded, found, key, self._clock.wall_us() // 1000).items():
             if await self._commit(ledger_id, receipt):

@@ -42,7 +42,6 @@ from .survey import Survey
 
 _log = logger("offload")
 
-FIRST_RETRY_SECONDS: Final = 60.0
 LONGEST_RETRY_SECONDS: Final = 3_600.0
 MOST_REMEMBERED_FAILURES: Final = 10_000
 
@@ -90,13 +89,18 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Failures:
-    """Ledgers that could not be archived, and when they are tried again."""
+    """Ledgers that could not be archived, and when they are tried again.
 
+    Args:
+        first_pause: seconds.
+    """
+
+    first_pause: float
     by_ledger: dict[int, _Failure] = field(default_factory=dict)
 
     def add(self, ledger_id: int, now: float) -> None:
         tries = self.by_ledger[ledger_id].tries + 1 if ledger_id in self.by_ledger else 1
-        pause = min(FIRST_RETRY_SECONDS * 2 ** (tries - 1), LONGEST_RETRY_SECONDS)
+        pause = min(self.first_pause * 2 ** (tries - 1), LONGEST_RETRY_SECONDS)
         self.by_ledger[ledger_id] = _Failure(tries, now + pause)
         if len(self.by_ledger) > MOST_REMEMBERED_FAILURES:
             del self.by_ledger[next(iter(self.by_ledger))]
@@ -131,7 +135,7 @@ class Offloader:
         self._settings = settings
         self._clock = clock
         self._orphans = OrphanWatch(settings)
-        self._failures = _Failures()
+        self._failures = _Failures(settings.retry_s)
         self._tidied_at: float | None = None
         self.totals = Totals()
         self.backlog = Backlog()
@@ -274,6 +278,7 @@ class Offloader:
             size = (await self._store.info(receipt.key)).size_bytes
             directory = await self._reader.directory(receipt)
         except (ObjectMissing, ObjectDamaged) as error:
+            sometimes("offload: an object is not found whole before its release")
             self._say_failed(f"its ledgers stay with their bookies: {error.message}")
             return None
         if size != receipt.object_bytes:
@@ -308,18 +313,25 @@ class Offloader:
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
-        if not suspects or not await self._survey.look(everything=True):
+        if not suspects:
+            return
+        if not await self._survey.look(everything=True):
+            sometimes("offload: removes nothing, for the listing of ledgers broke off")
             return
         garbage = suspects.without(Owned.by(self._survey.ledgers.values()))
+        if garbage != suspects:
+            sometimes("offload: what had no owner has one after all")
         for found in garbage.objects:
             await self._store.delete(found.key)
             self._reader.forget(found.key)
             self._orphans.removed(found.key)
             self.totals.objects_removed += 1
+            sometimes("offload: removes an object that belongs to nobody")
             _log.info("object removed: no ledger is in it", object=found.key)
         for upload in garbage.uploads:
             await self._store.abort_upload(upload)
             self.totals.uploads_aborted += 1
+            sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
 
     def _backlog(self) -> Backlog:

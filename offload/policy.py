@@ -10,12 +10,16 @@ most of whose ledgers have been deleted since.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tallybook.core.config import OffloadSettings
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.transactions import is_pending
+
+CLOCKS_DIFFER_MS: Final = 60_000
+"""What seems to be made later than that from now was made by a clock that was wrong, and counts as old."""
 
 
 class Due(NamedTuple):
@@ -50,7 +54,8 @@ def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: in
     for metadata in ledgers:
         if not metadata.closed or metadata.archived is not None or is_pending(metadata):
             continue
-        if now_ms - metadata.created_at_ms < settings.min_age_s * 1000 or metadata.length < settings.min_bytes:
+        young = _age_ms(metadata.created_at_ms, now_ms) < settings.min_age_s * 1000
+        if young or metadata.length < settings.min_bytes:
             continue
         if metadata.archiving is not None and not metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000):
             continue
@@ -62,8 +67,8 @@ def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list
     """Objects for ledgers that are in none. Small ones that are to wait for more are in no object."""
     planned = [PlannedObject((ledger,)) for ledger in ledgers if ledger.length_bytes >= settings.own_object_bytes]
     for group in _groups([ledger for ledger in ledgers if ledger.length_bytes < settings.own_object_bytes], settings):
-        oldest_ms = min(ledger.created_at_ms for ledger in group)
-        waited_s = (now_ms - oldest_ms) / 1000 - settings.min_age_s
+        oldest_s = max(_age_ms(ledger.created_at_ms, now_ms) for ledger in group) / 1000
+        waited_s = oldest_s - settings.min_age_s
         if _full(group, settings) or waited_s >= settings.max_set_wait_s:
             planned.append(PlannedObject(tuple(group)))
     return planned
@@ -124,6 +129,12 @@ def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, 
 def planned_of(ledgers: Iterable[LedgerMetadata]) -> PlannedObject:
     """An object for just these ledgers, wherever they are."""
     return PlannedObject(tuple(sorted(map(_due, ledgers))))
+
+
+def _age_ms(made_at_ms: int, now_ms: int) -> float:
+    """How long ago that was; endlessly long for what is made much later than now, and would never grow old."""
+    age_ms = now_ms - made_at_ms
+    return math.inf if age_ms < -CLOCKS_DIFFER_MS else max(age_ms, 0)
 
 
 def _due(metadata: LedgerMetadata) -> Due:

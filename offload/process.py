@@ -20,7 +20,7 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
 from .mover import Mover
 from .offloader import Offloader
@@ -36,7 +36,7 @@ class Archive:
 
     metadata: MetadataStore
     store: PatientStore
-    workers: ThreadWorkers
+    workers: Workers
     tasks: Tasks
     clock: Clock
     rng: Rng

@@ -15,6 +15,7 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, StorageError, TallybookError
+from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Ok
@@ -55,9 +56,13 @@ class OffloadService:
         await http.start(self._settings.http_listen, self._archive.tasks)
         _log.info("serving", http=http.address)
         try:
-            await self._leadership.lead(self._rounds)
+            await self.lead()
         finally:
             await http.close()
+
+    async def lead(self) -> None:
+        """Work until cancelled, whenever this one leads, and serve nothing."""
+        await self._leadership.lead(self._rounds)
 
     def metrics(self) -> Metrics:
         """What /metrics shows."""
@@ -96,6 +101,7 @@ class OffloadService:
         try:
             await self._offloader.round()
         except (PeerError, StorageError, ArchiveDenied) as error:
+            sometimes("offload: a round ends early")
             # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done again
             # once that is mended is.
             self._offloader.totals.failures += 1

@@ -12,10 +12,10 @@ to become better.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tallybook.bookie.adds import AddPath
 from tallybook.bookie.commits import Commits
@@ -54,24 +54,9 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.deterministic import SimDisk
 from tallybook.runtime.deterministic.file import SimFile
 
+from .archive_bugs import ARCHIVE_BUGS
+from .bug import Bug
 from .metadata import SimStore
-
-Change = tuple[Any, str, Callable[[Any], Any]]
-"""A class or module, the name of a function in it, and what makes the wrong one of the right one."""
-
-
-class Bug(NamedTuple):
-    """One way of being wrong."""
-
-    breaks: str
-    """What happens that must not."""
-    shows: str
-    """The invariants that give it away, in a row. A run that fails in another way has not found it."""
-    changes: list[Change]
-
-    def shown_by(self, invariant: str) -> bool:
-        """Whether a run that breaks this invariant has found it."""
-        return invariant in self.shows.split()
 
 
 def _ack_before_fsync(right: Any) -> Any:
@@ -533,6 +518,7 @@ BUGS: Final[dict[str, Bug]] = {
         "I23",
         [(Ledger, "fits", _any_key)],
     ),
+    **ARCHIVE_BUGS,
 }
 
 

@@ -33,6 +33,9 @@ RECHECKED: Final = 16
 """How many of the batches that a bookie acked, and of its fences, are looked at again each time it starts."""
 
 
+OF_COPIES: Final = ("missed", "archiving", "archived", "copies_released")
+"""What the metadata of a closed ledger say of its copies, beside who has them."""
+
 ATTEMPT: Final = "attempt"
 """Under this name a ledger carries which attempt to create one it comes from."""
 
@@ -342,7 +345,7 @@ class God:
         try:
             fenced = (await bookie.read_lac(ledger_id)).fenced
         except (EntryAbsent, NoSuchLedger):
-            fenced = ledger_id not in self.ledgers
+            fenced = self.may_drop(ledger_id)
         except EntryUnknown:
             # It knows that it may have forgotten, which is as good, if anything was done to it.
             fenced = excused() or self.harms.of(bookie.incarnation.directory_uuid) is not None
@@ -382,11 +385,14 @@ class God:
 
     def gone(self, bookie_id: str, ledger_id: int) -> bool:
         """A bookie says that there is no such ledger. Whether that is so: it was deleted, or may be dropped."""
+        if not self.may_drop(ledger_id):
+            self.violated("I16", f"{bookie_id} has dropped ledger {ledger_id}, which is to be kept")
+        return self.may_drop(ledger_id)
+
+    def may_drop(self, ledger_id: int) -> bool:
+        """Whether bookies need not have this ledger: it was deleted, or released to the archive."""
         known = self.ledgers.get(ledger_id)
-        if known is None or known.metadata.copies_released:
-            return True
-        self.violated("I16", f"{bookie_id} has dropped ledger {ledger_id}, which is to be kept")
-        return False
+        return known is None or known.metadata.copies_released
 
     def marked(self, bookie_id: str, directory_uuid: str, mark: Mark) -> None:
         """The journal of a bookie needs nothing below ``mark`` any more."""
@@ -452,6 +458,6 @@ async def _location(bookie: Bookie, ledger_id: int, first: int) -> Location | No
 
 
 def _apart_from_members(metadata: LedgerMetadata) -> dict[str, object]:
-    """What stays as it is once the ledger is closed: all but who holds its fragments, and what they miss."""
-    settled = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name != "missed"}
+    """What stays as it is once the ledger is closed: all but who holds its fragments, and where else it is."""
+    settled = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name not in OF_COPIES}
     return settled | {"fragments": [fragment.first_entry_id for fragment in metadata.fragments]}

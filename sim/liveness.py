@@ -1,10 +1,11 @@
-"""After healing: what was begun comes to its end, and everything that a client may want can be done (L0 to L2, L4, L5).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L2, L4 to L6).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
     L1   recoverers come to an end, and every ledger can be closed
     L5   readers that follow a ledger, through all of this, see its end
-    L4   bookies drop what was deleted
+    L6   what is closed gets into the archive, where there is one (``settling``)
+    L4   bookies drop what was deleted, or released to the archive
 
 Each of them has ``LIVENESS_SECONDS``. A client that the nemesis has left asleep does its part
 after it has woken, and its ledgers are closed without it.
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Final
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerState
 
+from .halfway import halfway
+from .settling import settle
 from .vital import vital
 from .workload import ClientProcess
 
@@ -29,6 +32,7 @@ FOLLOWED: Final = 3
 """How many of the ledgers that are open after healing are followed to their end, at most."""
 AWAKE_SECONDS: Final = 700.0
 """Longer than anybody sleeps."""
+HISTORIANS_LATE: Final = "readers of the archive do not reach the end"
 MOST_LEDGERS: Final = 100_000
 """More than there are in any run."""
 
@@ -54,26 +58,37 @@ async def bring_to_an_end(universe: Universe) -> None:
         await _write_on_all(universe)
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end", following)
+        await _all(universe, "historian", "L5", HISTORIANS_LATE)
+    async with halfway(universe):
+        await _come_to_rest(universe)
+
+
+async def _come_to_rest(universe: Universe) -> None:
+    """Offloaders do all there is to do, clients that sleep wake up and end, and bookies let go of what may go."""
+    god, workload = universe.god, universe.workload
+    await settle(universe)
     if workload.asleep():
         god.mark("client: asleep until all was over")
         await universe.until(lambda: not workload.asleep(), AWAKE_SECONDS, "simulation", "a client does not wake up")
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end")
-    await _drop_the_deleted(universe)
+        await _all(universe, "historian", "L5", HISTORIANS_LATE)
+        await settle(universe)
+    await _drop_garbage(universe)
 
 
-async def _drop_the_deleted(universe: Universe) -> None:
-    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted."""
+async def _drop_garbage(universe: Universe) -> None:
+    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted, or released."""
     god, clock = universe.god, universe.world.clock
     deadline = clock.monotonic() + LIVENESS_SECONDS
     for node in universe.nodes.values():
         while node.bookie is not None and not node.damaged:
             index = node.bookie._parts.index  # noqa: SLF001 - nobody else asks a bookie for this
-            kept = [each for each in await index.ledgers_with_rows(NO_ENTRY, MOST_LEDGERS) if each not in god.ledgers]
+            kept = list(filter(god.may_drop, await index.ledgers_with_rows(NO_ENTRY, MOST_LEDGERS)))
             if not kept:
                 break
             if clock.monotonic() > deadline:
-                god.violated("L4", f"{node.name} still has ledgers {kept}, which were deleted")
+                god.violated("L4", f"{node.name} still has ledgers {kept}, which were deleted or released")
                 return
             await clock.sleep(0.5)
 

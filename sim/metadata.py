@@ -16,11 +16,11 @@ if the client is frozen meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, TallybookError, check
+from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, TallybookError
 from tallybook.metadata.memory import MemoryMetadata, MemoryRegistration
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import (
@@ -38,6 +38,8 @@ from tallybook.metadata.store import (
 from tallybook.metadata.watch import Wakeup
 from tallybook.runtime.deterministic import Gate, SimClock, outside
 from tallybook.runtime.rng import Rng
+
+from .at_once import at_once
 
 T = TypeVar("T")
 
@@ -262,7 +264,7 @@ class MetadataSession:
         fault = self._draw(writes)
         certainly_not = fault == "unavailable" or (not self.through and self.rng.random() < 0.5)
         if fault == "late":
-            self.metadata.later(there + LATEST_SECONDS * self.rng.random(), lambda: _now(effect))
+            self.metadata.later(there + LATEST_SECONDS * self.rng.random(), lambda: at_once(effect))
         elif fault in ("", "applied") and not certainly_not:
             self.metadata.later(there, lambda: self._land(effect, answer, lost=fault == "applied"))
         if fault and self.through:
@@ -306,7 +308,7 @@ class MetadataSession:
         """The request has arrived, if it gets through; the answer goes back, unless it is lost."""
         if not self.through:
             return
-        result = _now(effect)
+        result = at_once(effect)
         low, high = self.metadata.faults.delay_seconds
         if not lost:
             self.metadata.later(low + (high - low) * self.rng.random(), lambda: self._answer(answer, result))
@@ -568,19 +570,6 @@ class _SimWatch:
     async def close(self) -> None:
         self._session.watched(self)
         await self._inner.close()
-
-
-def _now(effect: Callable[[], Awaitable[T]]) -> T | TallybookError:
-    """Let an operation of the store in memory take effect at once: it never waits."""
-    steps = cast("Coroutine[Any, Any, T]", effect())
-    try:
-        steps.send(None)
-    except StopIteration as done:
-        return cast("T", done.value)
-    except TallybookError as error:
-        return error
-    check(False, "an operation on metadata in memory has waited")
-    return MetadataUnavailable("it has waited")
 
 
 def _nobody_listens(_ledger_id: int, _before: LedgerMetadata | None, _after: LedgerMetadata | None) -> None:

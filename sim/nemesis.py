@@ -18,6 +18,7 @@ from tallybook.metadata.model import LedgerState
 from tallybook.runtime.deterministic import Effect, Operation, SimClock
 from tallybook.runtime.rng import Rng
 
+from .archive_faults import ArchiveNemesis
 from .intruder import contradict
 from .node import BookieNode
 from .process import SimProcess, Surroundings
@@ -78,6 +79,11 @@ class Nemesis:
             "freeze_client": lambda: self._freeze(self._client()),
             "contradict": self._contradict,
         }
+        self._archive: ArchiveNemesis | None = None
+        if around.bucket is not None:
+            rng = self._rng.fork("archive")
+            self._archive = ArchiveNemesis(around, workload, around.bucket, rng, self._later)
+            self._strikes |= self._archive.strikes
 
     async def run(self) -> None:
         """Strike again and again."""
@@ -98,6 +104,8 @@ class Nemesis:
         self._around.note("nemesis", "heals")
         self._around.net.heal_all()
         self._around.metadata.heal()
+        if self._archive is not None:
+            self._archive.heal()
         for client in self._workload.processes.values():
             self._wake(client.process)
         for node in self._nodes.values():

@@ -14,6 +14,7 @@ from typing import Any
 from tallybook.runtime.deterministic import Gate, SimClock, SimNet, SimTransport
 from tallybook.runtime.rng import Rng
 
+from .bucket import Bucket
 from .god import God
 from .metadata import MetadataSession, SimMetadata
 
@@ -31,6 +32,8 @@ class Surroundings:
     note: Callable[..., None]
     gates: list[Gate] = field(default_factory=list)
     """Of every process there ever was."""
+    bucket: Bucket | None = None
+    """The object store, in runs that have one."""
 
     def bury(self) -> None:
         """At the end of a run: let what is left of dead and frozen processes be cancelled."""

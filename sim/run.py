@@ -18,10 +18,14 @@ from typing import Final
 
 from tallybook.core import marks
 from tallybook.core.limits import MIB
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.deterministic import SimNet, World
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
+from .archivist import Archivist, look_at_drops
 from .audit import audit
+from .bucket import Bucket
 from .budgets import look_at_budgets
 from .god import God
 from .history import History
@@ -30,7 +34,9 @@ from .marks import Marks
 from .metadata import MetadataFaults, SimMetadata
 from .nemesis import Nemesis
 from .node import BookieNode, with_name
+from .offloading import Historians, Offloading
 from .process import Surroundings
+from .settling import audit_archive
 from .swarm import Swarm, swarm_of
 from .vital import vital
 from .workload import Workload
@@ -76,8 +82,13 @@ class Universe:
         self.metadata = SimMetadata(
             rng.fork("metadata"), MetadataFaults(), session_seconds=swarm.session_seconds, timeout_seconds=1.0
         )
-        self.metadata.on_change = self.god.changed
-        around = self.around = Surroundings(net, self.metadata, self.god, rng, swarm.keepalive_seconds, world.note)
+        self.metadata.on_change = self._changed
+        self.offloading: Offloading | None = None
+        self._archivist: Archivist | None = None
+        bucket = self._bucket(rng.fork("bucket"))
+        around = self.around = Surroundings(
+            net, self.metadata, self.god, rng, swarm.keepalive_seconds, world.note, bucket=bucket
+        )
         settings = swarm.bookie_settings()
         self.nodes = {
             name: BookieNode(
@@ -93,6 +104,16 @@ class Universe:
         self.workload = Workload(swarm, around, self.history, swarm.client_settings())
         self.nemesis = Nemesis(swarm, around, self.nodes, self.workload)
         self._tasks = Tasks("universe", lambda name, error: self.god.violated("simulation", f"{name}: {error!r}"))
+
+    def _bucket(self, rng: Rng) -> Bucket | None:
+        """The object store, in a run that has an archive, with who looks after it."""
+        archive, god = self.swarm.archive, self.god
+        if archive is None:
+            return None
+        bucket = Bucket(rng, archive.faults(), self.metadata.later, self.world.note, god.mark)
+        self.offloading = Offloading(archive, bucket, god)
+        self._archivist = Archivist(god, self.history, bucket)
+        return bucket
 
     async def run(self) -> None:
         """All phases.
@@ -139,6 +160,7 @@ class Universe:
         self._enter("safety")
         self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
         self.workload.start()
+        self._employ_for_the_archive()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
         vital(self.god, striking)
         await self.world.clock.sleep(self.swarm.safety_seconds)
@@ -150,13 +172,32 @@ class Universe:
         self._enter("liveness")
         await bring_to_an_end(self)
         self._enter("audit")
+        await audit_archive(self)
         await audit(self)
+
+    def _employ_for_the_archive(self) -> None:
+        archive, offloading = self.swarm.archive, self.offloading
+        if archive is not None and offloading is not None:
+            historians = Historians(self.workload, self.god, self.history)
+            self.workload.employ("offloader", archive.offloaders, offloading.work)
+            self.workload.employ("historian", archive.historians, historians.work)
+
+    def _changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
+        self.god.changed(ledger_id, before, after)
+        if self._archivist is not None:
+            self._archivist.changed(before, after)
+
+    async def stop(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task of the run's own, and wait for its end."""
+        task.cancel()
+        await asyncio.wait((task,))
 
     async def _watch(self) -> None:
         """Look at everything now and then; returns when something is wrong."""
         while not self.god.violations:
             await self.world.clock.sleep(LOOK_SECONDS)
             look_at_budgets(self)
+            look_at_drops(self.god, self.nodes)
 
     def _missing(self) -> int:
         """Bookies that do not serve now."""

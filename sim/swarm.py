@@ -25,6 +25,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.runtime.deterministic import Latency
 from tallybook.runtime.rng import Rng, SeededRng
 
+from .archive_swarm import ArchiveSwarm, with_archive
 from .themes import theme_of
 
 T = TypeVar("T")
@@ -125,6 +126,8 @@ class Swarm:
     """Share of ledgers written with deferred sync, under chosen ids, or adopted."""
     deletions: float
     """Share of recoveries after which the ledger is deleted."""
+    archive: ArchiveSwarm | None = None
+    """Offloaders and an object store, where there are any."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
@@ -191,6 +194,8 @@ class Swarm:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, dict):
+        return "[" + " ".join(f"{name}={_short(each)}" for name, each in value.items()) + "]"
     if isinstance(value, tuple):
         return "[" + ",".join(map(_short, value)) + "]"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
@@ -225,12 +230,13 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
 
 def swarm_of(rng: Rng) -> Swarm:
     """The shape of one run."""
+    archive = rng.fork("archive")
     swarm = _any_swarm(rng)
     theme = theme_of(rng)
-    if theme is None:
-        return swarm
-    faults = tuple((name, FAULTS[name]) for name in theme.faults)
-    return replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
+    if theme is not None:
+        faults = tuple((name, FAULTS[name]) for name in theme.faults)
+        swarm = replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
+    return with_archive(swarm, archive)
 
 
 def swarm_of_seed(seed: int) -> Swarm:

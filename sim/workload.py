@@ -27,6 +27,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .god import ATTEMPT
 from .history import End, History, Kind, Operation, Reading
+from .library import ProcessArchive
 from .listing import listed
 from .pens import ChosenPen, DeferredPen, Pen
 from .process import SimProcess, Surroundings
@@ -114,10 +115,20 @@ class Workload:
             ("reader", swarm.readers, self._reader),
         ]
         for kind, count, actor in actors:
-            for number in range(count):
-                slot = f"{kind}-{number}"
-                self._slots[slot] = self._tasks.spawn(self._fill(slot, actor), name=slot)
-                vital(self._god, self._slots[slot])
+            self.employ(kind, count, actor)
+
+    def employ(self, kind: str, count: int, actor: Actor) -> None:
+        """Fill so many slots with actors of this kind, each in a process of its own."""
+        for number in range(count):
+            slot = f"{kind}-{number}"
+            self._slots[slot] = self._tasks.spawn(self._fill(slot, actor), name=slot)
+            vital(self._god, self._slots[slot])
+
+    def dismiss(self, kind: str) -> None:
+        """End those of this kind that are awake, in the middle of whatever they do."""
+        for slot in self.running(kind):
+            if slot in self.processes:
+                self.processes[slot].process.kill()
 
     def finish(self) -> None:
         """Whatever is open is to be brought to an end: no new work, and readers wait as long as it takes."""
@@ -164,8 +175,8 @@ class Workload:
     def _process(self, name: str) -> ClientProcess:
         around = self._around
         rng = self._rng.fork(name)
-        process = SimProcess(name, around, SimClock(), rng)
-        session = process.session
+        process = SimProcess(name, around, self._clock_of(rng), rng)
+        session, bucket = process.session, around.bucket
         connections = BookieConnections(
             process.transport,
             session.membership,
@@ -175,8 +186,13 @@ class Workload:
             cluster_id=around.metadata.shared.cluster_id,
             client_id=name,
         )
-        world = ClientWorld(session.store, session.membership, connections, process.clock, rng.fork("client"))
+        archive = None if bucket is None else ProcessArchive(process, bucket)
+        world = ClientWorld(session.store, session.membership, connections, process.clock, rng.fork("client"), archive)
         return ClientProcess(process, Client(world, self._settings), rng)
+
+    def _clock_of(self, rng: Rng) -> SimClock:
+        skew_s = 0.0 if self._swarm.archive is None else self._swarm.archive.skew_s
+        return SimClock(skew_us=int(skew_s * 1e6 * (2 * rng.fork("clock").random() - 1)))
 
     async def _live(self, client: ClientProcess, actor: Actor) -> None:
         try:

@@ -111,13 +111,17 @@ class RandomFaults:
     seen: Counter[Fault] = field(default_factory=Counter)
     _storm_until: float = 0.0
 
+    def begin_storm(self) -> None:
+        """The store is busy from now on, for as long as a storm lasts."""
+        self._storm_until = self.clock.monotonic() + self.storm_seconds
+
     def next(self, operation: str) -> Fault | None:
         """What the dice say."""
         now = self.clock.monotonic()
         if now >= self.ends_at:
             return None
         if self.rng.random() < self.storm:
-            self._storm_until = now + self.storm_seconds
+            self.begin_storm()
         # Every draw is made, so that what one fault does leaves those of the others where they were.
         struck = [fault for fault in Fault if self.rng.random() < self.odds.get(fault, 0.0) and fits(operation, fault)]
         if now < self._storm_until and fits(operation, Fault.BUSY):

@@ -7,7 +7,7 @@ import re
 from tallybook.sim.results import ROOT
 
 NUMBER = r"[IL]\d+"
-OF_PARTS_THAT_ARE_NOT_THERE = {"I17", "L3"}
+OF_PARTS_THAT_ARE_NOT_THERE = {"L3"}
 
 
 def reported() -> set[str]:

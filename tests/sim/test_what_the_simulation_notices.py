@@ -12,12 +12,14 @@ import pytest
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
-from tallybook.sim import liveness, nemesis
+from tallybook.offload.offloader import Offloader
+from tallybook.sim import liveness, nemesis, settling
 from tallybook.sim import run as run_module
 from tallybook.sim.nemesis import Nemesis
 from tallybook.sim.observed import ObservedBookie
 from tallybook.sim.one import run_quietly
 from tallybook.sim.pens import Pen, Written
+from tallybook.sim.swarm import swarm_of_seed
 from tallybook.sim.workload import Workload
 
 
@@ -114,6 +116,23 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
     monkeypatch.setattr(ObservedBookie, "add", deaf)
     monkeypatch.setattr(liveness, "LIVENESS_SECONDS", 10.0)  # to be done sooner
     assert run_quietly(1).failure == "InvariantBroken: L2: no ledger can be written on all bookies"
+
+
+@pytest.mark.parametrize(
+    ("step", "invariant"),
+    [("_archive", "L6"), ("_release", "L6"), ("_give_up_dead_attempts", "L6"), ("_collect", "I17")],
+)
+def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
+    step: str, invariant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None:
+        """Nothing is done."""
+
+    monkeypatch.setattr(Offloader, step, nothing)
+    monkeypatch.setattr(settling, "SETTLING_SECONDS", 30.0)  # to be done sooner
+    archives = [seed for seed in range(40) if swarm_of_seed(seed).archive is not None]
+    failures = (run_quietly(seed).failure for seed in archives)
+    assert next(filter(None, failures)).startswith(f"InvariantBroken: {invariant}: ")
 
 
 def test_a_client_that_stands_still_goes_on_when_all_others_are_long_through(monkeypatch: pytest.MonkeyPatch) -> None:

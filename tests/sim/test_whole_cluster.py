@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tallybook.runtime.rng import SeededRng
+from tallybook.sim.archive_swarm import ARCHIVE_FAULTS
 from tallybook.sim.one import run
 from tallybook.sim.results import Results, code_hash
 from tallybook.sim.swarm import FAULTS, swarm_of
@@ -47,7 +48,7 @@ def test_twenty_seeds_pass_and_leave_the_same_trace_under_any_hash_seed_and_in_a
 
 def test_every_kind_of_fault_takes_part_in_some_run_and_none_in_all() -> None:
     kinds = [{name for name, _ in swarm_of(SeededRng(seed).fork("swarm")).faults} for seed in range(60)]
-    assert set.union(*kinds) == set(FAULTS)
+    assert set.union(*kinds) == {*FAULTS, *ARCHIVE_FAULTS}
     assert set.intersection(*kinds) == set()
 
 
@@ -57,6 +58,18 @@ def test_a_run_says_how_it_was_configured_on_one_line() -> None:
     assert f"bookies={swarm.bookies} " in str(swarm)
     swarm.bookie_settings()
     swarm.client_settings()
+
+
+def test_some_runs_have_an_archive_and_the_others_of_the_same_seeds_do_not_change_for_it() -> None:
+    swarms = [swarm_of(SeededRng(seed).fork("swarm")) for seed in range(100)]
+    archives = [swarm.archive for swarm in swarms if swarm.archive is not None]
+    assert 10 < len(archives) < 40
+    assert {archive.rivals for archive in archives} == {archive.releases for archive in archives} == {True, False}
+    assert {archive.offloaders for archive in archives} == {1, 2}
+    for archive in archives:
+        assert archive.settings().own_object_bytes == archive.own_object_bytes
+    plain = swarm_of(SeededRng(next(seed for seed, swarm in enumerate(swarms) if swarm.archive is None)).fork("swarm"))
+    assert not {name for name, _ in plain.faults} & set(ARCHIVE_FAULTS)
 
 
 def test_every_line_of_the_trace_can_be_had(tmp_path) -> None:

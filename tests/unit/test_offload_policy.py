@@ -71,6 +71,14 @@ def test_an_attempt_that_is_too_old_or_of_a_clock_far_ahead_is_dead_wherever_its
     assert [each.ledger_id for each in dead_attempts([*ledgers, ledger(5)], SETTINGS, NOW_MS)] == [1, 4]
 
 
+def test_a_clock_that_was_a_day_ahead_keeps_no_ledger_from_the_archive_for_a_day() -> None:
+    made_tomorrow = ledger(1, age_s=-24 * 3600)
+    found = due([made_tomorrow], SETTINGS, NOW_MS)
+    assert [each.ledger_id for each in found] == [1]
+    assert [one.ledgers for one in pack(found, SETTINGS, NOW_MS)] == [tuple(found)], "nor from its turn"
+    assert due([ledger(4, age_s=-5)], SETTINGS, NOW_MS) == [], "clocks differ a little: it is new"
+
+
 def test_sizes_around_the_limit_decide_about_an_object_of_its_own() -> None:
     ledgers = [Due(number, size, 0, None) for number, size in enumerate((999, 1_000, 1_001))]
     planned = pack(ledgers, SETTINGS, NOW_MS)

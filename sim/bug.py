@@ -1,0 +1,25 @@
+"""What a bug planted on purpose is: a change of a few functions at run time, and how it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Change = tuple[Any, str, Callable[[Any], Any]]
+"""A class or module, the name of a function in it, and what makes the wrong one of the right one."""
+
+
+class Bug(NamedTuple):
+    """One way of being wrong."""
+
+    breaks: str
+    """What happens that must not."""
+    shows: str
+    """The invariants that give it away, in a row. A run that fails in another way has not found it."""
+    changes: list[Change]
+    of_archives: bool = False
+    """It changes nothing in a run that has no archive, so none of those is searched for it."""
+
+    def shown_by(self, invariant: str) -> bool:
+        """Whether a run that breaks this invariant has found it."""
+        return invariant in self.shows.split()
