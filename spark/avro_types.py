@@ -22,12 +22,14 @@ _PRIMITIVE: Final = {
 _MOST_DIGITS: Final = 38
 """Of a decimal of Spark."""
 
-_LOGICAL: Final = {
+_TIMES: Final = {
     "date": "DATE",
     "timestamp-millis": "TIMESTAMP",
     "timestamp-micros": "TIMESTAMP",
-    "uuid": "STRING",
 }
+
+LOGICAL: Final = frozenset({"decimal", *_TIMES})
+"""Logical types that are more than what they stand for. A uuid is text, in Spark."""
 
 
 def ddl_of(schema: Any) -> str:
@@ -69,8 +71,8 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
         return f"MAP<STRING, {_ddl(schema.get('values'))}>"
     if logical == "decimal":
         return _decimal(schema.get("precision"), schema.get("scale", 0))
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
+    if logical in _TIMES:
+        return _TIMES[logical]
     return _ddl(kind)
 
 
