@@ -1,6 +1,6 @@
 """Partitions of a query, read while the cluster under them changes: the same rows, or a gap of exactly what is lost."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -144,10 +144,16 @@ class Read:
     @classmethod
     async def of(cls, place: LedgerPlace, wanted: EntryPartition) -> "Read":
         found = cls()
+        await found.drain(place, wanted)
+        return found
+
+    async def drain(
+        self, place: LedgerPlace, wanted: EntryPartition, behind_each: Callable[[], object] = lambda: None
+    ) -> None:
         async with aclosing(read_partition(place, wanted)) as items:
             async for item in items:
-                found.take(item)
-        return found
+                self.take(item)
+                behind_each()
 
     def ids(self) -> list[int]:
         return [entry_id for _, entry_id in self.entries]
@@ -470,8 +476,7 @@ async def test_bookies_that_do_not_answer_are_an_error_and_never_a_gap(cluster: 
                 cluster.bookies[name].pause()
             found = Read()
             with pytest.raises(TallybookError) as raised:
-                async for item in read_partition(place, wanted):
-                    found.take(item)
+                await found.drain(place, wanted)
             assert raised.value.retriable
             assert found.gaps == []
             assert len(found.entries) <= 140
@@ -493,11 +498,13 @@ async def test_an_error_that_may_pass_while_the_end_of_a_gap_is_looked_for_is_ra
         await lose(place.stage, ledger.id, *range(7, 273, 7))
         wanted = await partition(place, (ledger.id, 0, 279))
         found = Read()
+
+        def pause() -> None:
+            for name in list(cluster.bookies)[1:]:
+                cluster.bookies[name].pause()
+
         with pytest.raises(TallybookError) as raised:
-            async for item in read_partition(place, wanted):
-                found.take(item)
-                for name in list(cluster.bookies)[1:]:
-                    cluster.bookies[name].pause()
+            await found.drain(place, wanted, pause)
         assert raised.value.retriable
         assert (found.ids(), found.gaps) == (list(range(7)), [])
         for bookie in cluster.bookies.values():
@@ -518,8 +525,7 @@ async def test_an_archive_that_does_not_answer_is_an_error_and_never_a_gap(
             place.store = FaultyStore(place.stage.store, script, cluster.world.clock)
             found = Read()
             with pytest.raises(ArchiveUnavailable):
-                async for item in read_partition(place, wanted):
-                    found.take(item)
+                await found.drain(place, wanted)
             assert found.gaps == []
             assert script.finished
         place.store = place.stage.store

@@ -114,23 +114,26 @@ def test_a_consumer_that_stops_early_ends_the_source_before_it_goes_on(loop: Loo
     assert source.made < 10
 
 
+def consume(items: Iterator[int], seen: list[int], error: Exception | None = None) -> None:
+    """Take all items and close the iterator, whatever happens; fail at the first one, if so told."""
+    with contextlib.closing(items):  # type: ignore[type-var]
+        for item in items:
+            seen.append(item)
+            if error is not None:
+                raise error
+
+
 def test_a_source_is_ended_by_a_consumer_that_fails(loop: LoopThread) -> None:
     source = Source(1000)
-
-    def consume() -> Iterator[int]:
-        yield from loop.iterate(source.items())
-
-    with pytest.raises(KeyError), contextlib.closing(consume()) as items:  # type: ignore[type-var]
-        for item in items:
-            raise KeyError(item)
+    with pytest.raises(KeyError):
+        consume(loop.iterate(source.items()), [], KeyError())
     assert source.ended.is_set()
 
 
 def test_an_error_of_a_source_is_raised_in_its_place_behind_the_items_before_it(loop: LoopThread) -> None:
-    source, seen = Source(7, OSError("broken")), []
+    source, seen = Source(7, OSError("broken")), list[int]()
     with pytest.raises(OSError, match="broken"):
-        for item in loop.iterate(source.items(), ahead=3):
-            seen.append(item)
+        consume(loop.iterate(source.items(), ahead=3), seen)
     assert seen == list(range(7))
     assert source.ended.is_set()
 
@@ -214,15 +217,11 @@ def test_a_caller_that_is_interrupted_while_it_waits_for_an_item_ends_the_source
 
     async def items() -> AsyncGenerator[int, None]:
         yield 1
-        while not early and not seen:
+        while not early and not seen:  # noqa: ASYNC110 (seen by another thread)
             await asyncio.sleep(0)
         await work.wait()
 
-    with (
-        pytest.raises(InterruptedByTestError),
-        contextlib.closing(loop.iterate(items())) as found,  # type: ignore[type-var]
-    ):
-        for item in found:
-            seen.append(item)
+    with pytest.raises(InterruptedByTestError):
+        consume(loop.iterate(items()), seen)
     assert work.cancelled.is_set(), "and the caller has waited for that"
     assert seen == [1] or early

@@ -107,7 +107,8 @@ GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "fir
         (GOOD.replace('": 1', '": 2'), "format 1"), (GOOD.replace('": 1', '": "1"'), "format 1"),
         (GOOD.replace('"c"', "5"), "'cluster'"), (GOOD.replace('"c"', "null"), "'cluster'"),
         ('{"tallybook_snapshot": 1}', "'ledgers'"), ('{"tallybook_snapshot": 1, "ledgers": {}}', "'ledgers'"),
-        (GOOD.replace("7", "-1"), "ledger"), (GOOD.replace("7", "true"), "ledger"), (GOOD.replace("7", "7.0"), "ledger"),
+        (GOOD.replace("7", "-1"), "ledger"), (GOOD.replace("7", "true"), "ledger"),
+        (GOOD.replace("7", "7.0"), "ledger"),
         (GOOD.replace("7", '"7"'), "ledger"), (GOOD.replace("9", "9223372036854775808"), "last"),
         (GOOD.replace('"first": 0', '"first": 10'), "first"), (GOOD.replace('"first": 0', '"frist": 0'), "first"),
         (GOOD.replace("[{", "[7, {"), "not as 7"), (GOOD.replace("}]", "}, null]"), "None"),
@@ -421,8 +422,7 @@ def test_every_entry_of_every_closed_ledger_comes_once_in_any_order_with_any_lim
     offset, seen = StreamOffset(), []
     for _ in range(1000):
         for _ in range(data.draw(st.integers(0, 3)) if waiting else 0):
-            if waiting:
-                closed.append(known[waiting.pop()])
+            closed += [known[waiting.pop()]] if waiting else []
         limit = data.draw(st.none() | st.builds(Admission, st.integers(1, 40), st.integers(1, 300)))
         there = [each for each in closed if offset.wants(each.ledger_id)]
         following = offset.advanced(there, limit)
@@ -478,7 +478,8 @@ def test_a_ledger_that_is_deleted_while_it_is_cut_off_holds_nothing_up() -> None
         {"v": 1, "seen": None, "within": [], "ledgers": []}, {"v": 1, "seen": "", "within": [1], "ledgers": []},
         {"v": 1, "seen": "", "within": ["x", 1], "ledgers": []}, {"v": 1, "seen": "", "within": 7, "ledgers": []},
         {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2]]}, {"v": 1, "seen": "", "within": [], "ledgers": 7},
-        {"v": 1, "seen": "", "within": [], "ledgers": [7]}, {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2, "x"]]},
+        {"v": 1, "seen": "", "within": [], "ledgers": [7]},
+        {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2, "x"]]},
         {"offset": 17}, {"v": 1, "seen": "", "within": {"a": 1}, "ledgers": []},
     ],
 )  # fmt: skip
@@ -528,7 +529,8 @@ def test_types_of_avro_have_names_in_spark(kind: object, ddl: str) -> None:
         record(["int", "string"]), record(["null", "int", "long"]), record("r"), record(7), record({"type": 7}),
         record({"type": "array"}), record({"type": "map"}), record({}),
         *(record({"type": "bytes", "logicalType": "decimal", **bad}) for bad in (
-            {}, {"precision": "x"}, {"precision": 0}, {"precision": 39}, {"precision": None}, {"precision": 2, "scale": 3},
+            {}, {"precision": "x"}, {"precision": 0}, {"precision": 39}, {"precision": None},
+            {"precision": 2, "scale": 3},
             {"precision": 2, "scale": -1}, {"precision": 2, "scale": "x"}, {"precision": True},
         )),
     ],

@@ -2,7 +2,7 @@
 
 import io
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -87,7 +87,8 @@ def test_null_is_no_value_and_no_mistake() -> None:
     [
         (b"", "not JSON"), (b"{", "not JSON"), (b'{"a": 1} x', "not JSON"), (b"\x00", "not JSON"),
         (b'{"b": "\xff"}', "not UTF-8 from byte 7"), (b"\xff\xfe{\x00}\x00", "not UTF-8 from byte 0"),
-        (b"[1]", "a JSON object is wanted, not a list"), (b"7", "not a int"), (b'"x"', "not a str"), (b"NaN", "a float"),
+        (b"[1]", "a JSON object is wanted, not a list"), (b"7", "not a int"), (b'"x"', "not a str"),
+        (b"NaN", "a float"),
         (b"true", "a bool"), (b'{"a": "x"}', "x"), (b'{"a": 1.5}', ""), (b'{"a": [1]}', ""), (b'{"a": {"b": 1}}', ""),
         (b'{"a": 9223372036854775808}', ""), (b'{"a": -9223372036854775809}', ""), (b'{"a": NaN}', ""),
         (b'{"a": 1e400}', ""), (b'{"a": ' + b"1" * 5000 + b"}", "not JSON"), (b'{"a": 1' + b"0" * 400 + b"}", ""),
@@ -228,7 +229,7 @@ def test_every_type_of_avro_that_has_a_name_in_spark_gets_there() -> None:
     moment, identity = datetime(2026, 11, 1, 1, 2, 3, 4000, tzinfo=UTC), "5f0c0f5e-3f6a-4f5c-8f57-0f7f3f1f2f3f"
     datum = {
         "a": {"x": 1}, "b": UUID(identity), "c": moment, "d": Decimal("12.50"), "e": "Y",
-        "f": datetime(2026, 1, 1, 0, 0, 1).time(), "g": [{"k": date(2026, 11, 1), "n": None}, {}], "h": b"\x00\xff",
+        "f": time(0, 0, 1), "g": [{"k": date(2026, 11, 1), "n": None}, {}], "h": b"\x00\xff",
     }  # fmt: skip
     found = Outcome(parser("avro", value, schema), encoded(schema, datum))
     assert found.reasons == [None]
@@ -346,8 +347,12 @@ def test_no_flipped_byte_of_an_arrow_stream_does_more_than_change_or_lose_its_ro
 
 @pytest.mark.parametrize(
     ("kind", "schema", "good"),
-    [("json", "x", b"{}"), ("avro", PAIR, encoded(PAIR, {"a": 1, "b": None})), ("arrow", "x", stream(pa.table({"a": [1]})))],
-)  # fmt: skip
+    [
+        ("json", "x", b"{}"),
+        ("avro", PAIR, encoded(PAIR, {"a": 1, "b": None})),
+        ("arrow", "x", stream(pa.table({"a": [1]}))),
+    ],
+)
 def test_a_bad_record_that_may_not_be_fails_with_its_ledger_and_entry(kind: Any, schema: str, good: bytes) -> None:
     found = parser(kind, FLAT, schema, "fail")
     found.parse(table(good, good))
