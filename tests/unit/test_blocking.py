@@ -194,8 +194,12 @@ def interrupting() -> Iterator[Callable[[], None]]:
             raised.append(True)
             raise InterruptedByTestError
 
+    def interrupt() -> None:
+        if not raised:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, handler)
-    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    yield interrupt
     signal.signal(signal.SIGUSR1, before)
 
 

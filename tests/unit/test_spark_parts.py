@@ -250,7 +250,7 @@ def grown(ledgers: dict[int, tuple[int, int]]) -> dict[int, Closed]:
 
 
 @given(LEDGERS, st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_entry_of_every_closed_ledger_comes_once_in_any_order_with_any_limits(
     ledgers: dict[int, tuple[int, int]], data: st.DataObject
 ) -> None:

@@ -499,7 +499,7 @@ async def test_a_committer_that_goes_on_after_others_have_committed_deletes_noth
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(
     run: Callable[[Coroutine[Any, Any, Any]], Any], seed: int
 ) -> None:
