@@ -110,6 +110,10 @@ integration: setup java ## Run the tests that start real processes
 test-s3: $(STAMP) ## Run the tests of object stores on a real S3 server, too (Go builds it the first time)
 	scripts/ensure-minio run $(BIN)/pytest tests/contract/objects $(PYTEST_ARGS)
 
+.PHONY: test-minio
+test-minio: $(STAMP) ## Run the tests of object stores on a real S3 server only; without one there are none, which is a failure
+	scripts/ensure-minio run $(BIN)/pytest tests/contract/objects -m s3 $(PYTEST_ARGS)
+
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)
 	TALLYBOOK_CRASH=full $(BIN)/pytest tests/crash -m crash_states --timeout=3600 -o faulthandler_timeout=0 $(PYTEST_ARGS)

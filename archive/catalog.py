@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -91,10 +91,23 @@ async def _look(store: ObjectStore, found: ObjectInfo) -> list[Found]:
     directory = read_directory(stored, part, found.key, found.size_bytes)
     if directory.object_id != object_id_of(found.key):
         raise DamagedFile(f"{found.key}: this is object {directory.object_id}")
-    return [
-        Found(decode_ledger(ledger.metadata, ledger.ledger_id, found.key), receipt)
-        for ledger, receipt in zip(directory.ledgers, _receipts(directory, part, found), strict=True)
-    ]
+    try:
+        return [
+            _found(decode_ledger(ledger.metadata, ledger.ledger_id, found.key), receipt)
+            for ledger, receipt in zip(directory.ledgers, _receipts(directory, part, found), strict=True)
+        ]
+    except InvalidArgument as error:
+        raise DamagedFile(f"{found.key}: it contradicts the metadata that it holds: {error.message}") from error
+
+
+def _found(metadata: LedgerMetadata, receipt: Receipt) -> Found:
+    """A ledger that these metadata and this receipt may both be of.
+
+    Raises:
+        InvalidArgument: they are not of one closed ledger.
+    """
+    replace(metadata, archiving=None, archived=receipt)
+    return Found(metadata, receipt)
 
 
 async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
@@ -117,7 +130,10 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
         raise DamagedFile(f"{found.key}: its footer cannot be understood: {error}") from error
     if version != str(FORMAT):
         raise DamagedFile(f"{found.key}: it is of format {version}; this Tallybook knows {FORMAT}")
-    if min(part.offset, part.stored_bytes, part.raw_bytes, part.crc) < 0 or not 0 < part.end <= size:
+    numbers = (part.offset, part.stored_bytes, part.raw_bytes, part.crc)
+    if any(type(number) is not int for number in numbers) or min(numbers) < 0:
+        raise DamagedFile(f"{found.key}: its footer says {where} of its index")
+    if not part.stored_bytes or not part.raw_bytes or part.end > size:
         raise DamagedFile(f"{found.key}: its index does not lie within its {size} bytes")
     return part
 

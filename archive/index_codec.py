@@ -32,6 +32,9 @@ from .tables import BatchTable, Numbers, PageTable
 MAX_PART_BYTES: Final = 64 * MIB
 """Largest part of an index, once decompressed."""
 
+MAX_PAGE_BYTES: Final = 64 * MIB
+"""Largest page, once decompressed: four times sixteen entries of the largest size."""
+
 _HALF: Final = 1 << 63
 
 M = TypeVar("M", bound=Message)
@@ -143,9 +146,12 @@ def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -
     rows, header_bytes, body_bytes, raw_bytes, crcs = (np.array(column, np.int64) for column in columns)
     if len({len(column) for column in columns}) != 1 or rows.sum() != group.rows or not rows.all():
         raise DamagedFile(f"{place}: a page table does not add up to its row group of {group.rows} rows")
-    offsets = _sums(message.offset, header_bytes + body_bytes)
-    if message.offset >= object_bytes or offsets[-1] > object_bytes:
+    stored_bytes = header_bytes + body_bytes
+    if message.offset + int(stored_bytes.sum()) > object_bytes:
         raise DamagedFile(f"{place}: a page table reaches beyond the object's {object_bytes} bytes")
+    if not stored_bytes.all() or (raw_bytes > MAX_PAGE_BYTES).any():
+        raise DamagedFile(f"{place}: a page table has a page of a size that no page has")
+    offsets = _sums(message.offset, stored_bytes)
     return PageTable(_sums(0, rows), offsets, header_bytes, raw_bytes, crcs)
 
 
@@ -262,7 +268,7 @@ def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: in
 def _check_directory(directory: Directory, place: str, object_bytes: int) -> None:
     parts = [group.pages for group in directory.row_groups]
     parts += [run.batches for ledger in directory.ledgers for run in ledger.runs]
-    if any(part.end > object_bytes or part.raw_bytes > MAX_PART_BYTES for part in parts):
+    if any(part.end > object_bytes or part.raw_bytes > MAX_PART_BYTES or not part.stored_bytes for part in parts):
         raise DamagedFile(f"{place}: its directory points beyond the object's {object_bytes} bytes")
     at = (0, 0)
     for ledger in directory.ledgers:

@@ -246,9 +246,17 @@ class OffloadSettings(Settings):
         600, description="Time between finding that no ledger names an object and removing it: readers may be at it."
     )
     interval_s: Seconds = Field(30, description="Pause between looks for work.")
+    tidy_interval_s: Seconds = Field(
+        600,
+        description="Time between listings of the bucket, to merge small objects and to remove what belongs to nobody; "
+        "0: with every look for work.",
+    )
     concurrent_objects: Count = Field(2, description="Objects written at a time.")
     bytes_per_second: Size = Field(_size(0), description="Payload read from bookies per second; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another offloader takes over.")
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

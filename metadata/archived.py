@@ -55,6 +55,13 @@ class ArchiveAttempt:
         if not self.object_id:
             raise InvalidArgument("an attempt to archive names its object")
 
+    def is_dead(self, now_ms: int, ttl_ms: int) -> bool:
+        """Whether nobody is believed to be at it any more, at ``now_ms`` since the epoch.
+
+        One that seems to begin as long after now was made by a clock that was wrong, and would never grow old.
+        """
+        return abs(now_ms - self.began_at_ms) >= ttl_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
@@ -100,8 +107,7 @@ def begin_archiving(
 
     Args:
         from_object: id of the object that holds it now, ``None`` if none does: what the attempt is to replace.
-        ttl_ms: how far from that of the new attempt the beginning of another one lies that is taken for dead. One that
-            seems to begin so much later was made by a clock that was wrong, and would never grow old.
+        ttl_ms: age at which another attempt is taken for dead when this one begins.
 
     Raises:
         InvalidArgument: the ledger is not closed, or is in that object already; an object is never written twice.
@@ -115,13 +121,9 @@ def begin_archiving(
     if held_by != from_object:
         raise Conflict(f"ledger {metadata.ledger_id} is in object {held_by}, not in {from_object}")
     other = metadata.archiving
-    if other is not None and other.object_id != attempt.object_id and _is_near(attempt, other, ttl_ms):
+    if other is not None and other.object_id != attempt.object_id and not other.is_dead(attempt.began_at_ms, ttl_ms):
         raise Conflict(f"ledger {metadata.ledger_id} is being archived into object {other.object_id}")
     return replace(metadata, archiving=attempt)
-
-
-def _is_near(one: ArchiveAttempt, other: ArchiveAttempt, ttl_ms: int) -> bool:
-    return abs(one.began_at_ms - other.began_at_ms) < ttl_ms
 
 
 def commit_archived(metadata: LedgerMetadata, receipt: Receipt) -> LedgerMetadata:

@@ -1,8 +1,9 @@
 """One offloader: looks for work again and again, and does it.
 
 A round is: look at all ledgers; archive what is due; let bookies drop what has been archived for long enough,
-checked once more; merge small objects; remove what belongs to nobody. Every step is safe to be cut off, and
-safe to be done by two at once: being the only one (``service``) only saves work.
+checked once more. Now and then it also tidies up, which takes a listing of the whole bucket: give up attempts
+that nobody is at any more, merge small objects, remove what belongs to nobody. Every step is safe to be cut off,
+and safe to be done by two at once: being the only one (``service``) only saves work.
 
 A ledger that cannot be archived now is tried again later and later, and does not keep others waiting.
 """
@@ -29,14 +30,14 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
-from tallybook.metadata.archived import Receipt, release_copies
+from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .mover import Moved, Mover
-from .orphans import OrphanWatch, owned_ids
-from .policy import PlannedObject, compact, due, pack, releasable
+from .orphans import OrphanWatch, Owned
+from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable
 from .survey import Survey
 
 _log = logger("offload")
@@ -131,11 +132,12 @@ class Offloader:
         self._clock = clock
         self._orphans = OrphanWatch(settings)
         self._failures = _Failures()
+        self._tidied_at: float | None = None
         self.totals = Totals()
         self.backlog = Backlog()
 
-    async def round(self) -> None:
-        """Look once, and do what there is to do.
+    async def round(self, *, tidy: bool = False) -> None:
+        """Look once, and do what there is to do; tidy up as well if it is time to, or if ``tidy`` says so.
 
         Raises:
             MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
@@ -144,13 +146,25 @@ class Offloader:
         await self._survey.look()
         await self._archive()
         await self._release()
+        if tidy or self._untidy():
+            await self._tidy()
+        self.totals.rounds += 1
+        self.backlog = self._backlog()
+
+    def _untidy(self) -> bool:
+        """Whether it is time for the whole bucket: at the start, and then at intervals, until one came to its end."""
+        since = self._tidied_at
+        return since is None or self._clock.monotonic() - since >= self._settings.tidy_interval_s
+
+    async def _tidy(self) -> None:
+        began = self._clock.monotonic()
+        await self._give_up_dead_attempts()
         objects = [found async for page in self._store.list() for found in page]
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
         await self._survey.look()
         await self._compact(objects)
         await self._collect(objects)
-        self.totals.rounds += 1
-        self.backlog = self._backlog()
+        self._tidied_at = began
 
     async def _archive(self) -> None:
         now = self._clock.monotonic()
@@ -161,6 +175,18 @@ class Offloader:
         ]
         for moved in await self._move(pack(ledgers, self._settings, self._now_ms())):
             self.totals.ledgers_archived += len(moved.archived)
+
+    async def _give_up_dead_attempts(self) -> None:
+        """Else what they have written would have an owner for ever, and their ledgers would not be moved again."""
+        for metadata in dead_attempts(self._survey.ledgers.values(), self._settings, self._now_ms()):
+            if metadata.archiving is None:
+                continue
+            sometimes("offload: a dead attempt is given up")
+            give_up = partial(abandon_archiving, object_id=metadata.archiving.object_id)
+            try:
+                await self._updater.update(metadata.ledger_id, give_up)
+            except NoSuchLedger:
+                continue
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
         now, sizes = self._clock.monotonic(), {found.key: found.size_bytes for found in objects}
@@ -188,6 +214,8 @@ class Offloader:
         async with asyncio.TaskGroup() as group:
             for wanted in planned:
                 group.create_task(one(wanted))
+        # Committed, or refused because somebody else was first: either way they are not what the survey took them for.
+        self._survey.doubt(ledger.ledger_id for wanted in planned for ledger in wanted.ledgers)
         return done
 
     def _moved(self, moved: Moved) -> None:
@@ -270,13 +298,13 @@ class Offloader:
         suspects = self._orphans.look(
             objects,
             uploads,
-            self._survey.ledgers.values(),
+            Owned.by(self._survey.ledgers.values()),
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
         if not suspects or not await self._survey.look(everything=True):
             return
-        garbage = suspects.without(owned_ids(self._survey.ledgers.values()))
+        garbage = suspects.without(Owned.by(self._survey.ledgers.values()))
         for found in garbage.objects:
             await self._store.delete(found.key)
             self._reader.forget(found.key)

@@ -1,21 +1,55 @@
-"""Objects that belong to nobody: what failed attempts, compaction and deleted ledgers leave in the bucket.
+"""What belongs to nobody: what failed attempts, compaction and deleted ledgers leave in the bucket.
 
 An object is an orphan while no ledger's metadata name it, neither as what it is in nor as what it is being
 written to. The names are read *after* the bucket was listed: an object is announced before it exists, so
 whatever was listed had been announced by then. It is removed when it has been seen without an owner for a
 while (readers may still be at it), by this process's own clock, and is old enough by the store's that no
 attempt can be waiting for it. A listing of ledgers that may be incomplete proves nothing.
+
+An unfinished upload belongs to the attempt that makes it, and to nobody once that is over: the object may be there
+all the same, from another upload of the same attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
 from tallybook.archive.schema import object_id_of
 from tallybook.core.config import OffloadSettings
 from tallybook.metadata.model import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Ids of objects that are some ledger's."""
+
+    held: frozenset[str]
+    """A ledger is in them."""
+    attempted: frozenset[str]
+    """Somebody is writing a ledger to them."""
+
+    @classmethod
+    def by(cls, ledgers: Iterable[LedgerMetadata]) -> Owned:
+        """What these ledgers own; all there are, for what is in neither to be nobody's."""
+        held, attempted = set(), set()
+        for metadata in ledgers:
+            if metadata.archived is not None:
+                held.add(metadata.archived.object_id)
+            if metadata.archiving is not None:
+                attempted.add(metadata.archiving.object_id)
+        return cls(frozenset(held), frozenset(attempted))
+
+    def frees_object(self, key: str) -> bool:
+        """Whether it is an object of ours, and nobody's. What has no name of ours is not ours to remove."""
+        object_id = object_id_of(key)
+        return object_id is not None and object_id not in self.held and object_id not in self.attempted
+
+    def frees_upload(self, key: str) -> bool:
+        """Whether it is an upload of ours to that key, and nobody is at it."""
+        object_id = object_id_of(key)
+        return object_id is not None and object_id not in self.attempted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +62,11 @@ class Garbage:
     def __bool__(self) -> bool:
         return bool(self.objects or self.uploads)
 
-    def without(self, owned: Collection[str]) -> Garbage:
-        """The same but for objects with these ids."""
+    def without(self, owned: Owned) -> Garbage:
+        """The same but for what is somebody's after all."""
         return Garbage(
-            tuple(found for found in self.objects if object_id_of(found.key) not in owned),
-            tuple(upload for upload in self.uploads if object_id_of(upload.key) not in owned),
+            tuple(found for found in self.objects if owned.frees_object(found.key)),
+            tuple(upload for upload in self.uploads if owned.frees_upload(upload.key)),
         )
 
 
@@ -52,31 +86,23 @@ class OrphanWatch:
         self,
         objects: Sequence[ObjectInfo],
         uploads: Sequence[UnfinishedUpload],
-        ledgers: Iterable[LedgerMetadata],
+        owned: Owned,
         *,
         monotonic_s: float,
         wall_ms: int,
     ) -> Garbage:
-        """What may go, of what a listing showed; ``ledgers`` are all there are, read after it."""
-        owned = owned_ids(ledgers)
+        """What may go, of what a listing showed; ``owned`` was read after it."""
         alone: dict[str, float] = {}
         gone = []
         for found in objects:
-            object_id = object_id_of(found.key)
-            # What has no name of ours is not ours to remove.
-            if object_id is None or object_id in owned:
+            if not owned.frees_object(found.key):
                 continue
             since = alone[found.key] = self._alone_since.get(found.key, monotonic_s)
-            old = wall_ms - found.modified_at_ms >= self._settings.attempt_ttl_s * 1000
-            if old and monotonic_s - since >= self._settings.orphan_delay_s:
+            if self._old(found.modified_at_ms, wall_ms) and monotonic_s - since >= self._settings.orphan_delay_s:
                 gone.append(found)
         self._alone_since = alone
         dead = [
-            upload
-            for upload in uploads
-            if (object_id := object_id_of(upload.key)) is not None
-            and object_id not in owned
-            and wall_ms - upload.began_at_ms >= self._settings.attempt_ttl_s * 1000
+            upload for upload in uploads if owned.frees_upload(upload.key) and self._old(upload.began_at_ms, wall_ms)
         ]
         return Garbage(tuple(gone), tuple(dead))
 
@@ -84,13 +110,5 @@ class OrphanWatch:
         """An object is gone."""
         self._alone_since.pop(key, None)
 
-
-def owned_ids(ledgers: Iterable[LedgerMetadata]) -> set[str]:
-    """Ids of the objects that some ledger is in, or is being written to."""
-    owned = set()
-    for metadata in ledgers:
-        if metadata.archived is not None:
-            owned.add(metadata.archived.object_id)
-        if metadata.archiving is not None:
-            owned.add(metadata.archiving.object_id)
-    return owned
+    def _old(self, since_ms: int, wall_ms: int) -> bool:
+        return wall_ms - since_ms >= self._settings.attempt_ttl_s * 1000

@@ -52,7 +52,7 @@ def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: in
             continue
         if now_ms - metadata.created_at_ms < settings.min_age_s * 1000 or metadata.length < settings.min_bytes:
             continue
-        if metadata.archiving is not None and now_ms - metadata.archiving.began_at_ms < settings.attempt_ttl_s * 1000:
+        if metadata.archiving is not None and not metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000):
             continue
         found.append(_due(metadata))
     return sorted(found)
@@ -107,6 +107,23 @@ def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now
         and not metadata.copies_released
         and now_ms - metadata.archived.archived_at_ms >= settings.deletion_lag_s * 1000
     ]
+
+
+def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
+    """Ledgers whose attempt nobody is believed to be at any more.
+
+    Until it is given up, the object that it names has an owner, and the ledger is not moved.
+    """
+    return [
+        metadata
+        for metadata in ledgers
+        if metadata.archiving is not None and metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000)
+    ]
+
+
+def planned_of(ledgers: Iterable[LedgerMetadata]) -> PlannedObject:
+    """An object for just these ledgers, wherever they are."""
+    return PlannedObject(tuple(sorted(map(_due, ledgers))))
 
 
 def _due(metadata: LedgerMetadata) -> Due:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from tallybook.archive.location import read_location, settle_location
 from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
@@ -34,7 +35,7 @@ class Archive:
     """The archive of a cluster, opened."""
 
     metadata: MetadataStore
-    store: ObjectStore
+    store: PatientStore
     workers: ThreadWorkers
     tasks: Tasks
     clock: Clock
@@ -42,10 +43,17 @@ class Archive:
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
-        updater = LedgerUpdater(self.metadata, self.clock, self.rng.fork("updater"))
-        mover = Mover(client, updater, self.store, self.workers, settings, self.clock, self.rng.fork("mover"))
         reader = ArchiveReader(self.store, self.workers, self.tasks)
+        mover, updater = self.mover(client, settings), self._updater
         return Offloader(mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock)
+
+    def mover(self, client: Client, settings: OffloadSettings) -> Mover:
+        """What writes objects of this cluster; ``client`` reads what goes into them."""
+        return Mover(client, self._updater, self.store, self.workers, settings, self.clock, self.rng.fork("mover"))
+
+    @property
+    def _updater(self) -> LedgerUpdater:
+        return LedgerUpdater(self.metadata, self.clock, self.rng.fork("updater"))
 
 
 @asynccontextmanager
@@ -59,7 +67,9 @@ async def opened(metadata_uri: str, url: str | None, *, settle: bool = False) ->
     Raises:
         InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
         MetadataUnavailable: the metadata store does not answer.
-        ArchiveDenied: there is no such directory.
+        ArchiveDenied: there is no such directory; or none such bucket, or keys that do not open it, if it is about to
+            become the cluster's archive.
+        ArchiveUnavailable: likewise, if it does not answer.
     """
     clock, rng = RealClock(), SystemRng()
     async with AsyncExitStack() as stack:
@@ -76,12 +86,20 @@ async def opened(metadata_uri: str, url: str | None, *, settle: bool = False) ->
         store = await open_store(where, clock, rng.fork("store"))
         stack.push_async_callback(store.close)
         if settle:
+            if settled is None:
+                await _look_at(store)
             await settle_location(metadata.store, where)
         workers = ThreadWorkers(WORKER_THREADS, "archive")
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
         yield Archive(metadata.store, store, workers, tasks, clock, rng)
+
+
+async def _look_at(store: ObjectStore) -> None:
+    """See that the store answers. What is settled is settled for good, also if it was a slip of the pen."""
+    async with aclosing(cast("AsyncGenerator[object, None]", store.list())) as pages:
+        await anext(pages, None)
 
 
 async def archive_of(metadata_uri: str) -> str | None:

@@ -18,8 +18,11 @@ from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, Storage
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Ok
+from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics import Metrics
 
+from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader, Totals
 from .process import Archive, opened
 from .survey import Survey
@@ -37,13 +40,31 @@ class OffloadService:
         self._archive = archive
         self._offloader = offloader
         self._settings = settings
+        self._leads = False
         self._leadership = Leadership(
             archive.metadata, archive.clock, archive.rng.fork("leader"), record=LEADER_RECORD, lease_s=settings.lease_s
         )
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        await self._leadership.lead(self._rounds)
+        """Work until cancelled, and serve health and metrics meanwhile.
+
+        Raises:
+            InvalidConfig: the address to serve them on cannot be bound.
+        """
+        http = HttpServer(self.metrics(), lambda: None)
+        await http.start(self._settings.http_listen, self._archive.tasks)
+        _log.info("serving", http=http.address)
+        try:
+            await self._leadership.lead(self._rounds)
+        finally:
+            await http.close()
+
+    def metrics(self) -> Metrics:
+        """What /metrics shows."""
+        metrics = Metrics()
+        patience = self._archive.store.patience
+        metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, patience, leads=self._leads))
+        return metrics
 
     async def work_off(self) -> Mapping[str, object]:
         """Do rounds until one finds nothing to do, whoever leads; say what was done.
@@ -54,7 +75,7 @@ class OffloadService:
         done = -1
         while (now := _progress(self._offloader.totals)) != done:
             done = now
-            await self._offloader.round()
+            await self._offloader.round(tidy=True)
         await self._write_down()
         return self.totals()
 
@@ -63,16 +84,24 @@ class OffloadService:
         return {**asdict(self._offloader.totals), **asdict(self._offloader.backlog)}
 
     async def _rounds(self) -> None:
-        while True:
-            try:
-                await self._offloader.round()
-            except (PeerError, StorageError, ArchiveDenied) as error:
-                # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done again
-                # once that is mended is.
-                self._offloader.totals.last_error = error.message
-                _log.warning("a round ended early", error=error.message)
-            await self._write_down()
-            await self._archive.clock.sleep(self._settings.interval_s)
+        self._leads = True
+        try:
+            while True:
+                await self._round()
+                await self._archive.clock.sleep(self._settings.interval_s)
+        finally:
+            self._leads = False
+
+    async def _round(self) -> None:
+        try:
+            await self._offloader.round()
+        except (PeerError, StorageError, ArchiveDenied) as error:
+            # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done again
+            # once that is mended is.
+            self._offloader.totals.failures += 1
+            self._offloader.totals.last_error = error.message
+            _log.warning("a round ended early", error=error.message)
+        await self._write_down()
 
     async def _write_down(self) -> None:
         value = json.dumps({**self.totals(), "at_ms": self._archive.clock.wall_us() // 1000}).encode()

@@ -7,7 +7,7 @@ and then, and a round over a hundred thousand such ledgers costs a listing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tallybook.core.errors import NoSuchLedger
@@ -25,12 +25,17 @@ class Survey:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._known: dict[int, LedgerMetadata] = {}
+        self._doubtful: set[int] = set()
         self._round = 0
 
     @property
     def ledgers(self) -> Mapping[int, LedgerMetadata]:
         """By id, ascending."""
         return self._known
+
+    def doubt(self, ledger_ids: Iterable[int]) -> None:
+        """What is known of these is not to be believed: read them again, settled or not, with the next look."""
+        self._doubtful.update(ledger_ids)
 
     async def look(self, *, everything: bool = False) -> bool:
         """Look again; with ``everything``, at settled ledgers too. Says whether no ledger can be missing.
@@ -45,7 +50,10 @@ class Survey:
         again = [
             ledger_id
             for ledger_id in listed
-            if everything or ledger_id % ROUNDS_UNREAD == turn or not _settled(self._known.get(ledger_id))
+            if everything
+            or ledger_id % ROUNDS_UNREAD == turn
+            or ledger_id in self._doubtful
+            or not _settled(self._known.get(ledger_id))
         ]
         found = {ledger_id: self._known[ledger_id] for ledger_id in listed if ledger_id in self._known}
         for at in range(0, len(again), CONCURRENT_READS):
@@ -56,6 +64,7 @@ class Survey:
                 else:
                     found[ledger_id] = metadata
         self._known = dict(sorted(found.items()))
+        self._doubtful.clear()
         return complete
 
     async def _listed(self) -> tuple[list[int], bool]:

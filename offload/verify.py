@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
+from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import ObjectDamaged, ObjectMissing
+from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
 
@@ -36,16 +38,25 @@ async def verify_objects(
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
     """
-    by_key: dict[str, list[LedgerMetadata]] = {}
-    for metadata in ledgers:
+    for key, receipts in by_object(ledgers).items():
+        yield await verify_object(store, workers, key, receipts)
+
+
+def by_object(ledgers: Iterable[LedgerMetadata]) -> dict[str, dict[int, Receipt]]:
+    """The receipts of archived ledgers, by the key of their object and by ledger, both ascending."""
+    found: dict[str, dict[int, Receipt]] = {}
+    for metadata in sorted(ledgers, key=lambda each: each.ledger_id):
         if metadata.archived is not None:
-            by_key.setdefault(metadata.archived.key, []).append(metadata)
-    for key, members in sorted(by_key.items()):
-        yield await _verify(store, workers, key, members)
+            found.setdefault(metadata.archived.key, {})[metadata.ledger_id] = metadata.archived
+    return dict(sorted(found.items()))
 
 
-async def _verify(store: ObjectStore, workers: Workers, key: str, members: list[LedgerMetadata]) -> Verdict:
-    receipts = {metadata.ledger_id: metadata.archived for metadata in members if metadata.archived is not None}
+async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts: Mapping[int, Receipt]) -> Verdict:
+    """Read all of an object, and compare it with the receipts of ledgers that are said to be in it.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+    """
     first = next(iter(receipts.values()))
     verdict = Verdict(key, tuple(sorted(receipts)), first.object_bytes)
     try:
@@ -54,7 +65,7 @@ async def _verify(store: ObjectStore, workers: Workers, key: str, members: list[
         return Verdict(key, verdict.ledger_ids, verdict.object_bytes, error.message)
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)
-        if receipt.object_sha256 != sha256:
+        if receipt.object_sha256 not in {sha256, NOT_HASHED}:
             problem = f"{key} has other bytes than ledger {ledger_id}'s receipt says"
         elif held is None:
             problem = f"{key} does not hold ledger {ledger_id}"

@@ -24,7 +24,7 @@ from tallybook.metadata.archived import Receipt
 from tallybook.runtime.blocking import LoopThread
 
 from .columns import ENTRY_DDL
-from .options import ReadOptions, read_options
+from .options import ReadOptions, options_of, read_options
 from .places import LedgerPlace, opened
 from .plan import stretch_of
 from .planning import settle
@@ -69,7 +69,7 @@ def take_snapshot(metadata: str | None = None, **options: object) -> str:
     Raises:
         As ``format("tallybook")``.
     """
-    chosen = read_options(_given(metadata, options))
+    chosen = read_options(options_of(metadata, options))
     with LoopThread("tallybook") as loop:
         return str(loop.run(_settled(chosen)))
 
@@ -88,7 +88,7 @@ def read_ledgers(
         InvalidConfig: an option makes no sense, or payloads are to be parsed: ``from_json`` of Spark does that here.
         As ``format("tallybook")`` otherwise.
     """
-    given = _given(metadata, options)
+    given = options_of(metadata, options)
     chosen = read_options(given)
     if chosen.table != "entries" or chosen.payload.kind != "raw":
         raise InvalidConfig(
@@ -123,14 +123,6 @@ def spark_path(url: str) -> str:
     if isinstance(where, S3Url):
         return f"s3a://{where.bucket}/{where.prefix}".rstrip("/")
     raise InvalidConfig(f"Spark cannot read {url}: it is in the memory of another process")
-
-
-def _given(metadata: str | None, options: dict[str, object]) -> dict[str, str]:
-    named = {"metadata": metadata, **options} if metadata is not None else options
-    return {
-        name.replace("_", "").lower(): str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in named.items()
-    }
 
 
 async def _settled(options: ReadOptions) -> Snapshot:

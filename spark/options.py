@@ -122,6 +122,15 @@ NAMES: Final = {
 """How options are written, where that is not in lower case."""
 
 
+def options_of(metadata: str | None, options: Mapping[str, object]) -> dict[str, str]:
+    """Options as Python names them (``starting_entry=7``) as Spark has them."""
+    named: Mapping[str, object] = options if metadata is None else {"metadata": metadata, **options}
+    return {
+        name.replace("_", "").lower(): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in named.items()
+    }
+
+
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """What a reader is told.
 

@@ -29,8 +29,8 @@ from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.metadata.transactions import EVERYTHING, View, read_view
-from tallybook.runtime.clock import Clock, RealClock
-from tallybook.runtime.rng import Rng, SystemRng
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from .options import Place
@@ -105,64 +105,72 @@ async def opened(place: Place) -> AsyncIterator[LedgerPlace]:
         ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
     """
     async with AsyncExitStack() as stack:
-        clock, rng = RealClock(), SystemRng()
-        archive = OpenedArchive(clock, rng, stack)
         if place.metadata is None:
-            url = place.archive or ""
-            yield Bucket(url, await read_catalog(await archive.open(url)), archive)
+            archive = await stack.enter_async_context(archive_at(place.archive or ""))
+            yield Bucket(place.archive or "", await read_catalog(archive.store), archive)
             return
         settings = ClientSettings()
         world = await open_world(place.metadata, settings)
         client = await stack.enter_async_context(Client(world, settings))
-        yield Cluster(client, world.store, await world.store.cluster_id(), archive, place)
+        yield Cluster(client, world.store, await world.store.cluster_id(), _LateArchive(stack), place)
 
 
 class OpenedArchive:
-    """An object store, opened when it is first needed, with what reads from it."""
+    """An object store, with what reads from it."""
 
-    def __init__(self, clock: Clock, rng: Rng, stack: AsyncExitStack) -> None:
-        self._clock = clock
-        self._rng = rng
-        self._stack = stack
-        self._store: ObjectStore | None = None
-        self._reader: ArchiveReader | None = None
-        self._workers: ThreadWorkers | None = None
-        self._tasks = Tasks("spark", _died)
-        self._opening = asyncio.Lock()
-
-    async def open(self, url: str) -> ObjectStore:
-        """The store at ``url``; there is but one."""
-        async with self._opening:
-            if self._store is None:
-                self._store = await open_store(url, self._clock, self._rng.fork("archive"))
-                self._stack.push_async_callback(self._store.close)
-                self._workers = ThreadWorkers(_THREADS, "scan")
-                self._stack.push_async_callback(self._workers.close)
-                self._stack.push_async_callback(self._tasks.close)
-                self._reader = ArchiveReader(self._store, self._workers, self._tasks)
-            return self._store
+    def __init__(self, store: ObjectStore, workers: ThreadWorkers, tasks: Tasks) -> None:
+        self.store = store
+        self.workers = workers
+        self.reader = ArchiveReader(store, workers, tasks)
+        self._tasks = tasks
 
     def scan(self, receipt: Receipt) -> ObjectScan:
         """An object, to be read the fast way."""
-        store, workers, _ = self._parts()
-        return ObjectScan(store, workers, self._tasks, receipt)
+        return ObjectScan(self.store, self.workers, self._tasks, receipt)
 
-    @property
-    def reader(self) -> ArchiveReader:
-        """Reads batches."""
-        return self._parts()[2]
 
-    def _parts(self) -> tuple[ObjectStore, ThreadWorkers, ArchiveReader]:
-        if self._store is None or self._workers is None or self._reader is None:
-            raise InvariantViolation("the archive is used before it is open")
-        return self._store, self._workers, self._reader
+@asynccontextmanager
+async def archive_at(url: str) -> AsyncIterator[OpenedArchive]:
+    """Open the object store at ``url``.
+
+    Raises:
+        InvalidConfig, ArchiveDenied: it cannot be.
+    """
+    async with AsyncExitStack() as stack:
+        store = await open_store(url, RealClock(), SystemRng())
+        stack.push_async_callback(store.close)
+        workers = ThreadWorkers(_THREADS, "scan")
+        stack.push_async_callback(workers.close)
+        tasks = Tasks("spark", _died)
+        stack.push_async_callback(tasks.close)
+        yield OpenedArchive(store, workers, tasks)
+
+
+class _LateArchive:
+    """The archive of a cluster, opened when something is first read from it.
+
+    Args:
+        stack: closes it in the end.
+    """
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._opened: OpenedArchive | None = None
+        self._opening = asyncio.Lock()
+
+    async def at(self, url: str) -> OpenedArchive:
+        """The archive, which is at ``url``."""
+        async with self._opening:
+            if self._opened is None:
+                self._opened = await self._stack.enter_async_context(archive_at(url))
+            return self._opened
 
 
 class Cluster:
     """A ``LedgerPlace`` with metadata store, bookies and archive."""
 
     def __init__(
-        self, client: Client, store: MetadataStore, cluster_id: str, archive: OpenedArchive, place: Place
+        self, client: Client, store: MetadataStore, cluster_id: str, archive: _LateArchive, place: Place
     ) -> None:
         self._client = client
         self._store = store
@@ -217,13 +225,11 @@ class Cluster:
 
     async def scan(self, receipt: Receipt) -> ObjectScan:
         """An object of the cluster's archive."""
-        await self._open_archive()
-        return self._archive.scan(receipt)
+        return (await self._archive.at(await self.archive_url())).scan(receipt)
 
     async def directory(self, receipt: Receipt) -> Directory:
         """What an object has where."""
-        await self._open_archive()
-        return await self._archive.reader.directory(receipt)
+        return await (await self._archive.at(await self.archive_url())).reader.directory(receipt)
 
     async def archive_url(self) -> str:
         """Where the archive is.
@@ -241,9 +247,6 @@ class Cluster:
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Who is alive."""
         return await self._client.bookies()
-
-    async def _open_archive(self) -> None:
-        await self._archive.open(await self.archive_url())
 
     async def _opened(self, metadata: LedgerMetadata) -> LedgerReader:
         password = self._place.password if metadata.key_verifier else b""

@@ -17,6 +17,18 @@ _DENIED: Final = frozenset({
 })  # fmt: skip
 """Time does not cure these: somebody has to change a policy, a key, a region or a clock."""
 
+_IN_WORDS: Final = {
+    "AccessDenied": "these keys may not do that",
+    "AuthorizationHeaderMalformed": "the bucket is in another region, see AWS_REGION",
+    "ExpiredToken": "the session that these keys are of has ended",
+    "InvalidAccessKeyId": "the store does not know this key, see AWS_ACCESS_KEY_ID",
+    "NoSuchBucket": "there is no such bucket",
+    "PermanentRedirect": "the bucket is in another region, see AWS_REGION",
+    "RequestTimeTooSkewed": "the clock of this host is wrong",
+    "SignatureDoesNotMatch": "the secret is not that of the key, see AWS_SECRET_ACCESS_KEY",
+}
+"""For people who do not know the codes by heart."""
+
 _BUSY: Final = frozenset({"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
 
 
@@ -32,7 +44,8 @@ def failure(what: str, status: int | None, code: str = "", *, changes: bool) -> 
     said = " ".join(part for part in (f"HTTP {status}" if status else "no answer", code) if part)
     message = f"{what}: {said}"
     if status in {401, 403} or code in _DENIED:
-        return ArchiveDenied(message)
+        words = _IN_WORDS.get(code, "" if code else "keys are missing, or may not do that")
+        return ArchiveDenied(f"{message}: {words}" if words else message)
     if status == 404:
         return ObjectMissing(message)
     if code in _BUSY or status == 429:

@@ -101,7 +101,8 @@ async def open_store(
 
     Raises:
         InvalidConfig: the URL or the environment cannot be right.
-        ArchiveDenied: there is no such directory. Buckets are not looked at.
+        ArchiveDenied: there is no such directory, or there are no keys for S3. Buckets are not looked at.
+        ArchiveUnavailable: who would say does not answer.
     """
     where, patience = parse_url(url), Patience(clock, rng.fork("patience"), settings)
     store: ObjectStore
@@ -137,6 +138,7 @@ async def _open_s3(where: S3Url, patience: Patience, *, allow_http: bool) -> Obs
         plain = endpoint.scheme == "http"
         if plain and not allow_http and not _LOOPBACK.fullmatch(endpoint.hostname or ""):
             raise InvalidConfig(f"{url}: the endpoint {endpoint.hostname} is not on this host and goes without TLS")
+        await client.credentials()
     except BaseException:
         await workers.close()
         raise

@@ -31,8 +31,8 @@ def part_bytes(number: int) -> int:
 class PartStore(Protocol):
     """Where parts go. Every call makes as many tries as make sense."""
 
-    async def put(self, key: str, data: Buffer) -> None:
-        """Write a small object whole."""
+    async def whole(self, key: str, data: bytes) -> None:
+        """Write a small object in one piece."""
 
     async def begin(self, key: str) -> str:
         """Open an upload and return its id."""
@@ -85,7 +85,7 @@ class PartedUpload:
         """Send the last part, wait for all of them, make the object."""
         check(not self._given_up, f"the upload of {self._key} has ended")
         if not self._cut:
-            await self._store.put(self._key, b"".join(self._gathered))
+            await self._store.whole(self._key, b"".join(self._gathered))
             return
         if self._gathered_bytes:
             await self._send()

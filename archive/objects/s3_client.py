@@ -95,11 +95,17 @@ class S3Client:
         """Who we are, for obstore.
 
         Raises:
-            ArchiveDenied: nobody says.
+            ArchiveDenied: nobody says, or half of it.
+            ArchiveUnavailable: who would say does not answer.
         """
-        found, expires_at = await self._workers.run(self._credentials)
+        try:
+            found, expires_at = await self._workers.run(self._credentials)
+        except self._exceptions.BotoCoreError as error:
+            raise self._translated("S3", error, changes=False) from None
         if found is None:
-            raise ArchiveDenied("no AWS credentials were found")
+            raise ArchiveDenied(
+                "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile"
+            )
         return {
             "access_key_id": found.access_key,
             "secret_access_key": found.secret_key,

@@ -27,7 +27,7 @@ class S3Writes:
     Args:
         url: for messages.
         prefix: empty, or with a slash at its end.
-        patience: for the parts of uploads. Everything else is asked once: whoever calls has patience.
+        patience: for uploads. Everything else is asked once: whoever calls has patience.
     """
 
     def __init__(self, client: S3Client, bucket: str, prefix: str, url: str, patience: Patience, tasks: Tasks) -> None:
@@ -75,6 +75,10 @@ class S3Writes:
             await self._on_object("abort_multipart_upload", upload.key, UploadId=upload.upload_id)
         except ObjectMissing:
             return
+
+    async def whole(self, key: str, data: bytes) -> None:
+        """Send an upload of one part: as often as need be, for it is the same object each time."""
+        await self._patience.ask("put", lambda: self.put(key, data), size=len(data))
 
     async def begin(self, key: str) -> str:
         """Open an upload. One whose answer was lost is left behind, to be collected."""

@@ -17,10 +17,9 @@ from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import InvariantViolation
 from tallybook.metadata.archived import release_copies
-from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.mover import Moved, Mover
-from tallybook.offload.policy import Due, PlannedObject
+from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
 from .cluster import MemoryCluster
@@ -39,13 +38,19 @@ TINY = OffloadSettings(
 
 
 class ArchiveStage:
-    """One object store, one client that reads from it, and what an offloader does, step by step."""
+    """One object store, one client that reads from it, and what an offloader does, step by step.
 
-    def __init__(self, cluster: MemoryCluster, settings: OffloadSettings = TINY) -> None:
+    Args:
+        store: in place of one in memory; whoever gives it closes it.
+    """
+
+    def __init__(
+        self, cluster: MemoryCluster, settings: OffloadSettings = TINY, *, store: ObjectStore | None = None
+    ) -> None:
         world = cluster.world
         self.cluster = cluster
         self.settings = settings
-        self.store = MemoryStore(world.clock, name="stage")
+        self.store: ObjectStore = store or MemoryStore(world.clock, name="stage")
         self._movers = 0
         self._tasks = Tasks("archive", self._died)
         self.reader = ArchiveReader(self.store, InlineWorkers(), self._tasks)
@@ -80,7 +85,7 @@ class ArchiveStage:
     async def planned(self, *ledger_ids: int) -> PlannedObject:
         """An object for these ledgers, wherever they are."""
         ledgers = [await self.client.ledger_metadata(ledger_id) for ledger_id in sorted(ledger_ids)]
-        return PlannedObject(tuple(_due(metadata) for metadata in ledgers))
+        return planned_of(ledgers)
 
     async def archive(self, *ledger_ids: int) -> Moved:
         """Put these ledgers into one object."""
@@ -98,8 +103,3 @@ class ArchiveStage:
 
     def _died(self, name: str, error: BaseException) -> None:
         raise InvariantViolation(f"task {name} of the archive died: {error!r}") from error
-
-
-def _due(metadata: LedgerMetadata) -> Due:
-    held_by = metadata.archived.object_id if metadata.archived else None
-    return Due(metadata.ledger_id, metadata.length, metadata.created_at_ms, held_by)

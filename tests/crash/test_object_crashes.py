@@ -1,10 +1,15 @@
 """Power is lost at every disk operation of an object's upload into a directory."""
 
+import asyncio
+
 import pytest
 
 from tallybook.archive.objects.directory_writes import DirectoryUpload
 from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
+from tallybook.archive.objects.open import open_store
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import CrashFound, SimDisk, enumerate_crashes
+from tallybook.runtime.rng import SystemRng
 
 OBJECTS = {"ledgers/1": b"a" * 5000, "ledgers/2": b"b" * 9000, "sets/1-2": b"c" * 100}
 
@@ -17,8 +22,8 @@ class Unsynced(SimDisk):
 
 
 async def write_objects(disk, promises) -> None:
-    for key, data in OBJECTS.items():
-        upload = DirectoryUpload(disk, "/archive", key, "some-id")
+    for number, (key, data) in enumerate(OBJECTS.items()):
+        upload = DirectoryUpload(disk, "/archive", key, f"some-id-{number}")
         await upload.write(data[:1000])
         await upload.write(data[1000:])
         await upload.finish()
@@ -49,6 +54,39 @@ async def check_objects(disk, promises) -> None:
 def test_an_object_appears_whole_and_stays_once_it_is_finished():
     report = enumerate_crashes(write_objects, check_objects)
     assert report.states > 50
+
+
+async def test_what_a_crash_leaves_behind_is_found_as_an_unfinished_upload_and_goes(tmp_path):
+    """In real directories, with what any power loss may leave in them, and a store that is opened then."""
+    left: set[frozenset[tuple[str, bytes]]] = set()
+
+    async def remember(disk, promises) -> None:
+        left.add(frozenset((await found_objects(disk)).items()))
+
+    await asyncio.to_thread(enumerate_crashes, write_objects, remember)
+    assert len(left) > 10
+    uploads = 0
+    for number, files in enumerate(sorted(map(sorted, left))):
+        root = tmp_path / str(number)
+        root.mkdir()
+        for name, data in files:
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_bytes(data)
+        store = await open_store(f"file://{root}", RealClock(), SystemRng())
+        try:
+            unfinished = await store.unfinished_uploads()
+            assert {upload.key for upload in unfinished} <= set(OBJECTS)
+            uploads += len(unfinished)
+            for upload in unfinished:
+                await store.abort_upload(upload)
+            listed = [found.key async for page in store.list() for found in page]
+            for key in listed:
+                assert await store.read(key, 0, len(OBJECTS[key])) == OBJECTS[key]
+            there = {f"{file.parent.name}/{file.name}" for file in root.glob("*/*")}
+            assert there == set(listed) == {name for name, _ in files if not name.endswith(UNFINISHED_SUFFIX)}
+        finally:
+            await store.close()
+    assert uploads > 10
 
 
 def test_the_check_notices_a_name_that_was_not_synced():

@@ -1,10 +1,18 @@
 """The offload commands against a real cluster and a directory as the bucket."""
 
 import json
+import logging
+import random
+import re
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import botocore.session
 import pyarrow.parquet as pq
 import pytest
+from moto.server import ThreadedMotoServer
 
 LINES = b"".join(b"line %d\n" % number for number in range(20_000))
 NOW = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=0")
@@ -61,3 +69,90 @@ def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(bytes(data))
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of an S3 server that has one bucket, called "bucket"."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = botocore.session.get_session().create_client(
+        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="any",
+        aws_secret_access_key="any",
+    )  # fmt: skip
+    client.create_bucket(Bucket="bucket")
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_a_wrong_bucket_and_missing_keys_are_told_in_words_and_settle_nothing(cli, s3, tmp_path):
+    env = {
+        "AWS_ENDPOINT_URL": s3, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+    keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+    with cli.up(tmp_path / "data", "--no-offload") as cluster:
+        ledger = cluster.create()
+        assert cluster("ledger", "append", ledger, "--close", stdin=LINES).code == 0
+
+        def offload(url: str, **more: str) -> Any:
+            return cluster("offload", "run", "--once", "--archive", url, *NOW, "--json", **env, **more)
+
+        refused = offload("s3://bucket/place")
+        assert (refused.code, "set AWS_ACCESS_KEY_ID" in refused.err) == (4, True)
+        refused = offload("s3://buckte/place", **keys)
+        assert (refused.code, "there is no such bucket" in refused.err) == (4, True)
+        assert "no archive yet" in cluster("offload", "status").err
+        assert offload("s3://bucket/place", **keys).json["ledgers_archived"] == 1
+        assert cluster("offload", "verify", **env, **keys).code == 0
+        assert cluster("ledger", "read", ledger, **env, **keys).out == LINES
+
+
+LONG_LINES = b"".join(b"%s\n" % random.Random(number).randbytes(25_000).hex().encode() for number in range(220))
+"""11 MB, of which half is left when they are compressed: more than is gathered before anything is written."""
+
+
+def test_an_offloader_that_is_killed_costs_nothing_and_what_it_leaves_goes(cli, bucket, tmp_path):
+    """Once in the middle of an upload, once with the object there and nothing committed, or hardly."""
+    slowly = ("--set", "row_group_bytes=1MiB", "--set", "bytes_per_second=6MB")
+    soon = ("--set", "attempt_ttl_s=1", "--set", "orphan_delay_s=0")
+    with cli.up(tmp_path / "data", "--no-offload") as cluster:
+        ledgers = cluster.create(), cluster.create()
+        for ledger, left in zip(ledgers, ("*.upload", "*.parquet"), strict=True):
+            log = tmp_path / f"log {left}"
+            assert cluster("ledger", "append", ledger, "--close", stdin=LONG_LINES).code == 0
+            known = set(bucket.rglob(left))
+            with log.open("wb") as err:
+                offloader = cli.start(
+                    "offload", "run", "--metadata", cluster.metadata, "--archive", f"file://{bucket}", *NOW, *slowly,
+                    stderr=err,
+                )  # fmt: skip
+            try:
+                cli.wait_until(lambda: set(bucket.rglob(left)) - known, f"{left} in the bucket")  # noqa: B023
+                if left == "*.upload":
+                    assert "tallybook_offload_leads 1.0" in served(log)
+            finally:
+                offloader.kill()
+                offloader.wait()
+
+        def settled() -> bool:
+            done = cluster("offload", "run", "--once", *NOW, *soon, "--json")
+            assert done.code == 0, done.err
+            return done.json["orphans"] == 0 and not list(bucket.rglob("*.upload"))
+
+        cli.wait_until(settled, "a bucket in order")
+        status = cluster("offload", "status", "--json").json
+        assert (status["released_ledgers"], status["being_archived"]) == (2, 0)
+        assert status["objects"] == len(list(bucket.rglob("*.parquet")))
+        assert cluster("offload", "verify").code == 0
+        for ledger in ledgers:
+            assert cluster("ledger", "read", ledger).out == LONG_LINES
+
+
+def served(log: Path) -> str:
+    """The metrics of the offloader that has said in its log where they are."""
+    [address] = re.findall(rb"serving http=(\S+)", log.read_bytes())
+    with urllib.request.urlopen(f"http://{address.decode()}/metrics", timeout=10) as answer:
+        return answer.read().decode()

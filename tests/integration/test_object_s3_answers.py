@@ -189,6 +189,16 @@ async def test_a_part_that_was_not_answered_is_sent_again(play):
         assert store.patience.stats["part_failed"] == 2
 
 
+async def test_an_upload_of_one_part_that_was_not_taken_is_sent_again(play):
+    quick = PatienceSettings(first_pause=0.01, slowest_rate=1000.0)
+    async with play(answer(503, "SlowDown"), answer(500), b"", answer(200), patience=quick) as (store, server):
+        upload = store.upload(KEY)
+        await upload.write(b"small")
+        await upload.finish()
+        assert [request.split()[0] for request in server.requests] == ["PUT"] * 4
+        assert (store.patience.stats["put_busy"], store.patience.stats["put_failed"]) == (1, 2)
+
+
 async def test_a_completion_that_went_through_unnoticed_is_success(play):
     size = 9 << 20
     there = answer(200).replace(b"Content-Length: 0", f"Content-Length: {size}".encode())

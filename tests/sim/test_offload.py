@@ -267,7 +267,7 @@ async def test_a_store_that_fails_at_any_step_leaves_the_ledgers_as_they_were(
             call = 1
             while await failed_at(stage, planned, call, after=after):
                 assert [await client.ledger_metadata(ledger.id) for ledger in ledgers] == before
-                assert stage.store.uploads == {}
+                assert await stage.store.unfinished_uploads() == []
                 call += 1
             assert call > 10
             # What the failures left in the bucket belongs to nobody, and keeps nobody from the next attempt.

@@ -1,13 +1,17 @@
 """An offloader at work: what is due goes, copies are let go late, small objects are merged, nothing is left behind."""
 
+from functools import partial
+
 import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.schema import object_key
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
+from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
@@ -30,6 +34,7 @@ EAGER = OffloadSettings(
     deletion_lag_s=60,
     attempt_ttl_s=100,
     orphan_delay_s=20,
+    tidy_interval_s=0,
 )
 
 
@@ -115,6 +120,24 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
 
 
 @scenario()
+async def test_what_was_merged_after_its_copies_had_gone_is_not_merged_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Of ledgers that are settled the offloader reads the metadata seldom. What it has moved itself it has to know."""
+    ledgers = [await closed(client, 9) for _ in range(3)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in ledgers:
+            await stage.archive(ledger.id)
+        await stage.release(ledgers[1].id)
+        worker = offloader(stage)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(1)
+        assert worker.totals.ledgers_moved == 3
+        assert worker.totals.objects_written == 1
+
+
+@scenario()
 async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: MemoryCluster, client: Client) -> None:
     ledger, deleted = await closed(client, 120), await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
@@ -138,6 +161,68 @@ async def test_what_belongs_to_nobody_is_removed_late_and_nothing_else(cluster: 
         assert await read_all(stage.client, ledger.id) == lines(120)
         with pytest.raises(NoSuchLedger):
             await client.ledger_metadata(deleted.id)
+
+
+@scenario()
+async def test_the_bucket_is_listed_at_the_start_and_then_at_intervals_until_a_listing_comes_to_its_end(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    seldom = EAGER.model_copy(update={"tidy_interval_s": 100})
+    await closed(client, 120)
+    async with ArchiveStage(cluster, seldom) as stage:
+
+        class Listed:
+            failing, times = True, 0
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(stage.store, name)
+
+            def list(self) -> object:
+                self.times += 1
+                if self.failing:
+                    raise ArchiveUnavailable("no listing today")
+                return stage.store.list()
+
+        worker = offloader(stage, seldom)
+        bucket = worker._store = Listed()  # type: ignore[assignment]
+        for _ in range(2):
+            with pytest.raises(ArchiveUnavailable):
+                await worker.round()
+        assert worker.totals.ledgers_archived == 1, "what goes does not wait for it"
+        bucket.failing, bucket.times = False, 0
+        for _ in range(11):
+            await worker.round()
+            await cluster.world.clock.sleep(30)
+        assert bucket.times == 3
+        await worker.round(tidy=True)
+        assert bucket.times == 4
+
+
+@scenario()
+async def test_an_attempt_to_merge_that_was_cut_off_keeps_neither_its_object_nor_its_ledgers_where_they_are(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 9) for _ in range(2)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in ledgers:
+            await stage.archive(ledger.id)
+        planned = await stage.planned(*(ledger.id for ledger in ledgers))
+        left = object_key("00000000-0000-4000-8000-000000000001", [ledger.id for ledger in ledgers])
+        now_ms = cluster.world.clock.wall_us() // 1000
+        for due in planned.ledgers:
+            attempt = ArchiveAttempt("00000000-0000-4000-8000-000000000001", now_ms)
+            announce = partial(begin_archiving, attempt=attempt, from_object=due.in_object, ttl_ms=1)
+            await cluster.edit(due.ledger_id, announce)
+        await stage.store.put(left, b"all that was written before the power was lost")
+        worker = offloader(stage)
+        for _ in range(5):
+            await worker.round()
+            await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
+        assert len(await keys(stage)) == 1
+        assert left not in await keys(stage)
+        for ledger in ledgers:
+            assert (await client.ledger_metadata(ledger.id)).archiving is None
+            assert await read_all(stage.client, ledger.id) == lines(9)
 
 
 class Asked:

@@ -4,9 +4,10 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.archive.batch_rows import facts_of, plain_values, rebuild_batch
@@ -27,6 +28,7 @@ from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidBatch, Ta
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.metadata.archived import IndexPart
+from tallybook.proto import archive_pb2 as pb
 
 Batches = list[tuple[BatchHeader, bytes]]
 Ledgers = dict[int, Batches]
@@ -87,9 +89,11 @@ def checked(blob: bytes, part: IndexPart, chunk: int = 777) -> tuple[bytes, dict
     return check.end()
 
 
-sizes = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=40), max_size=12)
+sizes = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=12), max_size=8)
+"""Of a ledger that goes over several row groups, whose pages have one entry or a few."""
 
 
+@settings(max_examples=80)
 @given(st.dictionaries(st.integers(0, MAX_ID), sizes, min_size=1, max_size=4), st.booleans(), st.integers(1, 5_000))
 def test_whatever_is_archived_is_found_again_to_the_last_bit(
     ledgers: dict[int, list[list[int]]], signed: bool, chunk: int
@@ -245,6 +249,7 @@ FORGERIES: dict[str, Callable[[Directory], Directory]] = {
     "a ledger is missing": lambda found: replace(found, ledgers=found.ledgers[:1]),
     "a row group of other size": lambda found: regrouped(found, rows=5),
     "an index beyond the end": lambda found: regrouped(found, pages=IndexPart(10**9, 5, 5, 0)),
+    "an index of no bytes": lambda found: regrouped(found, pages=replace(found.row_groups[0].pages, stored_bytes=0)),
     "an index of two gigabytes": lambda found: regrouped(found, pages=IndexPart(4, 5, 2**31, 0)),
 }
 
@@ -259,6 +264,31 @@ def test_a_directory_that_contradicts_itself_is_refused_although_its_checksum_fi
     stored, part = sealed(FORGERIES[forgery](encoded.directory))
     with pytest.raises(DamagedFile):
         read_directory(stored, part, "blob", encoded.object_bytes)
+
+
+PAGES: dict[str, dict[str, object]] = {
+    "a page beyond the end": {"offset": 10**9},
+    "a page beyond every end": {"offset": 2**64 - 1},
+    "pages that reach beyond the end": {"body_bytes": [2**32 - 1]},
+    "a page of no bytes": {"header_bytes": [0], "body_bytes": [0]},
+    "a page that unpacks to four gigabytes": {"raw_bytes": [2**32 - 1]},
+    "a page too many": {"crc32c": [1, 2]},
+    "other rows than its row group": {"rows": [7]},
+}
+
+
+@pytest.mark.parametrize("forgery", PAGES)
+def test_a_page_table_that_points_elsewhere_is_refused_although_its_checksum_fits(forgery: str) -> None:
+    blob, encoded = encode({1: batches_of(1, [[3] * 6])})
+    group = encoded.directory.row_groups[0]
+    message = pb.PageTable()
+    message.ParseFromString(pa.Codec("zstd").decompress(cut(blob, group.pages), group.pages.raw_bytes, asbytes=True))
+    for name, value in PAGES[forgery].items():
+        message.ClearField(name)
+        message.MergeFrom(pb.PageTable(**{name: value}))
+    forged = seal_part(message)
+    with pytest.raises(DamagedFile):
+        read_pages(forged.stored, replace(group, pages=forged.at(group.pages.offset)), "blob", len(blob))
 
 
 @given(st.binary(max_size=80))

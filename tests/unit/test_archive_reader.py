@@ -117,14 +117,14 @@ async def test_who_gives_up_waiting_does_not_take_the_index_from_the_others(task
 async def test_caches_stay_within_their_bounds(tasks: Tasks) -> None:
     store = Counting()
     options = EncoderOptions(row_group_bytes=20_000, page_bytes=2_000)
-    found, written = await archived(store, dict.fromkeys(range(50), (400, 100, 7)), options)
-    small = ArchiveReaderSettings(index_cache_bytes=40_000, page_cache_bytes=10_000)
+    found, written = await archived(store, dict.fromkeys(range(20), (200, 100, 7)), options)
+    small = ArchiveReaderSettings(index_cache_bytes=20_000, page_cache_bytes=10_000)
     reader = ArchiveReader(store, InlineWorkers(), tasks, small)
     rng = SeededRng(3)
-    for _ in range(500):
-        ledger_id, entry_id = rng.randint(0, 49), rng.randint(0, 399)
+    for _ in range(200):
+        ledger_id, entry_id = rng.randint(0, 19), rng.randint(0, 199)
         assert (await reader.entry(found[ledger_id], ledger_id, entry_id)).payload == written[ledger_id][entry_id]
-        assert reader._index.currsize <= 40_000
+        assert reader._index.currsize <= 20_000
         assert reader._pages.currsize <= 10_000
 
 

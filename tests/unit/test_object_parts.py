@@ -28,7 +28,7 @@ class Parts:
         self.most_under_way = 0
         self.began = 0
 
-    async def put(self, key, data) -> None:
+    async def whole(self, key, data) -> None:
         self.put_whole.append(key)
         self.objects[key] = bytes(data)
 

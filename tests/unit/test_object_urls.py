@@ -52,11 +52,21 @@ async def test_a_directory_that_is_not_there_is_not_made(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
-async def test_an_endpoint_elsewhere_needs_tls_unless_it_is_allowed_to_go_without(monkeypatch):
+async def test_an_endpoint_elsewhere_needs_tls_unless_it_is_allowed_to_go_without_and_nobody_goes_without_keys(
+    monkeypatch,
+):
+    for variable in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{variable}", raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://storage.example:9000")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     with pytest.raises(InvalidConfig, match="without TLS"):
         await open_store("s3://bucket/a", RealClock(), SystemRng())
+    with pytest.raises(ArchiveDenied, match="AWS_ACCESS_KEY_ID"):
+        await open_store("s3://bucket/a", RealClock(), SystemRng(), allow_http=True)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     store = await open_store("s3://bucket/a", RealClock(), SystemRng(), allow_http=True)
     assert store.url == "s3://bucket/a"
     await store.close()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tallybook.bookie.adds
 import tallybook.bookie.admission
 import tallybook.bookie.bookie
+from tallybook.archive.objects.patience import Patience
 from tallybook.bookie.metrics import BOOKIE_METRICS, REFUSAL_REASONS
-from tallybook.core.errors import InvalidConfig
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
+from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
+from tallybook.offload.offloader import Backlog, Totals
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.metrics import Kind, MetricInfo, Metrics
+from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
 
 
@@ -86,6 +93,32 @@ def test_every_number_of_a_bookie_has_a_metric() -> None:
     assert stats <= {info.stat for info in BOOKIE_METRICS}
 
 
+async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
+    patience = Patience(RealClock(), SeededRng(1))
+    offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2))
+    for error in (None, ArchiveDenied("no"), ArchiveUnavailable("500"), ArchiveBusy("slow down")):
+
+        async def ask(error: Exception | None = error) -> None:
+            if error is not None:
+                raise error
+
+        with contextlib.suppress(ArchiveBusy, ArchiveDenied, ArchiveUnavailable):
+            await patience.once("read", ask)
+    patience.count_bytes("read", 7)
+    found = numbers(offloader, patience, leads=True)  # type: ignore[arg-type]
+    assert set(found) == {info.stat for info in OFFLOAD_METRICS}
+    metrics = Metrics()
+    metrics.add(OFFLOAD_METRICS, lambda: found)
+    text = metrics.text().decode()
+    for line in (
+        "tallybook_offload_leads 1.0", "tallybook_offload_rounds_total 3.0", "tallybook_offload_orphans 2.0",
+        'tallybook_archive_tries_total{answer="ok"} 1.0', 'tallybook_archive_tries_total{answer="busy"} 1.0',
+        'tallybook_archive_tries_total{answer="failed"} 1.0', 'tallybook_archive_tries_total{answer="refused"} 1.0',
+        "tallybook_archive_read_bytes_total 7.0", "tallybook_archive_request_rate_limit 2.0",
+    ):  # fmt: skip
+        assert line in text
+
+
 def test_every_reason_to_refuse_has_a_metric() -> None:
     found: set[str] = set()
     for module in (tallybook.bookie.admission, tallybook.bookie.adds):
@@ -95,7 +128,7 @@ def test_every_reason_to_refuse_has_a_metric() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    for info in BOOKIE_METRICS:
+    for info in (*BOOKIE_METRICS, *OFFLOAD_METRICS):
         assert info.name.startswith("tallybook_")
         assert info.name.endswith("_total") == (info.kind is Kind.COUNTER)
         assert info.help.endswith(".")

@@ -11,8 +11,8 @@ from tallybook.core.config import OffloadSettings
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.offload.orphans import OrphanWatch
-from tallybook.offload.policy import Due, compact, due, pack, releasable
+from tallybook.offload.orphans import OrphanWatch, Owned
+from tallybook.offload.policy import Due, compact, dead_attempts, due, pack, releasable
 
 SETTINGS = OffloadSettings(
     min_age_s=10,
@@ -57,8 +57,18 @@ def test_only_closed_ledgers_that_are_old_and_large_enough_go_and_none_twice() -
     young, small, archived = ledger(2, age_s=9), ledger(3, 4), ledger(4, in_object=1)
     attempted = replace(ledger(5), archiving=ArchiveAttempt("x", NOW_MS - 49_000))
     given_up = replace(ledger(6), archiving=ArchiveAttempt("x", NOW_MS - 50_000))
-    found = due([given_up, open_one, young, small, archived, attempted, ledger(7)], SETTINGS, NOW_MS)
-    assert [each.ledger_id for each in found] == [6, 7]
+    by_a_wrong_clock = replace(ledger(8), archiving=ArchiveAttempt("x", NOW_MS + 50_000))
+    every = [given_up, open_one, young, small, archived, attempted, ledger(7), by_a_wrong_clock]
+    assert [each.ledger_id for each in due(every, SETTINGS, NOW_MS)] == [6, 7, 8]
+
+
+def test_an_attempt_that_is_too_old_or_of_a_clock_far_ahead_is_dead_wherever_its_ledger_is() -> None:
+    begun = {1: -50_000, 2: -49_000, 3: 49_000, 4: 50_000}
+    ledgers = [
+        replace(ledger(number, in_object=number % 2 or None), archiving=ArchiveAttempt("x", NOW_MS + after))
+        for number, after in begun.items()
+    ]
+    assert [each.ledger_id for each in dead_attempts([*ledgers, ledger(5)], SETTINGS, NOW_MS)] == [1, 4]
 
 
 def test_sizes_around_the_limit_decide_about_an_object_of_its_own() -> None:
@@ -143,7 +153,7 @@ def test_an_object_is_removed_only_when_it_has_had_no_owner_for_a_while_and_is_o
     ]
 
     def look(at_s: float, wall_ms: int = NOW_MS, known: list[LedgerMetadata] = ledgers) -> list[str]:
-        found = watch.look(listed, [], known, monotonic_s=at_s, wall_ms=wall_ms)
+        found = watch.look(listed, [], Owned.by(known), monotonic_s=at_s, wall_ms=wall_ms)
         return [each.key for each in found.objects]
 
     assert look(100) == []
@@ -155,12 +165,18 @@ def test_an_object_is_removed_only_when_it_has_had_no_owner_for_a_while_and_is_o
 
 
 def test_an_upload_that_nobody_finishes_is_removed_when_no_attempt_can_be_at_it() -> None:
+    """Also where the object is there: the answer to the beginning of its first upload may have been lost."""
     watch = OrphanWatch(SETTINGS)
-    mine, other = (object_key(UUID.format(number), [number]) for number in (1, 2))
-    uploads = [UnfinishedUpload(key, "u", began) for key, began in [(mine, 0), (other, 0), (other, NOW_MS), ("x", 0)]]
-    ledgers = [replace(ledger(1), archiving=ArchiveAttempt(UUID.format(1), 0))]
-    garbage = watch.look([], uploads, ledgers, monotonic_s=0, wall_ms=NOW_MS)
-    assert garbage.uploads == (uploads[1],)
+    mine, other, there = (object_key(UUID.format(number), [number]) for number in (1, 2, 3))
+    began = [(mine, 0), (other, 0), (other, NOW_MS), ("x", 0), (there, 0)]
+    uploads = [UnfinishedUpload(key, "u", at) for key, at in began]
+    owned = Owned.by([replace(ledger(1), archiving=ArchiveAttempt(UUID.format(1), 0)), ledger(3, in_object=3)])
+    garbage = watch.look([ObjectInfo(there, 1, 0)], uploads, owned, monotonic_s=0, wall_ms=NOW_MS)
+    assert garbage.uploads == (uploads[1], uploads[4])
+    assert garbage.without(owned) == garbage
+    assert garbage.without(Owned.by([replace(ledger(2), archiving=ArchiveAttempt(UUID.format(2), 0))])).uploads == (
+        uploads[4],
+    )
 
 
 def test_names_that_are_not_ours_have_no_object_id() -> None:

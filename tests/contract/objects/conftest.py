@@ -110,7 +110,8 @@ class Server:
         }
 
 
-S3_SERVERS = ["moto", *(["s3"] if "TALLYBOOK_S3_TEST_ENDPOINT" in os.environ else [])]
+REAL_S3 = [pytest.param("s3", marks=pytest.mark.s3)] if "TALLYBOOK_S3_TEST_ENDPOINT" in os.environ else []
+S3_SERVERS = ["moto", *REAL_S3]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -189,6 +190,41 @@ def place(request, tmp_path, monkeypatch) -> Iterator[Place]:
         made = s3_place(request.param, request.getfixturevalue(request.param), monkeypatch)
     with made as place:
         yield place
+
+
+@dataclass
+class Bucket:
+    """A bucket of a test's own, which can go and come back."""
+
+    server: Server
+    name: str
+
+    def make(self) -> None:
+        self.server.client.create_bucket(Bucket=self.name)
+
+    def remove(self) -> None:
+        for found in self.server.client.list_objects_v2(Bucket=self.name).get("Contents", []):
+            self.server.client.delete_object(Bucket=self.name, Key=found["Key"])
+        self.server.client.delete_bucket(Bucket=self.name)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ObjectStore]:
+        store = await open_store(f"s3://{self.name}/archive", RealClock(), SystemRng(), IMPATIENT)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@pytest.fixture(params=S3_SERVERS)
+def bucket(request, monkeypatch) -> Bucket:
+    """A bucket on any S3 server."""
+    server = request.getfixturevalue(request.param)
+    for variable, value in server.variables().items():
+        monkeypatch.setenv(variable, value)
+    bucket = Bucket(server, f"bucket-{os.getpid()}-{next(_numbers)}")
+    bucket.make()
+    return bucket
 
 
 @pytest.fixture

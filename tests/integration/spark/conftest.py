@@ -1,0 +1,127 @@
+"""One Spark session for all tests of a process, and clusters whose ledgers go to an archive."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tallybook.client.client import Client
+from tallybook.spark import TallybookDataSource
+
+NOW = ("--set", "max_set_wait_s=0", "--set", "orphan_delay_s=0")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on two threads of this machine."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.local.dir", str(scratch))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(TallybookDataSource)
+    yield session
+    session.stop()
+
+
+@dataclass
+class Written:
+    """Ledgers on a cluster, with what was written to them."""
+
+    up: Any
+    bucket: Path
+    entries: dict[int, list[bytes]] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> str:
+        """URI of the metadata store."""
+        return self.up.metadata
+
+    def ledger(self, payloads: list[bytes], *, close: bool = True, **options: Any) -> int:
+        """A ledger with these entries; what is left open has confirmed all but the last append."""
+
+        async def work() -> int:
+            async with Client(self.metadata) as client:
+                ledger = await client.create_ledger(**options)
+                half = len(payloads) // 2
+                await ledger.append_many(payloads[:half])
+                await ledger.append_many(payloads[half:])
+                if close:
+                    await ledger.close()
+                return ledger.id
+
+        ledger_id = asyncio.run(work())
+        self.entries[ledger_id] = payloads
+        return ledger_id
+
+    def offload(self, *settings: str) -> dict[str, Any]:
+        """One round of the offloader."""
+        given = [word for setting in settings for word in ("--set", setting)]
+        done = self.up("offload", "run", "--once", "--archive", f"file://{self.bucket}", *NOW, *given, "--json")
+        assert done.code == 0, done.err
+        return done.json
+
+    def delete(self, ledger_id: int, password: bytes = b"") -> None:
+        """Delete a ledger."""
+
+        async def work() -> None:
+            async with Client(self.metadata) as client:
+                await client.delete_ledger(ledger_id, password=password)
+
+        asyncio.run(work())
+        del self.entries[ledger_id]
+
+    def rows(self, *ledger_ids: int) -> list[tuple[int, int, bytes]]:
+        """What was written, as rows."""
+        return [
+            (ledger_id, entry_id, payload)
+            for ledger_id in ledger_ids or sorted(self.entries)
+            for entry_id, payload in enumerate(self.entries[ledger_id])
+        ]
+
+
+@pytest.fixture(scope="module")
+def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A cluster with an archive, for the tests of one file."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "bucket").mkdir()
+    with cli.up(folder / "data") as up:
+        yield Written(up, folder / "bucket")
+
+
+def rows_of(frame: DataFrame) -> list[tuple[int, int, bytes]]:
+    """The rows of a table of entries, in order."""
+    found = frame.select("ledger_id", "entry_id", "payload").collect()
+    return sorted((row.ledger_id, row.entry_id, bytes(row.payload)) for row in found)
+
+
+@pytest.fixture(scope="session")
+def load(spark: SparkSession) -> Callable[..., DataFrame]:
+    """``load(URI, option=value)``: a table by ``format("tallybook")``."""
+
+    def table(metadata: str, **options: object) -> DataFrame:
+        return spark.read.format("tallybook").option("metadata", metadata).options(**options).load()
+
+    return table
+
+
+@pytest.fixture(scope="session")
+def rows() -> Callable[[DataFrame], list[tuple[int, int, bytes]]]:
+    """The rows of a table of entries, in order."""
+    return rows_of

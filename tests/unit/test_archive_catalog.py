@@ -1,0 +1,109 @@
+"""A bucket whose objects say what is not so: each is told apart by its key, and the others are found all the same."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tallybook.archive.catalog import Catalog, read_catalog
+from tallybook.archive.object_encoder import ObjectEncoder
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.schema import object_key
+from tallybook.core.batch import encode_batch, verify_batch
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.codec import encode_ledger
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tasks import InlineWorkers
+
+UUID = "00000000-0000-4000-8000-{:012d}"
+GOOD, BAD = (object_key(UUID.format(number), [number]) for number in (1, 2))
+PAYLOADS = [b"first", b"second"]
+
+
+def metadata_of(ledger_id: int) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id, Quorum(1, 1, 1), (Fragment(0, ("a",)),), "creator", 0,
+        state=LedgerState.CLOSED, last_entry_id=1, length=sum(map(len, PAYLOADS)),
+    )  # fmt: skip
+
+
+def an_object(number: int, metadata: bytes | None = None) -> bytes:
+    """An object with one ledger of two entries, whose metadata are as given."""
+    encoder = ObjectEncoder(UUID.format(number), 17)
+    encoder.begin(number, metadata or encode_ledger(metadata_of(number)))
+    batch = encode_batch(number, 0, PAYLOADS, lac=-1, ledger_length=11, written_at_us=5)
+    encoder.add(batch, verify_batch(batch))
+    encoder.end()
+    encoder.finish()
+    return b"".join(encoder.take())
+
+
+def footer(change: Callable[[dict[str, object]], object]) -> Callable[[], bytes]:
+    """An object whose footer says something else of its directory, in as many bytes."""
+
+    def forge() -> bytes:
+        data = an_object(2)
+        found = re.search(rb'\{"offset"[^}]*\}', data)
+        assert found is not None
+        forged = json.dumps(change(json.loads(found.group())), separators=(",", ":")).encode()
+        assert len(forged) <= len(found.group())
+        return data.replace(found.group(), forged.ljust(len(found.group())))
+
+    return forge
+
+
+def with_metadata(**changes: object) -> Callable[[], bytes]:
+    """An object whose directory has other metadata."""
+    return lambda: an_object(2, encode_ledger(replace(metadata_of(2), **changes)))  # type: ignore[arg-type]
+
+
+FORGERIES: dict[str, Callable[[], bytes]] = {
+    "an index beyond the end": footer(lambda part: part | {"offset": 99_999}),
+    "an index before the beginning": footer(lambda part: part | {"offset": -9}),
+    "an index of no bytes": footer(lambda part: part | {"bytes": 0}),
+    "an index that unpacks to nothing": footer(lambda part: part | {"raw_bytes": 0}),
+    "an index elsewhere": footer(lambda part: part | {"offset": 4}),
+    "an index at no number": footer(lambda part: part | {"offset": "x"}),
+    "an index at half a number": footer(lambda part: part | {"offset": 0.5}),
+    "an index that is true": footer(lambda part: part | {"bytes": True}),
+    "no index": footer(lambda part: {}),
+    "an index that is a list": footer(lambda part: [1]),
+    "metadata of another ledger": with_metadata(ledger_id=7),
+    "metadata of a ledger that is open": with_metadata(state=LedgerState.OPEN, last_entry_id=-1, length=0),
+    "metadata of a longer ledger": with_metadata(last_entry_id=2),
+    "no metadata": lambda: an_object(2, b"metadata"),
+    "another object": lambda: an_object(3),
+    "nothing": lambda: b"",
+    "no Parquet": lambda: b"no object" * 100,
+    "a footer longer than the object": lambda: b"PAR1" + (10**6).to_bytes(4, "little") + b"PAR1",
+    "half of an object": lambda: an_object(2)[:-100],
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_an_object_that_lies_is_named_and_keeps_nobody_from_the_others(forgery: str) -> None:
+    store = MemoryStore(RealClock())
+    await store.put(GOOD, an_object(1))
+    await store.put(BAD, FORGERIES[forgery]())
+    catalog: Catalog = await read_catalog(store)
+    assert list(catalog.ledgers) == [1]
+    assert list(catalog.damaged) == [BAD]
+    assert BAD in catalog.damaged[BAD]
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert [(each.key, each.ledger_ids, bool(each.problem)) for each in found] == [(BAD, (), True), (GOOD, (1,), False)]
+    assert (await metadata.list_ledgers()).ledger_ids == (1,)
+
+
+async def test_objects_that_do_not_lie_are_both_found() -> None:
+    store = MemoryStore(RealClock())
+    await store.put(GOOD, an_object(1))
+    await store.put(BAD, footer(lambda part: part)())
+    catalog = await read_catalog(store)
+    assert (list(catalog.ledgers), dict(catalog.damaged)) == ([1, 2], {})
