@@ -240,9 +240,7 @@ def test_gaps_are_errors_of_their_kind() -> None:
 
 # --- offsets of streams -----------------------------------------------------------------------------------------------
 
-LEDGERS = st.dictionaries(
-    st.integers(0, 60), st.tuples(st.integers(-1, 30), st.integers(0, 50)), min_size=1, max_size=12
-)
+LEDGERS = st.dictionaries(st.integers(0, 20), st.tuples(st.integers(-1, 6), st.integers(0, 20)), min_size=1, max_size=6)
 
 
 def grown(ledgers: dict[int, tuple[int, int]]) -> dict[int, Closed]:
@@ -261,7 +259,7 @@ def test_every_entry_of_every_closed_ledger_comes_once_in_any_order_with_any_lim
     for _ in range(1000):
         for _ in range(data.draw(st.integers(0, 3)) if waiting else 0):
             closed += [known[waiting.pop()]] if waiting else []
-        limit = data.draw(st.none() | st.builds(Admission, st.integers(1, 40), st.integers(1, 300)))
+        limit = data.draw(st.none() | st.builds(Admission, st.integers(1, 12), st.integers(1, 100)))
         there = [each for each in closed if offset.wants(each.ledger_id)]
         following = offset.advanced(there, limit)
         assert following == offset.advanced(list(reversed(there)), limit)
@@ -289,6 +287,16 @@ def _all_but_one(offset: StreamOffset, ledgers: dict[int, tuple[int, int]], limi
     """Whether only the last entry, of which there must be one, goes past the limit."""
     sizes = [ledgers[each.ledger_id][1] for each in offset.batch for _ in range(each.first, each.last + 1)]
     return sum(sizes[:-1]) < limit.payload_bytes
+
+
+@pytest.mark.parametrize("entries", range(1, 8))
+@pytest.mark.parametrize("payload_bytes", [1, 10, 11, 35, NO_LIMIT])
+def test_a_ledger_is_cut_anywhere_and_read_to_its_last_entry(entries: int, payload_bytes: int) -> None:
+    offset, seen = StreamOffset(), list[int]()
+    while offset.wants(5):
+        offset = offset.advanced([Closed(5, 5, 60)], Admission(entries, payload_bytes))
+        seen += [entry for each in offset.batch for entry in range(each.first, each.last + 1)]
+    assert seen == list(range(6))
 
 
 def test_a_ledger_that_was_cut_off_goes_on_before_others_that_have_closed_since() -> None:
