@@ -357,6 +357,19 @@ async def test_a_damaged_object_is_read_as_far_as_it_goes_and_bookies_give_the_r
 
 
 @scenario()
+async def test_an_object_that_is_damaged_after_a_ledger_was_found_in_it_is_left_where_it_was_read_to(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = (await closed_ledger(client)).id
+    async with staged(cluster) as place:
+        wanted = await partition(place, (ledger, 2, 38))
+        await place.stage.archive(ledger)
+        key = await key_of(place, ledger)
+        found = await disturbed(place, wanted, lambda: remove(place.stage, key))
+        assert (found.ids(), found.gaps, found.objects) == (list(range(2, 39)), [], {key, None})
+
+
+@scenario()
 async def test_what_a_damaged_or_missing_object_held_alone_is_a_gap(cluster: MemoryCluster, client: Client) -> None:
     ledger = (await closed_ledger(client)).id
     for change in (spoil, remove):
