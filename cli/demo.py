@@ -4,7 +4,10 @@ Five bookies are started on this machine, and a writer process that appends 336,
 three of them. Half way one of the three is killed: the writer goes on with two, and another
 bookie takes its place. Later the writer is killed. Another client recovers the ledger, which ends
 it at or after the last acknowledged flight, and a second writer puts the remaining flights into a
-second ledger. In the end everything is read back and compared with the source.
+second ledger. Everything is read back and compared with the source.
+
+Then both ledgers go to an archive of Parquet objects, and the bookies drop their copies. With every bookie stopped,
+all of it is read back once more, and Spark tells the mean delay of each carrier, as pandas does on the source.
 """
 
 from __future__ import annotations
@@ -15,22 +18,24 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from tallybook.client.client import Client
-from tallybook.core.errors import BookieUnavailable, InvalidArgument
+from tallybook.core.errors import BookieUnavailable, InvalidArgument, InvalidConfig
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.disk_real import RealDisk
 
+from .demo_archive import COLLECT, archive_and_drop
 from .demo_check import Tally, tally_of
+from .demo_query import ask_spark, missing_for_spark
 from .demo_source import FLIGHTS, find_flights, flights
 from .demo_view import View
 from .demo_writer import MODULE
@@ -56,19 +61,30 @@ def demo(
         Path | None, typer.Option(metavar="DIR", help="Where the cluster lies; kept afterwards. By default a new one.")
     ] = None,
     count: Annotated[int, typer.Option("--flights", min=1_000, max=FLIGHTS, help="How many flights.")] = FLIGHTS,
+    spark: Annotated[
+        bool | None,
+        typer.Option(
+            "--spark/--no-spark",
+            help="Query the archive with Spark, which takes Java and some 20 seconds. By default, if both are there.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write real data while bookies and the writer are killed, and compare what is read back.
+    """Write real data while bookies and the writer are killed; archive it; compare what is read back each time.
 
-    Takes about half a minute and less than a gigabyte of disk. Ends with exit code 1 if anything differs. With --json
-    the result is on standard output, and what can be watched on standard error.
+    Takes about a minute and less than a gigabyte of disk. Ends with exit code 1 if anything differs. With --json the
+    result is on standard output, and what can be watched on standard error.
     """
     file = find_flights()
     if data is not None and data.exists() and any(data.iterdir()):
         raise InvalidArgument(f"{data} is not empty: the demo wants a directory of its own")
     directory = data or Path(tempfile.mkdtemp(prefix="tallybook-demo-", dir="."))
     clock = RealClock()
-    acts = _Demo(directory, file, count, View(clock, sys.stderr if as_json else sys.stdout), clock)
+    missing = "it was not wanted" if spark is False else missing_for_spark()
+    if spark and missing:
+        raise InvalidConfig(f"Spark cannot be asked: {missing}")
+    acts = _Demo(directory, file, count, View(clock, sys.stderr if as_json else sys.stdout), clock, missing)
     try:
         good = run(acts.run())
     finally:
@@ -95,13 +111,16 @@ class _Report:
 class _Demo:
     """The acts, one after the other, and what must be remembered between them."""
 
-    def __init__(self, directory: Path, file: Path, count: int, view: View, clock: Clock) -> None:
+    def __init__(
+        self, directory: Path, file: Path, count: int, view: View, clock: Clock, missing_for_spark: str
+    ) -> None:
+        self._missing_for_spark = missing_for_spark
         self._file = file
         self._count = count
         self._clock = clock
         self._view = view
         self.result: dict[str, object] = {}
-        self._cluster = LocalCluster(directory, _BOOKIES, RealDisk(), clock, _SMALL)
+        self._cluster = LocalCluster(directory, _BOOKIES, RealDisk(), clock, (*_SMALL, *COLLECT))
         self._rates: list[tuple[str, int, int, float]] = []
 
     async def run(self) -> bool:
@@ -120,8 +139,8 @@ class _Demo:
                 second = (await client.create_unowned_ledger()).ledger_id
                 rest = await self._write_rest(second, closed.last_entry_id + 1)
                 good = await self._compare(client, [first, second], acked, closed, rest)
-            await cluster.stop()
-        self._tables(closed)
+            self._tables(closed)
+            good = good and await self._from_the_archive([first, second])
         whole = "every acknowledged flight is there, in order, byte for byte"
         view.verdict(whole if good else "what was read back is not what was written", good=good)
         return good
@@ -219,6 +238,45 @@ class _Demo:
             return False
         self._digests(found, places, {acked.entries: "acknowledged", end: "recovered", self._count: "all flights"})
         return True
+
+    async def _from_the_archive(self, ledgers: list[int]) -> bool:
+        """Archive both ledgers, stop every bookie, and read them once more."""
+        self._view.part("History: the ledgers are closed, and go to an archive")
+        await archive_and_drop(self._cluster, ledgers, self._view, self._clock)
+        await self._cluster.stop()
+        self._view.step("every bookie was stopped")
+        started = self._clock.monotonic()
+        async with Client(self._cluster.metadata) as client:
+            found = await tally_of(_read(client, ledgers), [self._count])
+        self._rates = [("read back from the archive", found.lines, found.bytes, self._clock.monotonic() - started)]
+        if found.digests != [self.result["sha256"]]:
+            self._view.problem("what the archive gives is not what the bookies gave")
+            return False
+        self._view.step("read back from the archive alone, and compared:")
+        self._view.detail(f"{found.lines:>9,} flights  sha-256 {found.digests[-1][:32]}")
+        if self._missing_for_spark:
+            self._view.skipped(f"Spark was not asked: {self._missing_for_spark}")
+            return True
+        self._view.waiting("Spark starts")
+        told = await ask_spark(self._cluster, self._file, self._count)
+        self._view.end_of_rate()
+        self.result["spark"] = told["same"]
+        self._show_delays(told)
+        return bool(told["same"])
+
+    def _show_delays(self, told: Mapping[str, Any]) -> None:
+        self._view.step("Spark read the same objects as plain Parquet:")
+        for scan in told["plan"]:
+            for line in scan.split(", "):
+                self._view.detail(line)
+        rows = [
+            (carrier, f"{flights:,}", f"{delay:.6f}", f"{told['by_pandas'].get(carrier, (0, float('nan')))[1]:.6f}")
+            for carrier, (flights, delay) in sorted(told["by_spark"].items(), key=lambda found: -found[1][1])
+        ]
+        columns = ("carrier", "flights", "by Spark, from the archive", "by pandas, from the source")
+        self._view.table("Mean departure delay in minutes", columns, rows)
+        if not told["same"]:
+            self._view.problem("Spark and pandas differ")
 
     # -- what is shown in the end -----------------------------------------------------
 

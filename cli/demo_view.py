@@ -60,6 +60,20 @@ class View:
         """Something is not as it must be."""
         self._line("[bold red]wrong[/bold red]", text)
 
+    def skipped(self, text: str) -> None:
+        """Something was left out."""
+        self._line("[dim]left[/dim] ", text)
+
+    def part(self, text: str) -> None:
+        """Another part begins."""
+        self._console.print(f"\n[bold]{text}[/bold]\n")
+
+    def waiting(self, text: str) -> None:
+        """Something takes a while."""
+        if self._terminal:
+            self._console.print(f"        [dim]{text} ...[/dim]", end="")
+            self._drawn = True
+
     def rate(self, entries: int, total: int, size: int, note: str) -> None:
         """So many of ``total`` entries are acknowledged, ``size`` bytes in all."""
         now = self._clock.monotonic()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,14 +15,20 @@ from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import set_up_logging
+from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 
 from .cluster import cluster
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, note, print_json, print_record, print_rows
+from .progress import Progress, watched
 from .running import run
+
+if TYPE_CHECKING:
+    from tallybook.archive.objects.patient import PatientStore
 
 app = typer.Typer(help="Move closed ledgers to an object store, and look after them there.")
 
@@ -62,7 +70,8 @@ def run_(
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return
-    set_up_logging("INFO", "json" if as_json else "text")
+    # What ends by itself says in the end what it did.
+    set_up_logging("WARNING" if once else "INFO", "json" if as_json else "text")
     totals = run(_run(metadata, archive, settings, once))
     print_record(totals, as_json=as_json)
 
@@ -73,9 +82,19 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
     async with cluster(metadata) as client, opened(metadata, url, settle=True) as archive:
-        service = OffloadService(archive, archive.offloader(client, settings), settings)
+        offloader = archive.offloader(client, settings)
+        service = OffloadService(archive, offloader, settings)
         if once:
-            return await service.work_off()
+            progress = Progress("archiving", archive.clock, unit="ledgers done")
+            async with watched(
+                progress,
+                archive.clock,
+                lambda: (
+                    offloader.totals.ledgers_archived + offloader.totals.ledgers_moved,
+                    offloader.streamed_bytes,
+                ),
+            ):
+                return await service.work_off()
         try:
             await service.run()
         except asyncio.CancelledError:
@@ -121,15 +140,30 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
 
     async with cluster(metadata) as client, opened(metadata, url) as archive:
         members = [found async for found in _archived(client, wanted)]
-        return [
-            {
-                "object": verdict.key,
-                "ledgers": len(verdict.ledger_ids),
-                "bytes": verdict.object_bytes,
-                "verdict": verdict.problem or "good",
-            }
-            async for verdict in verify_objects(archive.store, archive.workers, members)
-        ]
+        rows: list[Record] = []
+        progress = Progress("verifying", archive.clock, unit="objects done")
+        async with watched(progress, archive.clock, lambda: (len(rows), _bytes_read(archive.store))):
+            async for verdict in verify_objects(archive.store, archive.workers, members, partial(_current, client)):
+                rows.append(  # noqa: PERF401 - how many there are is watched
+                    {
+                        "object": verdict.key,
+                        "ledgers": len(verdict.ledger_ids),
+                        "bytes": verdict.object_bytes,
+                        "verdict": verdict.problem or "good",
+                    }
+                )
+        return rows
+
+
+def _bytes_read(store: PatientStore) -> int:
+    return store.patience.stats.get("bytes_read", 0)
+
+
+async def _current(client: Client, ledger_id: int) -> LedgerMetadata | None:
+    try:
+        return await client.ledger_metadata(ledger_id)
+    except NoSuchLedger:
+        return None
 
 
 async def _archived(client: Client, wanted: list[int]) -> Any:
@@ -142,11 +176,8 @@ async def _archived(client: Client, wanted: list[int]) -> Any:
     if wanted:
         return
     async for ledger_id in client.list_ledgers():
-        try:
-            found: LedgerMetadata = await client.ledger_metadata(ledger_id)
-        except NoSuchLedger:
-            continue
-        if found.archived is not None:
+        found = await _current(client, ledger_id)
+        if found is not None and found.archived is not None:
             yield found
 
 
@@ -178,8 +209,15 @@ def rebuild_catalog_(
 
 async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
     from tallybook.archive.library import ArchiveLibrary  # noqa: PLC0415
+    from tallybook.archive.objects.open import open_store  # noqa: PLC0415
 
-    async with ArchiveLibrary(url) as library:
+    clock = RealClock()
+    async with AsyncExitStack() as stack:
+        store = await open_store(url, clock, SystemRng())
+        stack.push_async_callback(store.close)
+        progress = Progress("looking into the bucket", clock, unit="requests")
+        async with watched(progress, clock, lambda: (store.patience.stats.get("read_ok", 0), _bytes_read(store))):
+            library = await stack.enter_async_context(ArchiveLibrary(store))
         rows: list[Record] = [
             {
                 "ledger_id": ledger_id,
@@ -199,10 +237,12 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
 
     entered, known, damaged = 0, 0, dict[str, str]()
     async with opened(metadata, url, settle=True) as archive:
-        async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
-            entered, known = entered + len(found.ledger_ids), known + len(found.known)
-            if found.problem:
-                damaged[found.key] = found.problem
+        progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
+        async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
+            async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
+                entered, known = entered + len(found.ledger_ids), known + len(found.known)
+                if found.problem:
+                    damaged[found.key] = found.problem
     return {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}, damaged
 
 

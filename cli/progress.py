@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol, TextIO
 
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
 
 _PERIOD_SECONDS = 0.25
 
@@ -26,10 +29,12 @@ class Progress:
     Args:
         title: what is being done.
         out: where to, if it is a terminal.
+        unit: what is counted, if not entries; then the rate is that of the bytes.
     """
 
-    def __init__(self, title: str, clock: Clock, out: TextIO | None = None) -> None:
+    def __init__(self, title: str, clock: Clock, out: TextIO | None = None, *, unit: str = "entries") -> None:
         self._title = title
+        self._unit = unit
         self._clock = clock
         self._out = out or sys.stderr
         self._shown = self._out.isatty()
@@ -42,8 +47,9 @@ class Progress:
             return
         self._next = self._clock.monotonic() + _PERIOD_SECONDS
         self._written = True
-        rate = entries / max(seconds, 1e-9)
-        self._out.write(f"\r\x1b[K{self._title}: {entries:,} entries, {human_bytes(size)}, {rate:,.0f} entries/s")
+        rate = (entries if self._unit == "entries" else size) / max(seconds, 1e-9)
+        shown = f"{rate:,.0f} entries/s" if self._unit == "entries" else f"{human_bytes(rate)}/s"
+        self._out.write(f"\r\x1b[K{self._title}: {entries:,} {self._unit}, {human_bytes(size)}, {shown}")
         self._out.flush()
 
     def end(self) -> None:
@@ -52,6 +58,28 @@ class Progress:
             self._out.write("\r\x1b[K")
             self._out.flush()
             self._written = False
+
+
+@asynccontextmanager
+async def watched(progress: Progress, clock: Clock, look: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
+    """Show how far work is that does not say so by itself.
+
+    Args:
+        look: gives what is counted, and the bytes, as of now.
+    """
+    began, tasks = clock.monotonic(), Tasks("progress", lambda _name, _error: None)
+
+    async def show() -> None:
+        while True:
+            await clock.sleep(_PERIOD_SECONDS)
+            progress.update(*look(), clock.monotonic() - began)
+
+    tasks.spawn(show(), name="show")
+    try:
+        yield
+    finally:
+        await tasks.close()
+        progress.end()
 
 
 def human_bytes(size: float) -> str:

@@ -25,6 +25,9 @@ OFFLOAD_METRICS: Final = (
     MetricInfo(
         "ledgers_released", "tallybook_offload_ledgers_released_total", _C, "Ledgers that bookies were let drop."
     ),
+    MetricInfo(
+        "streamed_bytes", "tallybook_offload_streamed_bytes_total", _C, "Payload read to be written to objects."
+    ),
     MetricInfo("objects_written", "tallybook_offload_objects_written_total", _C, "Objects written and read back."),
     MetricInfo("payload_bytes", "tallybook_offload_payload_bytes_total", _C, "Payload in them."),
     MetricInfo("object_bytes", "tallybook_offload_object_bytes_total", _C, "Their sizes, summed up."),
@@ -75,6 +78,7 @@ OFFLOAD_METRICS: Final = (
 def numbers(offloader: Offloader, patience: Patience, *, leads: bool) -> Mapping[str, float]:
     """All of them, now."""
     found: dict[str, float] = {"leads": leads, "request_rate_limit": patience.rate.limit}
+    found["streamed_bytes"] = offloader.streamed_bytes
     for part in (offloader.totals, offloader.backlog):
         found |= {name: value for name, value in asdict(part).items() if name != "last_error"}
     for answer in ANSWERS:

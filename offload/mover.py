@@ -89,6 +89,8 @@ class Mover:
         self._clock = clock
         self._rng = rng
         self._rate = ByteRate(clock, int(settings.bytes_per_second))
+        self.streamed_bytes = 0
+        """Payload that was read to be written into objects, whatever became of them."""
 
     async def move(self, planned: PlannedObject) -> Moved:
         """Write one object and commit its ledgers. Ledgers that cannot be read are left out.
@@ -180,6 +182,7 @@ class Mover:
                         await self._rate.take(size)
                         entries += sum(header.entry_count for header, _ in batches)
                         payload_bytes += size
+                        self.streamed_bytes += size
                         yield batches
             except TallybookError as error:
                 if is_defect(error):

@@ -136,6 +136,11 @@ class Offloader:
         self.totals = Totals()
         self.backlog = Backlog()
 
+    @property
+    def streamed_bytes(self) -> int:
+        """Payload that was read to be written into objects: how far the objects under way are, too."""
+        return self._mover.streamed_bytes
+
     async def round(self, *, tidy: bool = False) -> None:
         """Look once, and do what there is to do; tidy up as well if it is time to, or if ``tidy`` says so.
 
@@ -253,6 +258,7 @@ class Offloader:
                     by_object[receipt.key] = await self._looked_at(receipt)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
                     release = partial(release_copies, object_id=receipt.object_id)
+                    self._survey.doubt([metadata.ledger_id])
                     await self._updater.update(metadata.ledger_id, release)
                     self.totals.ledgers_released += 1
             except (Conflict, NoSuchLedger):

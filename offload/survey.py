@@ -1,7 +1,7 @@
 """What all ledgers' metadata say, read again only where it may have changed.
 
-A closed, archived and released ledger changes only when it is moved or deleted. So it is read again now
-and then, and a round over a hundred thousand such ledgers costs a listing.
+An archived ledger changes only when an offloader releases or moves it, or when it is deleted. So it is read again
+now and then, or when it is doubtful what became of it: a round over a hundred thousand such ledgers costs a listing.
 """
 
 from __future__ import annotations
@@ -83,4 +83,4 @@ class Survey:
 
 
 def _settled(metadata: LedgerMetadata | None) -> bool:
-    return metadata is not None and metadata.copies_released and metadata.archiving is None
+    return metadata is not None and metadata.archived is not None and metadata.archiving is None

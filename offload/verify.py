@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
@@ -12,6 +13,8 @@ from tallybook.core.errors import ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
+
+Current: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,31 @@ class Verdict:
 
 
 async def verify_objects(
-    store: ObjectStore, workers: Workers, ledgers: Iterable[LedgerMetadata]
+    store: ObjectStore, workers: Workers, ledgers: Iterable[LedgerMetadata], current: Current | None = None
 ) -> AsyncIterator[Verdict]:
     """Read every object that one of ``ledgers`` is in, and compare it with all of their receipts.
 
+    Args:
+        current: reads a ledger's metadata again, ``None`` if it was deleted. What is wrong with an object counts for
+            the ledgers that are in it then; those that have moved meanwhile are looked for where they are.
+
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        Whatever ``current`` raises.
     """
-    for key, receipts in by_object(ledgers).items():
-        yield await verify_object(store, workers, key, receipts)
+    moved = list(ledgers)
+    while moved:
+        looking, moved = by_object(moved), []
+        for key, receipts in looking.items():
+            verdict = await verify_object(store, workers, key, receipts)
+            if not verdict.good and current is not None:
+                found = [again for ledger_id in receipts if (again := await current(ledger_id)) is not None]
+                left = by_object(found).get(key)
+                moved += [metadata for metadata in found if metadata.archived and metadata.archived.key != key]
+                if left is None:
+                    continue
+                verdict = await verify_object(store, workers, key, left)
+            yield verdict
 
 
 def by_object(ledgers: Iterable[LedgerMetadata]) -> dict[str, dict[int, Receipt]]:

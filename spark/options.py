@@ -19,6 +19,7 @@ from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.core.ids import MAX_ID
 
 from .id_ranges import IdRanges
+from .option_names import PLACE_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
 from .plan import DEFAULT_PARTITION_BYTES
 from .snapshot import ALL_TIMES, Snapshot, TimeRange
 
@@ -95,31 +96,8 @@ class WriteOptions:
     ack_quorum: int = 2
 
 
-PLACE: Final = frozenset({"metadata", "archive", "password"})
-READ: Final = PLACE | {
-    "table", "ledger", "ledgers", "startingentry", "endingentry", "startingtime", "endingtime", "snapshot", "tier",
-    "openledgers", "failondataloss", "includemetadata", "maxbytesperpartition", "minpartitions", "payloadformat",
-    "payloadschema", "badrecords", "startingposition", "maxbytespertrigger", "maxentriespertrigger",
-}  # fmt: skip
-WRITE: Final = PLACE | {
-    "sink",
-    "transaction",
-    "ensemble",
-    "writequorum",
-    "ackquorum",
-    "checkpointlocation",
-    "queryname",
-}
-
-NAMES: Final = {
-    name.lower(): name
-    for name in (
-        "startingEntry", "endingEntry", "startingTime", "endingTime", "openLedgers", "failOnDataLoss",
-        "includeMetadata", "maxBytesPerPartition", "minPartitions", "payloadFormat", "payloadSchema", "badRecords",
-        "startingPosition", "maxBytesPerTrigger", "maxEntriesPerTrigger", "writeQuorum", "ackQuorum",
-    )
-}  # fmt: skip
-"""How options are written, where that is not in lower case."""
+READ: Final = lower_names(PLACE_OPTIONS, READ_OPTIONS)
+WRITE: Final = lower_names(PLACE_OPTIONS, WRITE_OPTIONS) | SPARKS_OWN
 
 
 def options_of(metadata: str | None, options: Mapping[str, object]) -> dict[str, str]:
@@ -206,7 +184,7 @@ class _Options:
         for name in self.given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"; is {NAMES.get(near[0], near[0])} meant?" if near else ""
+                hint = f"; is {PROPER_NAMES.get(near[0], near[0])} meant?" if near else ""
                 raise InvalidConfig(f"option {name} is not known{hint}")
 
     def place(self) -> Place:
@@ -291,7 +269,7 @@ class _Options:
         return (aware - _EPOCH) // timedelta(microseconds=1)
 
     def _wrong(self, name: str, what: str) -> InvalidConfig:
-        return InvalidConfig(f"option {NAMES.get(name, name)}: {what}")
+        return InvalidConfig(f"option {PROPER_NAMES.get(name, name)}: {what}")
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,6 +3,7 @@
 import asyncio
 import asyncio.runners
 import contextlib
+import gc
 import inspect
 import os
 import threading
@@ -57,6 +58,12 @@ def run_async(work: Coroutine[Any, Any, Any]) -> Any:
 def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """``run(coroutine)``, for tests that are not async themselves, such as those under ``@given``."""
     return run_async
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what is there now: simulated runs collect their garbage, each of them, and need not look at modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

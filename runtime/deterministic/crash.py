@@ -305,7 +305,7 @@ def _shuffled(states: list[_State], rng: Rng) -> list[_State]:
 @contextmanager
 def _rare_collection() -> Iterator[None]:
     """Collect garbage between checks only: no cycle ends in the middle of one."""
-    collecting = gc.isenabled()
+    collecting, set_aside = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     try:
         yield
@@ -314,3 +314,5 @@ def _rare_collection() -> Iterator[None]:
         if collecting:
             gc.enable()
         gc.collect()
+        if set_aside:
+            gc.freeze()  # as the caller had it, for the sake of collections to come

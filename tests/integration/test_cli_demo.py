@@ -2,7 +2,7 @@
 
 
 def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
-    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--json", timeout=240)
+    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--spark", "--json", timeout=240)
     assert result.code == 0, result.err
     told = result.json
     assert told["same"] is True
@@ -15,6 +15,10 @@ def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
     for fragment in others:
         assert first["bookies"][1] not in fragment["bookies"]
         assert fragment["first_entry_id"] >= 30_000
+    assert told["spark"] is True, "Spark and pandas differ"
+    assert "FileScan parquet" in result.err
+    assert "dropped their" in result.err
+    assert list((tmp_path / "demo" / "archive").rglob("*.parquet"))
     assert len(list((tmp_path / "demo").glob("bookie-?"))) == 5
     assert not list((tmp_path / "demo").glob("*/run.json"))
 

@@ -115,44 +115,39 @@ LONG_LINES = b"".join(b"%s\n" % random.Random(number).randbytes(25_000).hex().en
 
 
 def test_an_offloader_that_is_killed_costs_nothing_and_what_it_leaves_goes(cli, bucket, tmp_path):
-    """Once in the middle of an upload, once with the object there and nothing committed, or hardly."""
+    """In the middle of an upload. tests/crash has every other moment, without real processes."""
     slowly = ("--set", "row_group_bytes=1MiB", "--set", "bytes_per_second=6MB")
     soon = ("--set", "attempt_ttl_s=1", "--set", "orphan_delay_s=0")
     with cli.up(tmp_path / "data", "--no-offload") as cluster:
-        ledgers = cluster.create(), cluster.create()
-        for ledger, left in zip(ledgers, ("*.upload", "*.parquet"), strict=True):
-            log = tmp_path / f"log {left}"
-            assert cluster("ledger", "append", ledger, "--close", stdin=LONG_LINES).code == 0
-            known = set(bucket.rglob(left))
-            with log.open("wb") as err:
-                offloader = cli.start(
-                    "offload", "run", "--metadata", cluster.metadata, "--archive", f"file://{bucket}", *NOW, *slowly,
-                    stderr=err,
-                )  # fmt: skip
-            try:
-                cli.wait_until(lambda: set(bucket.rglob(left)) - known, f"{left} in the bucket")  # noqa: B023
-                if left == "*.upload":
-                    assert "tallybook_offload_leads 1.0" in served(log)
-            finally:
-                offloader.kill()
-                offloader.wait()
+        ledger, log = cluster.create(), tmp_path / "log"
+        assert cluster("ledger", "append", ledger, "--close", stdin=LONG_LINES).code == 0
+        with log.open("wb") as err:
+            offloader = cli.start(
+                "offload", "run", "--metadata", cluster.metadata, "--archive", f"file://{bucket}", *NOW, *slowly,
+                stderr=err,
+            )  # fmt: skip
+        try:
+            cli.wait_until(lambda: "tallybook_offload_leads 1.0" in served(log), "an offloader that leads")
+            cli.wait_until(lambda: list(bucket.rglob("*.upload")), "an upload that has begun")
+        finally:
+            offloader.kill()
+            offloader.wait()
 
         def settled() -> bool:
             done = cluster("offload", "run", "--once", *NOW, *soon, "--json")
             assert done.code == 0, done.err
-            return done.json["orphans"] == 0 and not list(bucket.rglob("*.upload"))
+            return not list(bucket.rglob("*.upload")) and done.json["unreleased_ledgers"] == 0
 
         cli.wait_until(settled, "a bucket in order")
-        status = cluster("offload", "status", "--json").json
-        assert (status["released_ledgers"], status["being_archived"]) == (2, 0)
-        assert status["objects"] == len(list(bucket.rglob("*.parquet")))
+        assert len(list(bucket.rglob("*.parquet"))) == 1
         assert cluster("offload", "verify").code == 0
-        for ledger in ledgers:
-            assert cluster("ledger", "read", ledger).out == LONG_LINES
+        assert cluster("ledger", "read", ledger).out == LONG_LINES
 
 
 def served(log: Path) -> str:
-    """The metrics of the offloader that has said in its log where they are."""
-    [address] = re.findall(rb"serving http=(\S+)", log.read_bytes())
-    with urllib.request.urlopen(f"http://{address.decode()}/metrics", timeout=10) as answer:
+    """The metrics of an offloader, once it has said in its log where they are."""
+    found = re.search(rb"serving http=(\S+)\n", log.read_bytes())
+    if found is None:
+        return ""
+    with urllib.request.urlopen(f"http://{found.group(1).decode()}/metrics", timeout=10) as answer:
         return answer.read().decode()

@@ -44,6 +44,7 @@ class Server:
 
     answers: list[Answer]
     requests: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -52,6 +53,7 @@ class Server:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             length = re.search(r"(?i)content-length: (\d+)", head)
             await reader.readexactly(int(length.group(1)) if length else 0)
+            self.heads.append(head)
             self.requests.append(head.split(" HTTP/")[0])
             writer.write(self.answers.pop(0).replace(b" X\r\n", b" X\r\nConnection: close\r\n", 1))
             await writer.drain()
@@ -158,6 +160,23 @@ async def test_fewer_bytes_than_were_asked_for_are_no_damage_if_the_object_is_lo
         with pytest.raises(ArchiveUnavailable):
             await store.read(KEY, 0, 10)
         assert [request.split()[0] for request in server.requests] == ["GET", "HEAD"]
+
+
+@pytest.mark.parametrize("body", [b"01234", bytes(10), bytes(100)])
+async def test_a_server_that_ignores_ranges_is_trouble_whatever_it_sends(play, body):
+    """A 200 has the whole object, or says so: what it holds of the range is not guessed, be it as long as the range."""
+    async with play(answer(200, body=body)) as (store, _):
+        with pytest.raises(ArchiveUnavailable):
+            await store.read(KEY, 0, 10)
+
+
+async def test_no_write_is_conditional(play):
+    """Some stores take the header and ignore it: nothing may rest on it, so nobody sends it."""
+    async with play(answer(200), BEGUN, SENT, SENT, COMPLETED) as (store, server):
+        await store.put(KEY, b"x")
+        await written(store)
+        assert len(server.heads) == 5
+        assert not [head for head in server.heads if "if-" in head.lower()]
 
 
 async def test_a_refused_range_is_no_damage_if_the_object_is_longer(play):

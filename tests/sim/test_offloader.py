@@ -13,6 +13,7 @@ from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
@@ -68,6 +69,7 @@ async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster:
         assert (await client.ledger_metadata(large.id)).archived is not None
         assert (await client.ledger_metadata(small.id)).archived is None
         assert worker.backlog.waiting_ledgers == 1
+        assert worker.streamed_bytes == (await client.ledger_metadata(large.id)).length
         await cluster.world.clock.sleep(EAGER.max_set_wait_s)
         await worker.round()
         assert (await client.ledger_metadata(small.id)).archived is not None
@@ -243,12 +245,18 @@ async def test_rounds_with_nothing_to_do_read_hardly_any_ledger(cluster: MemoryC
         await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
         worker = offloader(stage)
-        for _ in range(2):
+        asked = worker._survey._store = Asked(worker._survey._store)  # type: ignore[assignment]
+        await worker.round()
+        assert asked.ledgers_read <= 4 * 10
+        asked.ledgers_read = 0
+        for _ in range(ROUNDS_UNREAD // 2):
             await worker.round()
-            await cluster.world.clock.sleep(EAGER.deletion_lag_s)
+        assert asked.ledgers_read <= 10, "those that wait to be released do not change by themselves either"
+        await cluster.world.clock.sleep(EAGER.deletion_lag_s)
+        await worker.round()
         await worker.round()
         assert worker.backlog.unreleased_ledgers == 0
-        asked = worker._survey._store = Asked(worker._survey._store)  # type: ignore[assignment]
+        asked.ledgers_read = 0
         for _ in range(ROUNDS_UNREAD):
             await worker.round()
         assert asked.ledgers_read <= 2 * 10, "each of them once in so many rounds, and when it was released"
@@ -324,6 +332,33 @@ async def test_verification_finds_a_flipped_bit_anywhere_in_an_object(cluster: M
             assert [verdict.good for verdict in verdicts] == [False]
         await stage.store.put(key, good)
         assert [verdict.good async for verdict in verify_objects(stage.store, InlineWorkers(), [metadata])] == [True]
+
+
+@scenario()
+async def test_verification_follows_ledgers_that_are_moved_or_deleted_meanwhile(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    moved, also, deleted, lost = [await closed(client, 30) for _ in range(4)]
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in (moved, also, deleted, lost):
+            await stage.archive(ledger.id)
+        before = [await client.ledger_metadata(ledger.id) for ledger in (moved, also, deleted, lost)]
+        await stage.archive(moved.id, also.id)
+        await client.delete_ledger(deleted.id)
+        for metadata in before:
+            assert metadata.archived is not None
+            await stage.store.delete(metadata.archived.key)
+
+        async def current(ledger_id: int) -> LedgerMetadata | None:
+            try:
+                return await client.ledger_metadata(ledger_id)
+            except NoSuchLedger:
+                return None
+
+        found = [each async for each in verify_objects(stage.store, InlineWorkers(), before, current)]
+        assert {verdict.ledger_ids: verdict.good for verdict in found} == {
+            (moved.id, also.id): True, (lost.id,): False,
+        }  # fmt: skip
 
 
 @scenario()

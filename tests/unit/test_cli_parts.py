@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import io
+import itertools
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +34,7 @@ from tallybook.cli.launcher import LocalCluster
 from tallybook.cli.options import read_password
 from tallybook.cli.output import plain, print_record, print_rows
 from tallybook.cli.pipes import PIECE_BYTES, read_lines
-from tallybook.cli.progress import Progress, human_bytes
+from tallybook.cli.progress import Progress, human_bytes, watched
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -280,6 +282,25 @@ def test_progress_is_a_line_that_is_gone_in_the_end_and_only_a_terminal_sees_it(
         progress.end()
     assert terminal.getvalue() == "\r\x1b[Kledger 3: 1,234 entries, 5.0 MB, 617 entries/s\r\x1b[K"
     assert file.getvalue() == ""
+
+
+async def test_work_that_does_not_say_how_far_it_is_is_looked_at_again_and_again():
+    class Quick(Ticking):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(0)
+
+    terminal, looks, seen = Terminal(), itertools.count(1), asyncio.Event()
+
+    def look() -> tuple[int, int]:
+        number = next(looks)
+        if number == 5:
+            seen.set()
+        return number, 3_000_000
+
+    clock = Quick()
+    async with watched(Progress("verifying", clock, terminal, unit="objects done"), clock, look):
+        await seen.wait()
+    assert re.match(r"(\r\x1b\[Kverifying: \d objects done, 3.0 MB, [\d.]+ .?B/s)+\r\x1b\[K$", terminal.getvalue())
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_every_number_of_a_bookie_has_a_metric() -> None:
 
 async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
     patience = Patience(RealClock(), SeededRng(1))
-    offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2))
+    offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2), streamed_bytes=5)
     for error in (None, ArchiveDenied("no"), ArchiveUnavailable("500"), ArchiveBusy("slow down")):
 
         async def ask(error: Exception | None = error) -> None:
@@ -112,6 +112,7 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
     text = metrics.text().decode()
     for line in (
         "tallybook_offload_leads 1.0", "tallybook_offload_rounds_total 3.0", "tallybook_offload_orphans 2.0",
+        "tallybook_offload_streamed_bytes_total 5.0",
         'tallybook_archive_tries_total{answer="ok"} 1.0', 'tallybook_archive_tries_total{answer="busy"} 1.0',
         'tallybook_archive_tries_total{answer="failed"} 1.0', 'tallybook_archive_tries_total{answer="refused"} 1.0',
         "tallybook_archive_read_bytes_total 7.0", "tallybook_archive_request_rate_limit 2.0",

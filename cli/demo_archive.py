@@ -1,0 +1,81 @@
+"""The part of the demo about history: closed ledgers go to an archive, bookies drop them, and nothing is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tallybook.bench.metrics_text import fetch_metrics
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import RequestTimeout
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import ThreadWorkers
+
+from .demo_view import View
+from .launcher import LocalCluster
+from .progress import human_bytes
+
+COLLECT: Final = ("--set", "collection.interval_ms=500")
+"""So that bookies soon see what they need not keep any more."""
+
+_AT_ONCE: Final = OffloadSettings(max_set_wait_s=0, deletion_lag_s=0)
+_DROP_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.1
+
+
+async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], view: View, clock: Clock) -> None:
+    """Archive closed ledgers and let the bookies drop their copies; return when they have.
+
+    Raises:
+        ArchiveUnavailable, MetadataUnavailable: the archive cannot be written.
+        RequestTimeout: a bookie keeps its copy.
+    """
+    # What reads and writes Parquet takes long to load.
+    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.service import OffloadService  # noqa: PLC0415
+
+    url = archive_url(cluster)
+    archive_directory(cluster).mkdir()
+    async with Client(cluster.metadata) as client, opened(cluster.metadata, url, settle=True) as archive:
+        service = OffloadService(archive, archive.offloader(client, _AT_ONCE), _AT_ONCE)
+        await service.work_off()
+        known = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]
+    objects = {each.archived.key: each.archived.object_bytes for each in known if each.archived}
+    payload = sum(each.length for each in known)
+    view.step(
+        f"the offloader put both ledgers into {len(objects)} Parquet object{'s'[: len(objects) > 1]} of "
+        f"{human_bytes(sum(objects.values()))} ({human_bytes(payload)} of flights), read back and compared"
+    )
+    copies = sum(len({bookie for fragment in each.fragments for bookie in fragment.bookies}) for each in known)
+    await _dropped(cluster, copies, clock)
+    view.step(f"the bookies dropped their {copies} copies: the archive has the only ones")
+
+
+def archive_directory(cluster: LocalCluster) -> Path:
+    """Where the objects are."""
+    return cluster.directory / "archive"
+
+
+def archive_url(cluster: LocalCluster) -> str:
+    """The same as a URL."""
+    return f"file://{archive_directory(cluster)}"
+
+
+async def _dropped(cluster: LocalCluster, copies: int, clock: Clock) -> None:
+    """Wait until bookies have dropped so many copies of ledgers."""
+    deadline, workers = clock.monotonic() + _DROP_SECONDS, ThreadWorkers(1, "look")
+    try:
+        while True:
+            found = [
+                await workers.run(fetch_metrics, bookie.ports["http"]) for bookie in cluster.bookies if bookie.running
+            ]
+            if sum(each.get("tallybook_bookie_ledgers_dropped_total", 0) for each in found) >= copies:
+                return
+            if clock.monotonic() > deadline:
+                raise RequestTimeout(f"after {_DROP_SECONDS:.0f} s bookies still keep what is in the archive")
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await workers.close()

@@ -1,0 +1,87 @@
+"""What the options are called and what they mean: the one list behind the checks and docs/spark-options.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One option. ``default`` is as people would write it; empty where there is none."""
+
+    name: str
+    default: str
+    text: str
+
+
+PLACE_OPTIONS: Final = (
+    OptionInfo("metadata", "", "URI of the cluster's metadata store: `sqlite:///...` or `zk://...`."),
+    OptionInfo(
+        "archive",
+        "",
+        "URL of a bucket that is read without its cluster; with `metadata`, where the archive is.",
+    ),
+    OptionInfo("password", "", "Password of every ledger that has one."),
+)
+
+READ_OPTIONS: Final = (
+    OptionInfo(
+        "table", "entries", "What is read: `entries`, or a table of metadata: `ledgers`, `fragments`, `objects`, "
+        "`receipts`, `bookies`.",
+    ),
+    OptionInfo("ledger", "", "Id of the one ledger that is read."),
+    OptionInfo("ledgers", "all", "Ids of the ledgers that are read, as `1,5-9`; in a batch, all of them must exist."),
+    OptionInfo("startingEntry", "0", "First entry id of each ledger."),
+    OptionInfo("endingEntry", "", "Last entry id of each ledger, included."),
+    OptionInfo("startingTime", "", "Entries written from then on: `2026-11-01T00:00:00Z`; UTC where no zone is given."),
+    OptionInfo("endingTime", "", "Entries written before then."),
+    OptionInfo("snapshot", "", "What `take_snapshot` gave: these entries and no others, wherever they are by now."),
+    OptionInfo(
+        "tier", "auto", "`archive` and `bookies` choose ledgers that are there; `auto` takes all of them."
+    ),
+    OptionInfo("openLedgers", "true", "Whether ledgers that are still written are read, up to what is confirmed."),
+    OptionInfo(
+        "failOnDataLoss", "true", "Whether entries that are lost or deleted fail the query; if not, column `gap` "
+        "reports them.",
+    ),
+    OptionInfo("includeMetadata", "false", "Whether there are columns `tier` and `object`: where an entry came from."),
+    OptionInfo("maxBytesPerPartition", "128m", "Payload that one task reads, about."),
+    OptionInfo("minPartitions", "1", "Tasks at least, where there are so many entries."),
+    OptionInfo(
+        "payloadFormat", "raw", "`json`, `avro` or `arrow`: payloads become column `value`, a struct, by "
+        "`payloadSchema`.",
+    ),
+    OptionInfo("payloadSchema", "", "Fields as `carrier STRING, delay DOUBLE`; for Avro, its schema as JSON."),
+    OptionInfo(
+        "badRecords", "keep", "`keep`: payloads that do not fit are in `bad_payload`, and why in `bad_reason`; `fail`: "
+        "they fail the query.",
+    ),
+    OptionInfo("startingPosition", "earliest", "Where a new stream begins; `latest`: behind what has closed by then."),
+    OptionInfo("maxBytesPerTrigger", "", "Payload of a micro-batch, about."),
+    OptionInfo("maxEntriesPerTrigger", "", "Entries of a micro-batch."),
+)  # fmt: skip
+
+WRITE_OPTIONS: Final = (
+    OptionInfo(
+        "sink", "", "Names the output. A stream's is its query unless given; it must be that stream's alone."
+    ),
+    OptionInfo(
+        "transaction", "", "Number of a batch: of two writes with the same one to a sink, the second changes nothing."
+    ),
+    OptionInfo("ensemble", "3", "Bookies of each ledger."),
+    OptionInfo("writeQuorum", "3", "Bookies that hold each entry."),
+    OptionInfo("ackQuorum", "2", "Bookies that must hold an entry before it counts."),
+)  # fmt: skip
+
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options of a stream's writer that Spark reads itself, and passes on."""
+
+
+def lower_names(*options: tuple[OptionInfo, ...]) -> frozenset[str]:
+    """The names as Spark gives them."""
+    return frozenset(info.name.lower() for group in options for info in group)
+
+
+PROPER_NAMES: Final = {info.name.lower(): info.name for info in (*PLACE_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)}
+"""How options are written, by their names in lower case."""

@@ -1,0 +1,210 @@
+"""Object stores that misbehave under an offloader: storms, wrong answers, refusals, and ledgers that vanish meanwhile.
+
+What is checked each time: nothing is committed that is not there, every ledger reads as it was written, and once the
+store is well again all of it is archived and nothing else is left.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+
+from tallybook.archive.objects.faulty import Fault, FaultyStore, RandomFaults, fits
+from tallybook.archive.objects.patience import Patience
+from tallybook.archive.objects.patient import PatientStore
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.reader import ArchiveReader
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.offload.mover import Mover
+from tallybook.offload.offloader import Offloader
+from tallybook.offload.survey import Survey
+from tallybook.offload.verify import verify_objects
+from tallybook.runtime.tasks import InlineWorkers, Tasks
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.steps import OffloadProcess, Steps
+
+T = TypeVar("T")
+
+SETTINGS = OffloadSettings(
+    row_group_bytes=4096,
+    own_object_bytes=1_500,
+    set_object_bytes=4_000,
+    max_set_wait_s=0,
+    compact_below_bytes=1_000,
+    deletion_lag_s=30,
+    attempt_ttl_s=60,
+    orphan_delay_s=20,
+    tidy_interval_s=0,
+)
+
+
+async def closed(client: Client, count: int) -> int:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(count))
+    await ledger.close()
+    return ledger.id
+
+
+def offloader(stage: ArchiveStage, store: ObjectStore) -> Offloader:
+    """An offloader that sees the bucket through ``store``."""
+    world = stage.cluster.world
+    metadata, rng = stage.cluster.metadata.client().store, world.rng.fork("offloader")
+    updater = LedgerUpdater(metadata, world.clock, rng.fork("updater"))
+    mover = Mover(stage.client, updater, store, InlineWorkers(), SETTINGS, world.clock, rng)
+    reader = ArchiveReader(store, InlineWorkers(), Tasks("reader", lambda _name, _error: None))
+    return Offloader(mover, Survey(metadata), updater, store, reader, SETTINGS, world.clock)
+
+
+async def in_order(stage: ArchiveStage, written: dict[int, int]) -> None:
+    """Each ledger is in one good object, and no object is in the bucket besides."""
+    for ledger_id, count in written.items():
+        assert await read_all(stage.client, ledger_id) == lines(count)
+    ledgers = [await stage.client.ledger_metadata(ledger_id) for ledger_id in written]
+    assert all(metadata.archived and metadata.archiving is None for metadata in ledgers)
+    assert all([verdict.good async for verdict in verify_objects(stage.store, InlineWorkers(), ledgers)])
+    keys = {found.key async for page in stage.store.list() for found in page}
+    assert keys == {metadata.archived.key for metadata in ledgers if metadata.archived}
+    assert await stage.store.unfinished_uploads() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: int) -> None:
+    @scenario(seed=seed)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        clock, rng = cluster.world.clock, cluster.world.rng.fork("faults")
+        written = {await closed(client, count): count for count in (120, 10, 130, 0, 9)}
+        odds = dict.fromkeys((Fault.FAILED, Fault.ANSWER_LOST, Fault.TIMED_OUT, Fault.LEFT_BEHIND, Fault.SHORT), 0.03)
+        async with ArchiveStage(cluster, SETTINGS) as stage:
+            faults = RandomFaults(rng, clock, odds, storm=0.05, storm_seconds=5.0, ends_at=200.0)
+            patience = Patience(clock, rng.fork("patience"))
+            store = PatientStore(FaultyStore(stage.store, faults, clock, timeout_seconds=5.0), patience)
+            worker = offloader(stage, store)
+            while clock.monotonic() < 420:
+                try:
+                    await worker.round()
+                except (ArchiveUnavailable, ObjectDamaged):
+                    assert clock.monotonic() < 300
+                for ledger_id, count in written.items():
+                    assert await read_all(stage.client, ledger_id) == lines(count)
+                await clock.sleep(25)
+            assert faults.seen[Fault.BUSY] > 3
+            assert faults.seen[Fault.BUSY] < 150, "one every second would be no patience"
+            await in_order(stage, written)
+
+    play()
+
+
+class At:
+    """One fault at the n-th operation that it fits."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self._left, self._fault = number, fault
+
+    @property
+    def happened(self) -> bool:
+        return self._left <= 0
+
+    def next(self, operation: str) -> Fault | None:
+        if not fits(operation, self._fault):
+            return None
+        self._left -= 1
+        return self._fault if self._left == 0 else None
+
+
+@pytest.mark.parametrize("fault", [Fault.SHORT, Fault.STALE, Fault.MISSING])
+def test_an_object_that_reads_back_otherwise_is_never_committed(fault: Fault) -> None:
+    """Fewer bytes than were asked for under a 200, other bytes, or nothing: at any read of an attempt."""
+
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id = await closed(client, 120)
+        async with ArchiveStage(cluster, SETTINGS) as stage:
+            planned, number = await stage.planned(ledger_id), 1
+            while True:
+                faults = At(number, fault)
+                mover = stage.mover(FaultyStore(stage.store, faults, cluster.world.clock))
+                # Where no read is left to go wrong, nothing does.
+                with suppress(ObjectDamaged, ObjectMissing):
+                    await mover.move(planned)
+                if not faults.happened:
+                    break
+                assert (await client.ledger_metadata(ledger_id)).archived is None
+                assert (await client.ledger_metadata(ledger_id)).archiving is None
+                number += 1
+            assert number > 3
+            assert (await client.ledger_metadata(ledger_id)).archived is not None
+
+    play()
+
+
+@scenario()
+async def test_keys_that_run_out_end_the_round_and_cost_nothing(cluster: MemoryCluster, client: Client) -> None:
+    written = {await closed(client, count): count for count in (120, 9)}
+    clock = cluster.world.clock
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        denied = RandomFaults(cluster.world.rng, clock, {Fault.DENIED: 1.0}, ends_at=60.0)
+        worker = offloader(stage, FaultyStore(stage.store, denied, clock))
+        with pytest.raises(ArchiveDenied, match="403"):
+            await worker.round()
+        assert "403" in worker.totals.last_error
+        assert worker.totals.failures > 0
+        for _ in range(6):
+            await clock.sleep(65)
+            await worker.round()
+        await in_order(stage, written)
+
+
+class Deleting(Steps):
+    """At one call, somebody else deletes a ledger."""
+
+    def __init__(self, at: int, delete: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._turn, self._delete = at, delete
+
+    async def call(self, what: str, work: Callable[[], Awaitable[T]], lost: Callable[[str], T]) -> T:
+        if len(self.calls) == self._turn:
+            self._turn = -1
+            await self._delete()
+        return await super().call(what, work, lost)
+
+
+def test_a_ledger_that_is_deleted_at_any_call_stays_deleted_and_its_object_goes() -> None:
+    met: Counter[str] = Counter()
+
+    def played(at: int) -> list[str]:
+        calls: list[str] = []
+
+        @scenario()
+        async def play(cluster: MemoryCluster, client: Client) -> None:
+            deleted, *others = [await closed(client, count) for count in (9, 8, 120)]
+            async with ArchiveStage(cluster, SETTINGS) as stage:
+                for ledger_id in (deleted, others[0]):
+                    await stage.archive(ledger_id)
+                steps = Deleting(at, lambda: client.delete_ledger(deleted))
+                async with OffloadProcess(stage, steps, SETTINGS) as process:
+                    for _ in range(6):
+                        await process.round()
+                        await cluster.world.clock.sleep(61)
+                calls.extend(steps.calls)
+                if at < len(calls):
+                    met[calls[at]] += 1
+                    with pytest.raises(NoSuchLedger):
+                        await client.ledger_metadata(deleted)
+                    await in_order(stage, dict(zip(others, (8, 120), strict=True)))
+
+        play()
+        return calls
+
+    calls = played(10**6)
+    backwards = calls[::-1]
+    edges = {at for name in set(calls) for at in (calls.index(name), len(calls) - 1 - backwards.index(name))}
+    for at in sorted(edges | set(range(0, len(calls), 12))):
+        played(at)
+    assert met.keys() >= {"update_ledger", "write", "finish", "info", "read", "list", "delete"}
