@@ -135,9 +135,11 @@ def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[Directory, pq.FileMet
         raise DamagedFile(f"{receipt.key}: it does not end as a Parquet file does")
     try:
         footer = pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
-    except (pa.ArrowException, OSError) as error:
+        columns = footer.schema.to_arrow_schema().remove_metadata()
+    # Names of columns that are not text are told by Python's own error, not by one of Arrow's.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{receipt.key}: its footer cannot be understood: {error}") from error
-    if footer.schema.to_arrow_schema().remove_metadata() != SCHEMA:
+    if columns != SCHEMA:
         raise DamagedFile(f"{receipt.key}: its columns are not those of an archive object")
     if footer.num_row_groups != len(directory.row_groups):
         raise DamagedFile(

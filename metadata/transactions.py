@@ -26,6 +26,7 @@ from tallybook.core.errors import (
     InvalidArgument,
     MetadataConflict,
     MetadataOutcomeUnknown,
+    MetadataUnavailable,
     NoSuchLedger,
 )
 from tallybook.core.ids import MAX_ID
@@ -90,6 +91,9 @@ class View:
 
 EVERYTHING: Final = View({}, everything=True)
 
+_NOTHING: Final = Committed(-1, ())
+"""Before the first transaction of a sink: no record, or one that was written by ``abandon``."""
+
 
 def transaction_of(metadata: LedgerMetadata) -> Transaction | None:
     """The transaction that a ledger was written by, if any."""
@@ -131,7 +135,8 @@ async def last_committed(store: MetadataStore, sink: str) -> Committed | None:
         MetadataUnavailable, DamagedFile: as ``read_view``.
     """
     record = await store.read_record(_COMMITS + sink, linearizable=True)
-    return None if record is None else _decoded(_COMMITS + sink, record.value)
+    last = _NOTHING if record is None else _decoded(_COMMITS + sink, record.value)
+    return None if last == _NOTHING else last
 
 
 async def note_attempt(store: MetadataStore, transaction: Transaction, ledger_id: int) -> None:
@@ -166,14 +171,13 @@ async def commit(
     name, done = _COMMITS + transaction.sink, False
     for _ in range(_MOST_TRIES):
         record = await store.read_record(name, linearizable=True)
-        last = None if record is None else _decoded(name, record.value)
-        if last is not None and last.number >= transaction.number:
+        last = _NOTHING if record is None else _decoded(name, record.value)
+        if last.number >= transaction.number:
             # Ours, if it is the same to the last ledger: then an attempt whose outcome was not known has landed.
-            done = last == wanted
+            done = last == wanted or (last.number > wanted.number and await _any_settled(store, wanted))
             break
-        if last is not None:
-            # A view that has a younger transaction takes those before it for settled.
-            await _settle(updater, last)
+        # A view that has a younger transaction takes those before it for settled.
+        await _settle(updater, last)
         result = await store.write_record(name, _encoded(wanted), record.version if record else None)
         if isinstance(result, Ok):
             last, done = wanted, True
@@ -186,8 +190,35 @@ async def commit(
     return done
 
 
+async def abandon(
+    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
+) -> None:
+    """Delete the ledgers of an attempt that is given up, unless they are committed: who gives up may not know that.
+
+    A write of its commit that is still under way comes to nothing.
+
+    Raises:
+        As ``commit``; some may be left, for the next commit to delete.
+    """
+    name = _COMMITS + transaction.sink
+    for _ in range(_MOST_TRIES):
+        record = await store.read_record(name, linearizable=True)
+        last = _NOTHING if record is None else _decoded(name, record.value)
+        if last.number >= transaction.number:
+            break
+        # The same again, at another version: what was to replace the one before cannot land any more.
+        result = await store.write_record(name, _encoded(last), record.version if record else None)
+        if isinstance(result, Ok):
+            break
+    else:
+        raise MetadataConflict(f"sink {transaction.sink}: others commit to it all the time")
+    await _settle(updater, last)
+    for ledger_id in ledger_ids:
+        await _discard_pending(updater, ledger_id)
+
+
 async def discard(updater: LedgerUpdater, ledger_ids: Iterable[int]) -> None:
-    """Delete the ledgers of an attempt that failed.
+    """Delete the ledgers of a task that failed, and that nobody can have committed.
 
     Raises:
         MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: some may be left, for the next commit to delete.
@@ -197,6 +228,17 @@ async def discard(updater: LedgerUpdater, ledger_ids: Iterable[int]) -> None:
             await updater.delete(ledger_id)
         except NoSuchLedger:
             continue
+
+
+async def _any_settled(store: MetadataStore, committed: Committed) -> bool:
+    """Whether ledgers were committed by a transaction that others have followed since."""
+    for ledger_id in committed.ledger_ids:
+        try:
+            if not is_pending((await store.read_ledger(ledger_id, linearizable=True)).value):
+                return True
+        except NoSuchLedger:
+            continue
+    return False
 
 
 async def _settle(updater: LedgerUpdater, committed: Committed) -> None:
@@ -215,15 +257,20 @@ async def _sweep(store: MetadataStore, updater: LedgerUpdater, transaction: Tran
         number, _, ledger_id = name.removeprefix(prefix).partition("-")
         if int(number) > last.number:
             continue
-        try:
-            await updater.update(int(ledger_id), _not_left_behind)
-        except Conflict:
-            await discard(updater, [int(ledger_id)])
-        except NoSuchLedger:
-            pass
+        await _discard_pending(updater, int(ledger_id))
         record = await store.read_record(name, linearizable=True)
         if record is not None:
             await store.delete_record(name, record.version)
+
+
+async def _discard_pending(updater: LedgerUpdater, ledger_id: int) -> None:
+    """Delete a ledger, unless it is settled."""
+    try:
+        await updater.update(ledger_id, _not_left_behind)
+    except Conflict:
+        await discard(updater, [ledger_id])
+    except NoSuchLedger:
+        return
 
 
 def _not_left_behind(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -238,8 +285,10 @@ async def _names(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
         page = await store.list_records(prefix, after)
         for name in page.names:
             yield name
-        if page.complete or not page.names:
+        if page.complete:
             return
+        if not page.names:
+            raise MetadataUnavailable(f"a listing of {prefix} was cut off")
         after = page.names[-1]
 
 
@@ -252,8 +301,10 @@ def _decoded(name: str, value: bytes) -> Committed:
     try:
         found = json.loads(value)
         version, number, ledger_ids = found["format"], found["last"], found["ledgers"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFile(f"the record {name} cannot be understood: {error}") from error
+    if (version, number, ledger_ids) == (FORMAT, _NOTHING.number, []):
+        return _NOTHING
     numbers = [number, *ledger_ids] if isinstance(ledger_ids, list) else [None]
     if version != FORMAT or not all(type(each) is int and 0 <= each <= MAX_ID for each in numbers):
         raise DamagedFile(f"the record {name} is of format {version}, or damaged; this Tallybook knows {FORMAT}")

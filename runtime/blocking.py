@@ -85,21 +85,24 @@ class LoopThread:
             room.release()
             return item
 
+        producing: list[asyncio.Task[None]] = []
+
+        async def begin() -> None:
+            producing.append(asyncio.get_running_loop().create_task(produce()))
+
+        async def outcome() -> None:
+            await producing[0]
+
         async def end() -> None:
-            producing.cancel()
-            await asyncio.gather(producing, return_exceptions=True)
+            for task in producing:
+                task.cancel()
+            await asyncio.gather(*producing, return_exceptions=True)
 
-        async def begin() -> asyncio.Task[None]:
-            return asyncio.get_running_loop().create_task(produce())
-
-        producing = self.run(begin())
         try:
+            # Who is interrupted here may not know yet that it has begun, and has to end it all the same.
+            self.run(begin())
             while (item := self.run(take())) is not _END:
                 yield item
-
-            async def outcome() -> None:
-                await producing
-
             self.run(outcome())
         finally:
             self.run(end())
@@ -121,4 +124,6 @@ async def _cancel_all() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()

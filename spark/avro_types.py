@@ -19,12 +19,17 @@ _PRIMITIVE: Final = {
     "fixed": "BINARY",
 }
 
-_LOGICAL: Final = {
+_MOST_DIGITS: Final = 38
+"""Of a decimal of Spark."""
+
+_TIMES: Final = {
     "date": "DATE",
     "timestamp-millis": "TIMESTAMP",
     "timestamp-micros": "TIMESTAMP",
-    "uuid": "STRING",
 }
+
+LOGICAL: Final = frozenset({"decimal", *_TIMES})
+"""Logical types that are more than what they stand for. A uuid is text, in Spark."""
 
 
 def ddl_of(schema: Any) -> str:
@@ -65,10 +70,17 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
     if kind == "map":
         return f"MAP<STRING, {_ddl(schema.get('values'))}>"
     if logical == "decimal":
-        return f"DECIMAL({int(schema.get('precision', 0))}, {int(schema.get('scale', 0))})"
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
+        return _decimal(schema.get("precision"), schema.get("scale", 0))
+    if logical in _TIMES:
+        return _TIMES[logical]
     return _ddl(kind)
+
+
+def _decimal(precision: Any, scale: Any) -> str:
+    fits = type(precision) is int and type(scale) is int and scale >= 0
+    if not fits or not max(scale, 1) <= precision <= _MOST_DIGITS:
+        raise _strange(f"a decimal has up to {_MOST_DIGITS} digits, not {precision!r} with {scale!r} behind the point")
+    return f"DECIMAL({precision}, {scale})"
 
 
 def _field(field: Mapping[str, Any]) -> str:

@@ -63,11 +63,6 @@ class IdRanges:
     def __str__(self) -> str:
         return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
 
-    @property
-    def first_hole(self) -> int:
-        """The smallest id from 0 on that is not in the set."""
-        return self.ranges[0][1] + 1 if self.ranges and self.ranges[0][0] == 0 else 0
-
 
 NO_IDS: Final = IdRanges()
 

@@ -32,6 +32,7 @@ BadRecords: TypeAlias = Literal["keep", "fail"]
 Start: TypeAlias = Literal["earliest", "latest"]
 
 NO_LIMIT: Final = 1 << 62
+_MOST_DIGITS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
     if found.last_entry < found.first_entry:
         raise InvalidConfig(f"endingEntry {found.last_entry} lies before startingEntry {found.first_entry}")
+    first_us, end_us = found.written.first_us, found.written.end_us
+    if first_us is not None and end_us is not None and end_us <= first_us:
+        raise InvalidConfig("endingTime, which is not included, does not lie behind startingTime")
     if found.place.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
         raise InvalidConfig("a bucket has no bookies: give the metadata URI of the cluster, too")
     return found
@@ -222,7 +226,8 @@ class _Options:
         text = self.given.get(name)
         if text is None:
             return default
-        if not text.strip().isdecimal() or not least <= int(text) <= MAX_ID:
+        # Python refuses to read a number of thousands of digits, in words of its own.
+        if not text.strip().isdecimal() or len(text) > _MOST_DIGITS or not least <= int(text) <= MAX_ID:
             raise self._wrong(name, f"{text!r} is not a whole number from {least} on")
         return int(text)
 
@@ -273,4 +278,4 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def _with_unit(text: str) -> str:
     """Sizes in Spark are powers of two, with one letter: 64m is 64 MiB."""
     bare = text.strip().lower()
-    return f"{bare}iB".replace("mib", "MiB") if bare[-1:] in {"k", "m", "g", "t"} else bare
+    return f"{bare}iB" if bare[-1:] in {"k", "m", "g", "t"} else bare

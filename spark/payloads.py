@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 
-from .avro_types import ddl_of
+from .avro_types import LOGICAL, ddl_of
 from .options import PayloadOptions
+from .values import built
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -108,7 +109,7 @@ class RowParser(Parser):
     def __init__(self, wanted: pa.DataType, options: PayloadOptions, decode: Callable[[bytes], Any]) -> None:
         super().__init__(wanted, options)
         self._decode = decode
-        self._loose = _loose(wanted) if options.kind == "json" else wanted
+        self._textual = options.kind == "json"
 
     def parse(self, table: pa.Table) -> Parsed:
         """As many rows as before."""
@@ -137,7 +138,7 @@ class RowParser(Parser):
         return self._typed(values)
 
     def _typed(self, values: list[Any]) -> pa.Array:
-        return pa.array(values, self._loose).cast(self.type)
+        return built(values, self.type, textual=self._textual)
 
 
 class ArrowParser(Parser):
@@ -167,6 +168,8 @@ class ArrowParser(Parser):
         try:
             with pa.ipc.open_stream(payload) as stream:
                 table = stream.read_all()
+            # Arrow believes what a stream says of itself, and would follow an offset out of it.
+            table.validate(full=True)
             columns = [
                 table[field.name].cast(field.type)
                 if field.name in table.column_names
@@ -196,7 +199,7 @@ def _avro(schema: str) -> Callable[[bytes], Any]:
     except ImportError as error:
         raise InvalidConfig("payloads in Avro need fastavro: pip install 'tallybook[spark]'") from error
     try:
-        parsed = fastavro.parse_schema(json.loads(schema))
+        parsed = fastavro.parse_schema(_known_to_spark(json.loads(schema)))
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise InvalidConfig(f"option payloadSchema is not an Avro schema: {error!r}") from error
 
@@ -214,15 +217,13 @@ def _avro(schema: str) -> Callable[[bytes], Any]:
     return decode
 
 
-def _loose(wanted: pa.DataType) -> pa.DataType:
-    """The type that JSON can give: text, where it has no type of its own."""
-    if pa.types.is_struct(wanted):
-        return pa.struct([pa.field(field.name, _loose(field.type)) for field in wanted])
-    if pa.types.is_list(wanted):
-        return pa.list_(_loose(wanted.value_type))
-    if pa.types.is_temporal(wanted) or pa.types.is_decimal(wanted):
-        return pa.string()
-    return wanted
+def _known_to_spark(schema: Any) -> Any:
+    """An Avro schema without the logical types that have no name in Spark: what they stand for comes as it is."""
+    if isinstance(schema, list):
+        return [_known_to_spark(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _known_to_spark(value) for name, value in schema.items() if name != "logicalType" or value in LOGICAL}
 
 
 def _short(error: Exception) -> str:

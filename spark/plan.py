@@ -100,9 +100,9 @@ def _place(stretch: Stretch) -> tuple[str, int, int]:
 
 
 def _cut(stretch: Stretch, cuts_of: Callable[[Stretch], Sequence[int]], limit: int) -> Iterable[Stretch]:
-    if stretch.payload_bytes <= limit:
-        return [stretch]
     entries = stretch.last - stretch.first + 1
+    if stretch.payload_bytes <= limit or entries == 1:
+        return [stretch]
     step = max(1, entries * limit // stretch.payload_bytes)
     cuts = [cut for cut in cuts_of(stretch) if stretch.first < cut <= stretch.last]
     cuts = cuts or list(range(stretch.first + step, stretch.last + 1, step))

@@ -22,7 +22,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig
 from tallybook.core.limits import MIB
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import Transaction, commit, discard, last_committed, note_attempt
+from tallybook.metadata.transactions import Transaction, abandon, commit, discard, last_committed, note_attempt
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.clock import RealClock
@@ -97,8 +97,8 @@ class LedgerWriter(DataSourceArrowWriter):
             raise Conflict(f"somebody else has written to sink {self._transaction.sink} meanwhile; nothing was written")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what was written."""
-        _undo(self._options, messages)
+        """Delete what was written, unless it is committed after all: Spark also calls this where ``commit`` failed."""
+        _undo(self._options, self._transaction, messages)
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
@@ -122,8 +122,9 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
             _commit(self._options, Transaction(written[0].sink, batchId), written)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete what was written."""
-        _undo(self._options, messages)
+        """Delete what was written, unless it is committed after all."""
+        if written := _written(messages):
+            _undo(self._options, Transaction(written[0].sink, batchId), messages)
 
 
 def write_rows(
@@ -254,11 +255,12 @@ def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[W
         return loop.run(work())
 
 
-def _undo(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _undo(options: WriteOptions, transaction: Transaction, messages: Sequence[WriterCommitMessage | None]) -> None:
     async def work() -> None:
         cluster = await Writing.open(options)
         try:
-            await discard(cluster.updater, [each for message in _written(messages) for each in message.ledger_ids])
+            ledger_ids = [each for message in _written(messages) for each in message.ledger_ids]
+            await abandon(cluster.store, cluster.updater, transaction, ledger_ids)
         finally:
             await cluster.close()
 

@@ -57,7 +57,7 @@ class Snapshot:
         """
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgument(f"a snapshot is JSON, and this is not: {error}") from error
         if not isinstance(found, dict) or found.get("tallybook_snapshot") != FORMAT:
             raise InvalidArgument(
@@ -106,6 +106,6 @@ def _range_of(found: Any) -> EntryRange:
 
 def _time_of(written: dict[str, Any], name: str) -> int | None:
     found = written.get(name)
-    if found is not None and type(found) is not int:
+    if found is not None and not (type(found) is int and abs(found) <= MAX_ID):
         raise InvalidArgument(f"{name!r} of a snapshot is a number of microseconds, not {found!r}")
     return found

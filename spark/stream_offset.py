@@ -62,7 +62,7 @@ class StreamOffset:
                 (int(within[0]), int(within[1])) if within else None,
                 tuple(EntryRange(*map(int, each)) for each in found["ledgers"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r}") from error
 
     def json(self) -> dict[str, Any]:

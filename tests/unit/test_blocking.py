@@ -1,0 +1,231 @@
+"""A loop for callers that block: what it gives, how far it runs ahead, and that nothing of it stays behind."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+
+import pytest
+
+from tallybook.runtime.blocking import LoopThread
+
+PATIENCE = 10.0
+"""Seconds, for what takes microseconds unless it is broken."""
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    with LoopThread("blocking") as found:
+        yield found
+
+
+class Source:
+    """Numbers, and what has become of their generator."""
+
+    def __init__(self, count: int, error: BaseException | None = None) -> None:
+        self.count = count
+        self.error = error
+        self.made = 0
+        self.ended = threading.Event()
+
+    async def items(self) -> AsyncGenerator[int, None]:
+        try:
+            for number in range(self.count):
+                self.made += 1
+                yield number
+            if self.error:
+                raise self.error
+        finally:
+            await asyncio.sleep(0)  # whoever ends the source waits for all of its end
+            self.ended.set()
+
+
+async def made_no_more(source: Source) -> int:
+    """How many there are once the producer has had many turns to make more."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return source.made
+
+
+class InterruptedByTestError(BaseException):
+    """As Ctrl-C raises one."""
+
+
+class Work:
+    """Something that waits until it is cancelled."""
+
+    def __init__(self, when_it_waits: Callable[[], None] = lambda: None) -> None:
+        self.began, self.cancelled = threading.Event(), threading.Event()
+        self._when_it_waits = when_it_waits
+
+    async def wait(self) -> None:
+        self.began.set()
+        try:
+            while True:
+                self._when_it_waits()
+                await asyncio.sleep(0.002)
+        finally:
+            await asyncio.sleep(0)
+            self.cancelled.set()
+
+
+def test_results_and_errors_cross_over(loop: LoopThread) -> None:
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        if number < 0:
+            raise ValueError(f"not {number}")
+        return 2 * number
+
+    assert loop.run(double(21)) == 42
+    error = pytest.raises(ValueError, match="not -1")
+    with error as caught:
+        loop.run(double(-1))
+    assert [frame.name for frame in caught.traceback][-1] == "double", "it tells where it was raised"
+    assert loop.run(double(1)) == 2, "and the loop goes on"
+
+
+def test_work_runs_in_the_thread_of_the_loop_and_not_in_that_of_the_caller(loop: LoopThread) -> None:
+    async def where() -> str:
+        return threading.current_thread().name
+
+    assert loop.run(where()) == "blocking"
+    assert list(loop.iterate(Source(3).items())) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_items_are_made_a_few_ahead_of_their_consumer_and_no_more(loop: LoopThread, ahead: int) -> None:
+    source = Source(1000)
+    items = loop.iterate(source.items(), ahead=ahead)
+    assert source.made == 0, "nobody has asked yet"
+    for taken in range(1, 20):
+        assert next(items) == taken - 1
+        assert loop.run(made_no_more(source)) == taken + ahead
+    items.close()  # type: ignore[attr-defined]
+
+
+def test_a_consumer_that_stops_early_ends_the_source_before_it_goes_on(loop: LoopThread) -> None:
+    source = Source(1000)
+    with contextlib.closing(loop.iterate(source.items())) as items:  # type: ignore[type-var]
+        assert next(items) == 0
+        assert not source.ended.is_set()
+    assert source.ended.is_set()
+    assert source.made < 10
+
+
+def consume(items: Iterator[int], seen: list[int], error: Exception | None = None) -> None:
+    """Take all items and close the iterator, whatever happens; fail at the first one, if so told."""
+    with contextlib.closing(items):  # type: ignore[type-var]
+        for item in items:
+            seen.append(item)
+            if error is not None:
+                raise error
+
+
+def test_a_source_is_ended_by_a_consumer_that_fails(loop: LoopThread) -> None:
+    source = Source(1000)
+    with pytest.raises(KeyError):
+        consume(loop.iterate(source.items()), [], KeyError())
+    assert source.ended.is_set()
+
+
+def test_an_error_of_a_source_is_raised_in_its_place_behind_the_items_before_it(loop: LoopThread) -> None:
+    source, seen = Source(7, OSError("broken")), list[int]()
+    with pytest.raises(OSError, match="broken"):
+        consume(loop.iterate(source.items(), ahead=3), seen)
+    assert seen == list(range(7))
+    assert source.ended.is_set()
+
+
+def test_a_consumer_that_stops_before_an_error_never_hears_of_it(loop: LoopThread) -> None:
+    source = Source(2, OSError("broken"))
+    with contextlib.closing(loop.iterate(source.items(), ahead=10)) as items:  # type: ignore[type-var]
+        assert next(items) == 0
+        assert source.ended.wait(PATIENCE)
+    gc.collect()
+
+
+def test_an_empty_source_gives_nothing_and_several_may_be_open_at_once(loop: LoopThread) -> None:
+    assert list(loop.iterate(Source(0).items())) == []
+    one, other = Source(3), Source(3)
+    assert list(zip(loop.iterate(one.items()), loop.iterate(other.items()), strict=True)) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_closing_cancels_what_runs_waits_for_it_and_leaves_no_thread() -> None:
+    work, source = Work(), Source(1000)
+    loop = LoopThread("closed")
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work.wait())
+
+    async def step(items: AsyncGenerator[int, None]) -> int:
+        return await anext(items)
+
+    held = loop.run(begin())
+    half_read = source.items()
+    assert loop.run(step(half_read)) == 0
+    assert work.began.wait(PATIENCE)
+    loop.close()
+    assert work.cancelled.is_set()
+    assert held.cancelled()
+    assert source.ended.is_set(), "generators that were left half-way, too"
+    assert "closed" not in {thread.name for thread in threading.enumerate()}
+    loop.close()  # again: nothing to do
+
+
+def test_closing_ends_the_threads_of_work_that_blocks() -> None:
+    before = threading.active_count()
+    with LoopThread("blocking") as loop:
+        assert loop.run(asyncio.to_thread(lambda: 42)) == 42
+    assert threading.active_count() == before
+
+
+@pytest.fixture
+def interrupting() -> Iterator[Callable[[], None]]:
+    """Interrupts the main thread, which runs the test, wherever it is: as Ctrl-C does, but once only.
+
+    To be called until it takes effect: a signal that comes just before a thread begins to wait does not wake it.
+    """
+    raised = []
+
+    def handler(_number: int, _frame: object) -> None:
+        if not raised:
+            raised.append(True)
+            raise InterruptedByTestError
+
+    def interrupt() -> None:
+        if not raised:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield interrupt
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_caller_that_is_interrupted_while_it_waits_cancels_the_work(
+    loop: LoopThread, interrupting: Callable[[], None]
+) -> None:
+    work = Work(interrupting)
+    with pytest.raises(InterruptedByTestError):
+        loop.run(work.wait())
+    assert work.cancelled.wait(PATIENCE)
+    assert loop.run(made_no_more(Source(0))) == 0, "and the loop goes on"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_caller_that_is_interrupted_while_it_waits_for_an_item_ends_the_source(
+    loop: LoopThread, interrupting: Callable[[], None], early: bool
+) -> None:
+    work, seen = Work(interrupting), list[int]()
+
+    async def items() -> AsyncGenerator[int, None]:
+        yield 1
+        while not early and not seen:  # noqa: ASYNC110 (seen by another thread)
+            await asyncio.sleep(0)
+        await work.wait()
+
+    with pytest.raises(InterruptedByTestError):
+        consume(loop.iterate(items()), seen)
+    assert work.cancelled.is_set(), "and the caller has waited for that"
+    assert seen == [1] or early

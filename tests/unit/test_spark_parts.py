@@ -1,0 +1,447 @@
+"""The pure parts of reading from Spark: sets of ids, snapshots, partitions, offsets of streams, columns."""
+
+import itertools
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tallybook.archive.scan import EntryRange
+from tallybook.core.errors import DataMissing, InvalidArgument, InvalidConfig, NoSuchLedger
+from tallybook.core.ids import MAX_ID
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.archived import IndexPart, Receipt
+from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, LedgerState
+from tallybook.spark.avro_types import ddl_of
+from tallybook.spark.columns import columns_of
+from tallybook.spark.gaps import Gap
+from tallybook.spark.id_ranges import NO_IDS, IdRanges
+from tallybook.spark.options import NO_LIMIT, PayloadOptions, Place, ReadOptions
+from tallybook.spark.plan import EntryPartition, Stretch, partitions_of, stretch_of
+from tallybook.spark.snapshot import ALL_TIMES, Snapshot, TimeRange
+from tallybook.spark.stream_offset import Admission, Closed, StreamOffset
+
+IDS = st.integers(0, MAX_ID)
+FEW_IDS = st.integers(0, 40)
+
+# --- sets of ids ------------------------------------------------------------------------------------------------------
+
+
+@given(st.sets(FEW_IDS), st.sets(FEW_IDS))
+@settings(max_examples=60)
+def test_sets_of_ids_are_sets(some: set[int], others: set[int]) -> None:
+    one, other = IdRanges.of(some), IdRanges.of(others)
+    assert list(one) == sorted(some)
+    assert len(one) == len(some)
+    assert set(one | other) == some | others
+    assert [each in one for each in range(-1, 42)] == [each in some for each in range(-1, 42)]
+    assert "7" not in one
+    assert IdRanges.parse(str(one)) == one
+    assert all(end + 1 < begin for (_, end), (begin, _) in itertools.pairwise(one.ranges)), "they do not touch"
+
+
+@given(st.lists(st.tuples(IDS, IDS).map(sorted), max_size=6))
+@settings(max_examples=60)
+def test_text_of_any_ranges_means_the_same_in_any_order_with_any_spaces(ranges: list[list[int]]) -> None:
+    text = " , ".join(f" {first} - {last} " if first < last else f"{first}" for first, last in ranges)
+    found = IdRanges.parse(text)
+    for first, last in ranges:
+        assert first in found
+        assert last in found
+        assert (first + last) // 2 in found
+        assert ((first - 1) in found) is any(low <= first - 1 <= high for low, high in ranges)
+        assert ((last + 1) in found) is any(low <= last + 1 <= high for low, high in ranges)
+    assert IdRanges.parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1-", "-1", "5-4", "1,,2", "1,", ",", "1 2", "1-2-3", "1.0", "+1", "9223372036854775808", "1_0", "٣",
+             "99999999999999999999999", "0-9223372036854775808"],
+)  # fmt: skip
+def test_what_is_no_set_of_ids_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="id"):
+        IdRanges.parse(text)
+
+
+def test_no_text_is_no_id() -> None:
+    assert IdRanges.parse("") == IdRanges.parse("  ") == NO_IDS
+    assert str(NO_IDS) == ""
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+
+TIMES = st.none() | st.integers(-(2**62), 2**62)
+RANGE = st.tuples(FEW_IDS, IDS, IDS).map(lambda found: EntryRange(found[0], *sorted(found[1:])))
+
+
+@given(st.text(), st.lists(RANGE, unique_by=lambda each: each.ledger_id), TIMES, TIMES)
+@settings(max_examples=40)
+def test_a_snapshot_survives_its_text(
+    cluster: str, ranges: list[EntryRange], first_us: int | None, end_us: int | None
+) -> None:
+    snapshot = Snapshot(cluster, tuple(sorted(ranges)), TimeRange(first_us, end_us))
+    assert Snapshot.parse(str(snapshot)) == snapshot
+    shuffled = json.loads(str(snapshot))
+    shuffled["ledgers"].reverse()
+    assert Snapshot.parse(json.dumps(shuffled, indent=2)) == snapshot
+    kept = {each.ledger_id for each in ranges if each.ledger_id % 2}
+    assert snapshot.only(kept).ranges == tuple(each for each in snapshot.ranges if each.ledger_id % 2)
+    assert snapshot.only(kept).written == snapshot.written
+
+
+GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "first": 0, "last": 9}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "JSON"), ("{", "JSON"), ("\x00", "JSON"), ("[" * 100_000, "JSON"), ("1" * 5_000, "JSON"),
+        ("[]", "format 1"), ("7", "format 1"), ("null", "format 1"), ("{}", "format 1"),
+        (GOOD.replace('": 1', '": 2'), "format 1"), (GOOD.replace('": 1', '": "1"'), "format 1"),
+        (GOOD.replace('"c"', "5"), "'cluster'"), (GOOD.replace('"c"', "null"), "'cluster'"),
+        ('{"tallybook_snapshot": 1}', "'ledgers'"), ('{"tallybook_snapshot": 1, "ledgers": {}}', "'ledgers'"),
+        (GOOD.replace("7", "-1"), "ledger"), (GOOD.replace("7", "true"), "ledger"),
+        (GOOD.replace("7", "7.0"), "ledger"),
+        (GOOD.replace("7", '"7"'), "ledger"), (GOOD.replace("9", "9223372036854775808"), "last"),
+        (GOOD.replace('"first": 0', '"first": 10'), "first"), (GOOD.replace('"first": 0', '"frist": 0'), "first"),
+        (GOOD.replace("[{", "[7, {"), "not as 7"), (GOOD.replace("}]", "}, null]"), "None"),
+        (GOOD.replace("}]", '}, {"ledger": 7, "first": 20, "last": 30}]'), "ledger 7 twice"),
+        (GOOD[:-1] + ', "written": []}', "'ledgers'"), (GOOD[:-1] + ', "written": {"first_us": "1"}}', "'first_us'"),
+        (GOOD[:-1] + ', "written": {"end_us": true}}', "'end_us'"),
+        (GOOD[:-1] + ', "written": {"end_us": 9223372036854775808}}', "'end_us'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_snapshot_is_refused_with_what_is_wrong(text: str, message: str) -> None:
+    assert Snapshot.parse(GOOD) == Snapshot("c", (EntryRange(7, 0, 9),))
+    with pytest.raises(InvalidArgument, match=message):
+        Snapshot.parse(text)
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+def receipt(key: str) -> Receipt:
+    return Receipt(key, key, 1000, bytes(32), IndexPart(500, 100, 100, 0), 10, 100, 0, 0)
+
+
+def closed_ledger(ledger_id: int, entries: int, length: int, **fields: Any) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, state=LedgerState.CLOSED,
+        last_entry_id=entries - 1, length=length, **fields,
+    )  # fmt: skip
+
+
+def test_a_stretch_knows_where_its_entries_are_and_about_how_large_they_are() -> None:
+    ledger = closed_ledger(7, 10, 100, archived=receipt("x"))
+    assert stretch_of(EntryRange(7, 2, 4), ledger) == Stretch(7, 2, 4, 30, receipt("x"), True)
+    assert not stretch_of(EntryRange(7, 2, 4), ledger, bookies_only=True).scannable
+    signed = closed_ledger(7, 10, 100, digest=DigestType.HMAC_SHA256, archived=receipt("x"))
+    assert not stretch_of(EntryRange(7, 2, 4), signed).scannable
+    open_ = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
+    assert stretch_of(EntryRange(7, 0, 9), open_) == Stretch(7, 0, 9, 10 * 1024, None, True)
+
+
+@st.composite
+def stretches(draw: st.DrawFn) -> list[Stretch]:
+    found = []
+    for ledger_id in draw(st.sets(st.integers(0, 30), max_size=8)):
+        first, entries = draw(st.integers(0, 50)), draw(st.integers(1, 200))
+        size = draw(st.sampled_from([0, 1, entries, 100 * entries, 997]))
+        key = draw(st.sampled_from(["", "sets/a", "sets/b"]))
+        found.append(Stretch(ledger_id, first, first + entries - 1, size, receipt(key) if key else None))
+    return found
+
+
+@given(stretches(), st.integers(1, 5_000), st.integers(1, 40), st.data())
+@settings(max_examples=60)
+def test_every_entry_is_in_exactly_one_partition_and_partitions_are_bounded(
+    wanted: list[Stretch], max_bytes: int, least: int, data: st.DataObject
+) -> None:
+    cuts = {
+        each.ledger_id: sorted(data.draw(st.sets(st.integers(0, 300), max_size=20))) if each.ledger_id % 2 else []
+        for each in wanted
+    }
+    times = TimeRange(1, 2)
+    found = partitions_of(
+        wanted, lambda each: cuts[each.ledger_id], max_bytes=max_bytes, min_partitions=least, written=times
+    )
+    pieces = [piece for partition in found for piece in partition.stretches]
+    for each in wanted:
+        own = sorted((piece for piece in pieces if piece.ledger_id == each.ledger_id), key=lambda piece: piece.first)
+        assert [own[0].first, own[-1].last] == [each.first, each.last]
+        assert all(one.last + 1 == other.first for one, other in itertools.pairwise(own))
+        assert all(piece.receipt == each.receipt and piece.scannable == each.scannable for piece in own)
+        inner = [piece.first for piece in own[1:]]
+        if [cut for cut in cuts[each.ledger_id] if each.first < cut <= each.last]:
+            assert set(inner) <= set(cuts[each.ledger_id]), "cut where row groups begin"
+    assert len(pieces) == len({(piece.ledger_id, piece.first) for piece in pieces})
+    assert all(partition.stretches and partition.written == times and not partition.gaps for partition in found)
+    for partition in found:
+        size = sum(piece.payload_bytes for piece in partition.stretches)
+        assert size <= max_bytes or len(partition.stretches) == 1
+    keys = [piece.receipt.key if piece.receipt else "" for piece in pieces]
+    assert len(list(itertools.groupby(keys))) == len(set(keys)), "what lies in one object stays together"
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 1000))
+@settings(max_examples=60)
+def test_there_are_as_many_partitions_as_are_wanted_if_there_are_so_many_entries(
+    entries: int, least: int, size: int
+) -> None:
+    found = partitions_of([Stretch(1, 0, entries - 1, entries * size)], lambda _: (), min_partitions=least)
+    assert len(found) >= min(entries, least)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "limit", "firsts"),
+    [
+        ((10, 20, 30, 40, 50, 60, 70, 80, 90), 250, [0, 20, 40, 60, 80]),
+        ((10, 20, 30, 40, 50, 60, 70, 80, 90), 1000, [0]),
+        ((10, 20, 30, 40, 50, 60, 70, 80, 90), 1, [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]),
+        ((50,), 100, [0, 50]),
+        ((0, 100, 200), 500, [0, 50]),
+        ((), 400, [0, 40, 80]),
+    ],
+)
+def test_a_large_ledger_is_cut_where_its_row_groups_begin(cuts: tuple[int], limit: int, firsts: list[int]) -> None:
+    found = partitions_of([Stretch(1, 0, 99, 1000)], lambda _: cuts, max_bytes=limit)
+    assert [partition.stretches[0].first for partition in found] == firsts
+
+
+def test_one_entry_that_is_larger_than_a_partition_is_one() -> None:
+    one = Stretch(1, 5, 5, 1000)
+    for options in ({"max_bytes": 10}, {"min_partitions": 7}):
+        assert partitions_of([one], lambda _: (), **options) == [EntryPartition((one,))]  # type: ignore[arg-type]
+    assert partitions_of([], lambda _: ()) == []
+
+
+def test_small_ledgers_of_one_object_are_one_partition() -> None:
+    small = [Stretch(each, 0, 9, 100, receipt("sets/b" if each % 2 else "sets/a")) for each in range(1000)]
+    found = partitions_of(small, lambda _: ())
+    assert [each.ledger_id for each in found[0].stretches] == [*range(0, 1000, 2), *range(1, 1000, 2)]
+    assert len(found) == 1
+
+
+def test_gaps_are_errors_of_their_kind() -> None:
+    deleted = Gap.of_deleted(7, 3, 5)
+    assert isinstance(deleted.error(), NoSuchLedger)
+    assert "entries 3 .. 5 of ledger 7 are trimmed: ledger 7 was deleted" in deleted.error().message
+    lost = Gap(7, 3, 5, "lost", "nobody has it").error()
+    assert isinstance(lost, DataMissing)
+    assert "failOnDataLoss" in lost.message
+
+
+# --- offsets of streams -----------------------------------------------------------------------------------------------
+
+LEDGERS = st.dictionaries(st.integers(0, 20), st.tuples(st.integers(-1, 6), st.integers(0, 20)), min_size=1, max_size=6)
+
+
+def grown(ledgers: dict[int, tuple[int, int]]) -> dict[int, Closed]:
+    return {each: Closed(each, last, (last + 1) * size) for each, (last, size) in ledgers.items()}
+
+
+@given(LEDGERS, st.data())
+@settings(max_examples=25)
+def test_every_entry_of_every_closed_ledger_comes_once_in_any_order_with_any_limits(
+    ledgers: dict[int, tuple[int, int]], data: st.DataObject
+) -> None:
+    known = grown(ledgers)
+    waiting = data.draw(st.permutations(sorted(known)), label="order of closing")
+    closed: list[Closed] = []
+    offset, seen = StreamOffset(), []
+    for _ in range(1000):
+        for _ in range(data.draw(st.integers(0, 3)) if waiting else 0):
+            closed += [known[waiting.pop()]] if waiting else []
+        limit = data.draw(st.none() | st.builds(Admission, st.integers(1, 12), st.integers(1, 100)))
+        there = [each for each in closed if offset.wants(each.ledger_id)]
+        following = offset.advanced(there, limit)
+        assert following == offset.advanced(list(reversed(there)), limit)
+        if following is offset:
+            assert not there, "whatever is there is gone on with"
+            if not waiting:
+                break
+            continue
+        assert following.json() != offset.json()
+        entries = sum(each.last - each.first + 1 for each in following.batch)
+        size = sum((each.last - each.first + 1) * ledgers[each.ledger_id][1] for each in following.batch)
+        assert limit is None or entries <= limit.entries
+        assert limit is None or size <= limit.payload_bytes or entries == 1 or _all_but_one(following, ledgers, limit)
+        kept = json.dumps(following.json())
+        offset = StreamOffset.parse(json.loads(kept))
+        assert offset == following, "run again, the batch is the same"
+        assert json.dumps(offset.json()) == kept
+        seen += [(each.ledger_id, entry) for each in offset.batch for entry in range(each.first, each.last + 1)]
+    expected = [(each.ledger_id, entry) for each in closed for entry in range(each.last + 1)]
+    assert sorted(seen) == sorted(expected)
+    assert not any(offset.wants(each.ledger_id) for each in closed)
+
+
+def _all_but_one(offset: StreamOffset, ledgers: dict[int, tuple[int, int]], limit: Admission) -> bool:
+    """Whether only the last entry, of which there must be one, goes past the limit."""
+    sizes = [ledgers[each.ledger_id][1] for each in offset.batch for _ in range(each.first, each.last + 1)]
+    return sum(sizes[:-1]) < limit.payload_bytes
+
+
+@pytest.mark.parametrize("entries", range(1, 8))
+@pytest.mark.parametrize("payload_bytes", [1, 10, 11, 35, NO_LIMIT])
+def test_a_ledger_is_cut_anywhere_and_read_to_its_last_entry(entries: int, payload_bytes: int) -> None:
+    offset, seen = StreamOffset(), list[int]()
+    while offset.wants(5):
+        offset = offset.advanced([Closed(5, 5, 60)], Admission(entries, payload_bytes))
+        seen += [entry for each in offset.batch for entry in range(each.first, each.last + 1)]
+    assert seen == list(range(6))
+
+
+def test_a_ledger_that_was_cut_off_goes_on_before_others_that_have_closed_since() -> None:
+    first = StreamOffset().advanced([Closed(5, 9, 100)], Admission(4, NO_LIMIT))
+    assert (first.batch, first.within, str(first.seen)) == ((EntryRange(5, 0, 3),), (5, 4), "")
+    second = first.advanced([Closed(1, 0, 1), Closed(5, 9, 100)], Admission(7, NO_LIMIT))
+    assert (second.batch, second.within, str(second.seen)) == ((EntryRange(5, 4, 9), EntryRange(1, 0, 0)), None, "1,5")
+    assert second.advanced([], None) is second
+
+
+def test_a_ledger_that_is_deleted_while_it_is_cut_off_holds_nothing_up() -> None:
+    cut_off = StreamOffset().advanced([Closed(5, 9, 100)], Admission(4, NO_LIMIT))
+    following = cut_off.advanced([Closed(6, 9, 100)], Admission(4, NO_LIMIT))
+    assert (following.batch, following.within) == ((EntryRange(6, 0, 3),), (6, 4))
+    whole = cut_off.advanced([Closed(6, 9, 100)], None)
+    assert whole.batch == (EntryRange(6, 0, 9),)
+    assert whole.advanced([Closed(5, 9, 100)], None).batch == (EntryRange(5, 4, 9),), "it was not deleted after all"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {}, {"v": 2}, {"v": 1}, {"v": "1", "seen": "", "within": [], "ledgers": []},
+        {"v": 1, "seen": "x", "within": [], "ledgers": []}, {"v": 1, "seen": 5, "within": [], "ledgers": []},
+        {"v": 1, "seen": None, "within": [], "ledgers": []}, {"v": 1, "seen": "", "within": [1], "ledgers": []},
+        {"v": 1, "seen": "", "within": ["x", 1], "ledgers": []}, {"v": 1, "seen": "", "within": 7, "ledgers": []},
+        {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2]]}, {"v": 1, "seen": "", "within": [], "ledgers": 7},
+        {"v": 1, "seen": "", "within": [], "ledgers": [7]},
+        {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2, "x"]]},
+        {"offset": 17}, {"v": 1, "seen": "", "within": {"a": 1}, "ledgers": []},
+    ],
+)  # fmt: skip
+def test_offsets_of_somebody_else_are_refused(found: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        StreamOffset.parse(found)
+
+
+# --- schemas of Avro --------------------------------------------------------------------------------------------------
+
+
+def record(*types: object) -> dict[str, object]:
+    return {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": f"f{at}", "type": kind} for at, kind in enumerate(types)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "ddl"),
+    [
+        ("boolean", "BOOLEAN"), ("int", "INT"), ("long", "BIGINT"), ("float", "FLOAT"), ("double", "DOUBLE"),
+        ("bytes", "BINARY"), ("string", "STRING"), ({"type": "string"}, "STRING"),
+        ({"type": "enum", "name": "e", "symbols": ["A"]}, "STRING"),
+        ({"type": "fixed", "name": "f", "size": 4}, "BINARY"), (["null", "int"], "INT"), (["int", "null"], "INT"),
+        (["int"], "INT"), ({"type": "array", "items": "long"}, "ARRAY<BIGINT>"),
+        ({"type": "map", "values": ["null", "string"]}, "MAP<STRING, STRING>"), (record("int"), "STRUCT<`f0`: INT>"),
+        ({"type": {"type": "array", "items": record("int")}}, "ARRAY<STRUCT<`f0`: INT>>"),
+        ({"type": "int", "logicalType": "date"}, "DATE"), ({"type": "string", "logicalType": "uuid"}, "STRING"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "TIMESTAMP"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "TIMESTAMP"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "DECIMAL(9, 2)"),
+        ({"type": "int", "logicalType": "time-millis"}, "INT"), ({"type": "int", "logicalType": "mine"}, "INT"),
+    ],
+)  # fmt: skip
+def test_types_of_avro_have_names_in_spark(kind: object, ddl: str) -> None:
+    assert ddl_of(record(kind, "int")) == f"STRUCT<`f0`: {ddl}, `f1`: INT>"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None, 7, "string", "record", [], ["null", "int"], {}, {"type": "array", "items": "int"}, record(),
+        {"type": "record", "name": "r"}, {"type": "record", "name": "r", "fields": "x"},
+        {"type": "record", "name": "r", "fields": ["x"]}, record("strng"), record("null"), record(["null"]),
+        record(["int", "string"]), record(["null", "int", "long"]), record("r"), record(7), record({"type": 7}),
+        record({"type": "array"}), record({"type": "map"}), record({}),
+        *(record({"type": "bytes", "logicalType": "decimal", **bad}) for bad in (
+            {}, {"precision": "x"}, {"precision": 0}, {"precision": 39}, {"precision": None},
+            {"precision": 2, "scale": 3},
+            {"precision": 2, "scale": -1}, {"precision": 2, "scale": "x"}, {"precision": True},
+        )),
+    ],
+)  # fmt: skip
+def test_schemas_of_avro_that_spark_cannot_hold_are_refused(schema: object) -> None:
+    with pytest.raises(InvalidConfig, match="payloadSchema"):
+        ddl_of(schema)
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+GAP = spark.StructType(
+    [
+        spark.StructField("kind", spark.StringType()), spark.StructField("first", spark.LongType()),
+        spark.StructField("last", spark.LongType()), spark.StructField("reason", spark.StringType()),
+    ]
+)  # fmt: skip
+VALUE = spark.StructType([spark.StructField("a", spark.IntegerType())])
+NAMED = {
+    "BIGINT": spark.LongType(), "INT": spark.IntegerType(), "STRING": spark.StringType(), "BINARY": spark.BinaryType(),
+    "TIMESTAMP": spark.TimestampType(), "STRUCT<kind: STRING, first: BIGINT, last: BIGINT, reason: STRING>": GAP,
+    "STRUCT<a INT>": VALUE,
+}  # fmt: skip
+
+
+def spark_schema(ddl: str) -> spark.StructType:
+    """What Spark makes of the DDL, for the types that occur."""
+    fields, rest = [], ddl
+    while rest:
+        name, rest = rest.split(" ", 1)
+        kind = max((each for each in NAMED if rest.startswith(each)), key=len)
+        rest = rest[len(kind) :]
+        required = rest.startswith(" NOT NULL")
+        fields.append(spark.StructField(name, NAMED[kind], not required))
+        rest = rest.removeprefix(" NOT NULL")
+        assert rest.startswith(", ") or not rest, rest
+        rest = rest.removeprefix(", ")
+    return spark.StructType(fields)
+
+
+@pytest.mark.parametrize("kind", ["raw", "json", "arrow"])
+@pytest.mark.parametrize("bad", ["keep", "fail"])
+@pytest.mark.parametrize("metadata", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_columns_for_spark_and_for_arrow_agree(kind: Any, bad: Any, metadata: bool, fails: bool) -> None:
+    options = ReadOptions(
+        Place("x", None), include_metadata=metadata, fail_on_data_loss=fails,
+        payload=PayloadOptions(kind, "" if kind == "raw" else "a INT", bad),
+    )  # fmt: skip
+    columns = columns_of(options, "" if kind == "raw" else "STRUCT<a INT>")
+    schema = spark_schema(columns.ddl)
+    arrow = columns.arrow(None if kind == "raw" else pa.struct([("a", pa.int32())]))
+    assert arrow == to_arrow_schema(schema, timezone="UTC")
+    names = schema.names
+    assert names[:2] == ["ledger_id", "entry_id"]
+    assert ("payload" in names) is (kind == "raw")
+    assert ("slot" in names) is (kind == "arrow")
+    assert ("bad_reason" in names) is (kind != "raw" and bad == "keep")
+    assert ("tier" in names) is ("object" in names) is metadata
+    assert ("gap" in names) is not fails
+    assert not schema["ledger_id"].nullable
+    assert schema["written_at"].nullable is not fails
+
+
+def test_all_times_are_no_bound() -> None:
+    assert not ALL_TIMES
+    assert TimeRange(0)
+    assert TimeRange(None, 0)

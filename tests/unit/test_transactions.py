@@ -1,0 +1,592 @@
+"""Transactions: all of their ledgers come into view at once, once, whatever fails on the way, and nothing is left."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import (
+    DamagedFile,
+    InvalidArgument,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.store import MetadataStore, Ok
+from tallybook.metadata.transactions import (
+    EVERYTHING,
+    MAX_LEDGERS,
+    Committed,
+    Transaction,
+    View,
+    abandon,
+    commit,
+    discard,
+    is_pending,
+    last_committed,
+    note_attempt,
+    read_view,
+    settled,
+    transaction_of,
+)
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.offload.policy import due
+from tallybook.runtime.rng import SeededRng
+
+SINK = "sales"
+GIVES_UP = (MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable)
+
+
+class FreeClock:
+    """Waiting costs nothing but the turn of others."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_us(self) -> int:
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+class StoppedError(Exception):
+    """The process has ended here."""
+
+
+class FailsAt:
+    """One fault, at the so-and-so-many-th operation; it counts them all."""
+
+    def __init__(self, at: int, fault: Fault) -> None:
+        self.at = at
+        self.fault = fault
+        self.seen: list[str] = []
+
+    def next(self, operation: str) -> Fault | None:
+        self.seen.append(operation)
+        return self.fault if len(self.seen) - 1 == self.at else None
+
+
+class StopsAt:
+    """A process that ends before its so-and-so-many-th operation, and does nothing any more."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.count = 0
+
+    def next(self, _operation: str) -> None:
+        self.count += 1
+        if self.count > self.at:
+            raise StoppedError
+
+
+class Stage:
+    """A metadata store with ledgers of transactions in it."""
+
+    def __init__(self) -> None:
+        self.shared = MemoryMetadata(SeededRng(1))
+        self.store: MetadataStore = self.shared.client().store
+        self.next_id = 0
+
+    def through(self, faults: Any) -> tuple[FaultyStore, LedgerUpdater]:
+        store = FaultyStore(self.shared.client().store, faults, FreeClock())
+        return store, LedgerUpdater(store, FreeClock(), SeededRng(2))
+
+    async def attempt(self, number: int, count: int = 2, *, sink: str = SINK, note: bool = True) -> list[int]:
+        """What the tasks of an attempt leave: closed ledgers, pending, and word of them."""
+        transaction, found = Transaction(sink, number), []
+        for _ in range(count):
+            metadata = LedgerMetadata(
+                self.next_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, custom=transaction.marks,
+                state=LedgerState.CLOSED, last_entry_id=9, length=90,
+            )  # fmt: skip
+            self.next_id += 1
+            await self.store.create_ledger(metadata)
+            if note:
+                await note_attempt(self.store, transaction, metadata.ledger_id)
+            found.append(metadata.ledger_id)
+        return found
+
+    async def commit(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> bool:
+        store, updater = self.through(faults or Script([]))
+        done = await commit(store, updater, Transaction(SINK, number), ledger_ids)
+        await store.land_late_writes()
+        return done
+
+    async def abandon(self, number: int, ledger_ids: Iterable[int], faults: Any = None) -> None:
+        store, updater = self.through(faults or Script([]))
+        await abandon(store, updater, Transaction(SINK, number), ledger_ids)
+
+    async def ledgers(self) -> dict[int, LedgerMetadata]:
+        page = await self.store.list_ledgers()
+        return {each: (await self.store.read_ledger(each)).value for each in page.ledger_ids}
+
+    async def visible(self, view: View | None = None) -> list[int]:
+        view = view or await read_view(self.store)
+        return [each for each, metadata in (await self.ledgers()).items() if view.sees(metadata)]
+
+    async def attempts(self) -> tuple[str, ...]:
+        return (await self.store.list_records("sink-attempts/")).names
+
+    async def put(self, name: str, value: bytes) -> None:
+        record = await self.store.read_record(name)
+        assert isinstance(await self.store.write_record(name, value, record.version if record else None), Ok)
+
+    async def is_clean(self) -> bool:
+        """Whether nothing is there that is not in view, and nothing waits to be deleted."""
+        found = await self.ledgers()
+        return sorted(found) == await self.visible() and not await self.attempts()
+
+
+# --- one after the other ----------------------------------------------------------------------------------------------
+
+
+async def test_ledgers_of_a_transaction_come_into_view_together_and_are_pending_no_more() -> None:
+    stage = Stage()
+    ledgers = await stage.attempt(0, 3)
+    assert await stage.visible() == []
+    assert await stage.commit(0, ledgers) is True
+    assert await stage.visible() == ledgers
+    found = await stage.ledgers()
+    assert not any(is_pending(metadata) for metadata in found.values())
+    assert {transaction_of(metadata) for metadata in found.values()} == {Transaction(SINK, 0)}
+    assert await last_committed(stage.store, SINK) == Committed(0, tuple(ledgers))
+    assert json.loads(stage.shared.records["sinks/sales"].value) == {"format": 1, "last": 0, "ledgers": ledgers}
+    assert await last_committed(stage.store, "another") is None
+    assert await stage.is_clean()
+
+
+async def test_a_commit_that_is_repeated_changes_nothing() -> None:
+    stage = Stage()
+    ledgers = await stage.attempt(3)
+    assert await stage.commit(3, ledgers)
+    before = {name: (stored.value, stored.version) for name, stored in stage.shared.records.items()}
+    assert await stage.commit(3, reversed(ledgers)) is True, "it was this one that did it"
+    assert {name: (stored.value, stored.version) for name, stored in stage.shared.records.items()} == before
+    assert await stage.visible() == ledgers
+
+
+async def test_a_second_attempt_at_what_is_committed_is_deleted_and_the_first_one_stays() -> None:
+    stage = Stage()
+    first = await stage.attempt(0)
+    assert await stage.commit(0, first)
+    second = await stage.attempt(0)
+    assert await stage.commit(0, second) is False
+    assert await stage.visible() == first
+    assert await stage.is_clean()
+
+
+async def test_what_failed_and_repeated_tasks_left_behind_goes_with_the_commit() -> None:
+    stage = Stage()
+    failed, good = await stage.attempt(0), await stage.attempt(0)
+    assert await stage.commit(0, good)
+    assert await stage.visible() == good
+    with pytest.raises(NoSuchLedger):
+        await stage.store.read_ledger(failed[0])
+    assert await stage.is_clean()
+
+
+async def test_attempts_at_younger_transactions_and_at_other_sinks_are_left_alone() -> None:
+    stage = Stage()
+    good, younger = await stage.attempt(0), await stage.attempt(1)
+    other = await stage.attempt(0, sink="sales-2") + await stage.attempt(0, sink="sale")
+    assert await stage.commit(0, good)
+    assert sorted(await stage.ledgers()) == sorted(good + younger + other)
+    assert await stage.visible() == good
+    assert await stage.commit(1, younger)
+    assert await stage.visible() == good + younger
+    assert len(await stage.attempts()) == len(other)
+
+
+async def test_an_older_transaction_is_not_committed_any_more() -> None:
+    stage = Stage()
+    old, new = await stage.attempt(4), await stage.attempt(5)
+    assert await stage.commit(5, new)
+    assert await stage.commit(4, old) is False
+    late = await stage.attempt(4)
+    assert await stage.commit(4, late) is False
+    assert await stage.visible() == new
+    assert await stage.is_clean()
+
+
+async def test_who_hears_of_his_commit_only_after_the_next_one_hears_that_it_was_his() -> None:
+    stage = Stage()
+    first, stray, second = await stage.attempt(0), await stage.attempt(0), await stage.attempt(1)
+    assert await stage.commit(0, first)
+    assert await stage.commit(1, second)
+    assert await stage.commit(0, first) is True
+    assert await stage.commit(0, stray) is False
+    assert await stage.visible() == first + second
+
+
+async def test_transactions_without_ledgers_count_and_numbers_may_be_left_out() -> None:
+    stage = Stage()
+    assert await stage.commit(0, [])
+    ledgers = await stage.attempt(7)
+    assert await stage.commit(7, ledgers)
+    assert await stage.commit(9, [])
+    assert await stage.visible() == ledgers
+    assert await last_committed(stage.store, SINK) == Committed(9, ())
+
+
+async def test_a_ledger_of_a_committed_transaction_may_be_deleted() -> None:
+    stage = Stage()
+    ledgers = await stage.attempt(0)
+    assert await stage.commit(0, ledgers)
+    _, updater = stage.through(Script([]))
+    await discard(updater, [ledgers[0], 12345])
+    assert await stage.commit(0, ledgers)
+    assert await stage.visible() == ledgers[1:]
+    assert await stage.commit(1, await stage.attempt(1))
+
+
+async def test_as_many_ledgers_as_are_allowed_fit_one_record() -> None:
+    stage = Stage()
+    top = (1 << 63) - 1
+    assert await stage.commit(0, range(top - MAX_LEDGERS, top))
+    with pytest.raises(InvalidArgument, match=str(MAX_LEDGERS)):
+        await stage.commit(1, range(MAX_LEDGERS + 1))
+
+
+async def test_word_of_an_attempt_is_left_whatever_becomes_of_the_answer() -> None:
+    for fault in (Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE):
+        stage = Stage()
+        store, _ = stage.through(Script([("write_record", fault)] * 2))
+        await note_attempt(store, Transaction(SINK, 3), 17)
+        await note_attempt(store, Transaction(SINK, 3), 17)
+        assert await stage.attempts() == ("sink-attempts/sales/3-17",)
+    store, _ = stage.through(Script([("write_record", Fault.UNKNOWN_LOST)] * 100))
+    with pytest.raises(MetadataOutcomeUnknown):
+        await note_attempt(store, Transaction(SINK, 3), 18)
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+def marked(mark: bytes | None, *, pending: bool = False, ledger_id: int = 1) -> LedgerMetadata:
+    custom = ({"tallybook.sink": mark} if mark is not None else {}) | ({"tallybook.pending": b"1"} if pending else {})
+    return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, custom=custom)
+
+
+def test_a_view_sees_what_is_not_marked_and_what_is_committed() -> None:
+    view = View({SINK: Committed(5, (1, 2))})
+    for seen, metadata in [
+        (True, marked(None)),
+        (True, marked(None, pending=True)),  # nobody's mark but the user's own
+        (True, marked(b"no mark")),
+        (True, marked(b"/5")),
+        (True, marked(b"sales/4")),
+        (False, marked(b"sales/4", pending=True)),
+        (True, marked(b"sales/5")),
+        (True, marked(b"sales/5", pending=True)),  # committed, and not settled yet
+        (False, marked(b"sales/5", ledger_id=3)),
+        (False, marked(b"sales/5", pending=True, ledger_id=3)),
+        (False, marked(b"sales/6", pending=True)),
+        (False, marked(b"sales/6")),  # committed and settled after this view
+        (False, marked(b"sale/0")),
+        (False, marked(b"sale/0", pending=True)),
+    ]:
+        assert view.sees(metadata) is seen, metadata
+        assert EVERYTHING.sees(metadata)
+
+
+def test_a_ledger_that_is_settled_keeps_its_mark_and_all_else() -> None:
+    pending = marked(b"sales/4", pending=True)
+    pending = replace(pending, custom={**pending.custom, "mine": b"x"})
+    assert settled(pending) == replace(pending, custom={"tallybook.sink": b"sales/4", "mine": b"x"})
+    assert settled(settled(pending)) == settled(pending)
+
+
+async def test_a_view_from_before_the_commit_sees_none_of_it_and_one_from_after_it_all_at_every_moment() -> None:
+    """The commit ends, or pauses, before each of its operations in turn."""
+    at = 0
+    while True:
+        stage = Stage()
+        old = await stage.attempt(0)
+        assert await stage.commit(0, old)
+        before = await read_view(stage.store)
+        new = await stage.attempt(1, 3)
+        faults = StopsAt(at)
+        stopped = True
+        try:
+            await stage.commit(1, new, faults)
+            stopped = False
+        except StoppedError:
+            pass
+        assert await stage.visible(before) == old
+        assert await stage.visible() in (old, old + new)
+        last = await last_committed(stage.store, SINK)
+        assert (await stage.visible() == old + new) is (last == Committed(1, tuple(new)))
+        if not stopped:
+            break
+        at += 1
+    assert at > 10, "reads, writes, settling and sweeping were all interrupted"
+
+
+async def test_a_listing_of_sinks_that_is_cut_off_is_never_taken_for_all_of_them() -> None:
+    for sinks in (1, 2, 5):
+        stage = Stage()
+        for sink in range(sinks):
+            ledgers = await stage.attempt(0, sink=f"sink-{sink}")
+            store, updater = stage.through(Script([]))
+            assert await commit(store, updater, Transaction(f"sink-{sink}", 0), ledgers)
+        everything = await read_view(stage.store)
+        for faults in (1, 2, 30):
+            store, _ = stage.through(Script([("list_records", Fault.PARTIAL)] * faults))
+            try:
+                assert await read_view(store) == everything
+            except MetadataUnavailable:
+                assert (sinks, faults) != (5, 1), "what was left out comes with the next page"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"{", b"[]", b"7", b"null", b'"text"', b"\xff\xfe", b"[" * 60_000, b"{}",
+        b'{"format": 2, "last": 1, "ledgers": []}', b'{"format": 1, "last": -1, "ledgers": [1]}',
+        b'{"format": 1, "last": 1, "ledgers": {}}', b'{"format": 1, "last": 1, "ledgers": "12"}',
+        b'{"format": 1, "last": 1, "ledgers": [1.5]}', b'{"format": 1, "last": 1, "ledgers": [true]}',
+        b'{"format": 1, "last": 1, "ledgers": [-1]}', b'{"format": 1, "last": "1", "ledgers": []}',
+        b'{"format": 1, "last": 1, "ledgers": [9223372036854775808]}', b'{"format": 1, "last": 1}',
+        b'{"format": 1, "last": -2, "ledgers": []}', b'{"format": 1, "last": true, "ledgers": []}',
+    ],
+)  # fmt: skip
+async def test_a_damaged_record_is_told_and_neither_believed_nor_overwritten(value: bytes) -> None:
+    stage = Stage()
+    await stage.put("sinks/sales", value)
+    ledgers = await stage.attempt(2)
+    for work in (read_view(stage.store), last_committed(stage.store, SINK), stage.commit(2, ledgers)):
+        with pytest.raises(DamagedFile, match="sinks/sales"):
+            await work
+    assert stage.shared.records["sinks/sales"].value == value
+    assert sorted(await stage.ledgers()) == ledgers
+
+
+async def test_the_offloader_leaves_pending_ledgers_alone() -> None:
+    stage = Stage()
+    ledgers = await stage.attempt(0)
+    found = list((await stage.ledgers()).values())
+    policy = OffloadSettings(min_age_s=0, min_bytes=0)
+    assert due(found, policy, 10**12) == []
+    assert await stage.commit(0, ledgers)
+    found = list((await stage.ledgers()).values())
+    assert [each.ledger_id for each in due(found, policy, 10**12)] == ledgers
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+FAULTS = (Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE, Fault.PARTIAL, Fault.STALE)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_whatever_call_fails_the_same_commit_settles_it_with_one_set_of_ledgers(fault: Fault) -> None:
+    at = 0
+    while True:
+        stage = Stage()
+        old = await stage.attempt(0)
+        assert await stage.commit(0, old)
+        left, new = await stage.attempt(1), await stage.attempt(1)
+        faults = FailsAt(at, fault)
+        try:
+            assert await stage.commit(1, new, faults) is True
+        except GIVES_UP:
+            assert await stage.visible() in (old, old + new)
+        assert await stage.commit(1, new) is True
+        assert await stage.visible() == old + new, (at, faults.seen)
+        assert not set(left) & set(await stage.ledgers())
+        assert await stage.is_clean()
+        at += 1
+        if at > len(faults.seen):
+            break
+    assert at > 15
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_whatever_call_fails_other_tasks_may_run_for_the_next_commit(fault: Fault, stops: bool) -> None:
+    """Spark runs the micro-batch again, and its tasks write other ledgers: one set of the two counts."""
+    at = 0
+    while True:
+        stage = Stage()
+        old = await stage.attempt(0)
+        assert await stage.commit(0, old)
+        first = await stage.attempt(1)
+        faults: Any = StopsAt(at) if stops else FailsAt(at, fault)
+        ended = False
+        try:
+            await stage.commit(1, first, faults)
+            ended = True
+        except (*GIVES_UP, StoppedError):
+            pass
+        second = await stage.attempt(1)
+        done = await stage.commit(1, second)
+        assert await stage.visible() == old + (second if done else first), at
+        assert not (ended and done)
+        assert await stage.is_clean()
+        at += 1
+        if ended and at > (faults.count if stops else len(faults.seen)):
+            break
+
+
+async def test_ledgers_whose_committer_stopped_half_way_survive_the_next_transaction() -> None:
+    """Between its compare-and-set and the end of settling they are pending, as what is to be swept away is."""
+    at = 0
+    while True:
+        stage = Stage()
+        stray, first = await stage.attempt(0), await stage.attempt(0)
+        stopped = True
+        try:
+            await stage.commit(0, first, StopsAt(at))
+            stopped = False
+        except StoppedError:
+            pass
+        committed = await last_committed(stage.store, SINK) is not None
+        second = await stage.attempt(1)
+        assert await stage.commit(1, second)
+        assert await stage.visible() == (first if committed else []) + second, at
+        assert not set(stray) & set(await stage.ledgers())
+        assert await stage.is_clean()
+        if not stopped:
+            break
+        at += 1
+    assert at > 10
+
+
+async def goes_on_after_others(at: int) -> bool:
+    """Commit, and let others commit the next two transactions before one of its operations; whether there is such."""
+    stage, others, faults = Stage(), list[int](), FailsAt(-1, Fault.UNAVAILABLE)
+    first = await stage.attempt(0)
+    store, updater = stage.through(faults)
+    begin = store._begin
+
+    async def paused(operation: str) -> Any:
+        found = await begin(operation)
+        if len(faults.seen) == at + 1 and not others:
+            for number in (1, 2):
+                ledgers = await stage.attempt(number)
+                others.extend(ledgers)
+                assert await stage.commit(number, ledgers)
+            others.extend(await stage.attempt(3))
+        return found
+
+    store._begin = paused  # type: ignore[method-assign]
+    done = await commit(store, updater, Transaction(SINK, 0), first)
+    assert await stage.visible() == (first if done else []) + others[:4], at
+    assert set(others) <= set(await stage.ledgers())
+    return bool(others)
+
+
+async def test_a_committer_that_goes_on_after_others_have_committed_deletes_nothing_of_theirs() -> None:
+    at = 0
+    while await goes_on_after_others(at):
+        at += 1
+    assert at > 10
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=15)
+def test_two_drivers_of_one_query_never_bring_both_attempts_into_view(
+    run: Callable[[Coroutine[Any, Any, Any]], Any], seed: int
+) -> None:
+    async def play() -> None:
+        stage, rng = Stage(), SeededRng(seed)
+        rates = {Fault.UNKNOWN_APPLIED: 0.1, Fault.UNKNOWN_LOST: 0.1, Fault.UNKNOWN_LATE: 0.1, Fault.UNAVAILABLE: 0.02}
+        sets: dict[int, list[list[int]]] = {}
+        done: dict[int, list[int]] = {}
+
+        async def driver(name: str) -> None:
+            faults = RandomFaults(rng.fork(name), rates)
+            for number in range(4):
+                ledgers = await stage.attempt(number)
+                sets.setdefault(number, []).append(ledgers)
+                while True:
+                    try:
+                        if await stage.commit(number, ledgers, faults):
+                            done[number] = ledgers
+                        break
+                    except GIVES_UP:
+                        await asyncio.sleep(0)
+
+        await asyncio.gather(driver("one"), driver("other"))
+        await stage.commit(5, [])
+        assert await stage.visible() == sorted(each for ledgers in done.values() for each in ledgers)
+        for number, attempts in sets.items():
+            assert done.get(number) in (None, *attempts)
+        assert await stage.is_clean()
+
+    run(play())
+
+
+# --- giving up --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_attempt_that_is_given_up_leaves_nothing_and_may_be_made_again() -> None:
+    stage = Stage()
+    first = await stage.attempt(0)
+    await stage.abandon(0, first)
+    assert await stage.ledgers() == {}
+    second = await stage.attempt(0)
+    assert await stage.commit(0, second) is True
+    assert await stage.visible() == second
+    assert await stage.is_clean()
+
+
+async def test_what_is_committed_after_all_is_not_deleted_by_who_gives_up() -> None:
+    """Spark gives a write up whose commit failed: it does not know that the commit took place."""
+    for fault in (Fault.UNAVAILABLE, Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_LATE, None):
+        at = 0
+        while True:
+            stage = Stage()
+            old = await stage.attempt(0)
+            assert await stage.commit(0, old)
+            new = await stage.attempt(1)
+            faults: Any = FailsAt(at, fault) if fault else StopsAt(at)
+            store, updater = stage.through(faults)
+            ended = False
+            try:
+                await commit(store, updater, Transaction(SINK, 1), new)
+                ended = True
+            except (*GIVES_UP, StoppedError):
+                pass
+            await stage.abandon(1, new)
+            await store.land_late_writes()
+            last = await last_committed(stage.store, SINK)
+            assert await stage.visible() == old + (new if last == Committed(1, tuple(new)) else []), (fault, at)
+            assert not ended or last == Committed(1, tuple(new))
+            again = await stage.attempt(1)
+            done = await stage.commit(1, again)
+            assert await stage.visible() == old + (again if done else new)
+            assert await stage.is_clean()
+            at += 1
+            if ended and at > (len(faults.seen) if fault else faults.count):
+                break
+
+
+async def test_a_write_of_the_commit_that_lands_late_cannot_name_ledgers_that_were_given_up() -> None:
+    for old in ([], [0]):
+        stage = Stage()
+        if old:
+            assert await stage.commit(0, await stage.attempt(0, 1))
+        new = await stage.attempt(1)
+        record = await stage.store.read_record("sinks/sales")
+        await stage.abandon(1, new)
+        late = json.dumps({"format": 1, "last": 1, "ledgers": new}).encode()
+        await stage.store.write_record("sinks/sales", late, record.version if record else None)
+        assert await stage.visible() == old
+        last = await last_committed(stage.store, SINK)
+        assert last is None or last.number == 0
