@@ -49,10 +49,15 @@ MAX_LEDGERS: Final = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction of a sink."""
+    """One transaction of a sink.
+
+    Args:
+        owner: who numbers the transactions, such as the id of a query; numbers of somebody else mean something else.
+    """
 
     sink: str
     number: int
+    owner: str = ""
 
     @property
     def marks(self) -> dict[str, bytes]:
@@ -66,6 +71,7 @@ class Committed:
 
     number: int
     ledger_ids: tuple[int, ...]
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +168,23 @@ async def commit(
 
     Raises:
         InvalidArgument: too many ledgers.
+        Conflict: the sink belongs to another owner; nothing has changed.
         MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable: it may be committed; the same call settles it.
         DamagedFile: the record cannot be understood.
     """
-    wanted = Committed(transaction.number, tuple(sorted(ledger_ids)))
+    wanted = Committed(transaction.number, tuple(sorted(ledger_ids)), transaction.owner)
     if len(wanted.ledger_ids) > MAX_LEDGERS:
         raise InvalidArgument(f"a transaction has up to {MAX_LEDGERS} ledgers, not {len(wanted.ledger_ids)}")
     name, done = _COMMITS + transaction.sink, False
     for _ in range(_MOST_TRIES):
         record = await store.read_record(name, linearizable=True)
         last = _NOTHING if record is None else _decoded(name, record.value)
+        if last != _NOTHING and last.owner != transaction.owner:
+            # Its numbers would make ours look like repetitions, and they would be dropped without a word.
+            raise Conflict(
+                f"sink {transaction.sink} belongs to another writer (with a new checkpoint, a stream is another one): "
+                "choose another name"
+            )
         if last.number >= transaction.number:
             # Ours, if it is the same to the last ledger: then an attempt whose outcome was not known has landed.
             done = last == wanted or (last.number > wanted.number and await _any_settled(store, wanted))
@@ -293,19 +306,22 @@ async def _names(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
 
 
 def _encoded(committed: Committed) -> bytes:
-    found = {"format": FORMAT, "last": committed.number, "ledgers": list(committed.ledger_ids)}
+    found: dict[str, object] = {"format": FORMAT, "last": committed.number, "ledgers": list(committed.ledger_ids)}
+    if committed.owner:
+        found["owner"] = committed.owner
     return json.dumps(found, separators=(",", ":")).encode()
 
 
 def _decoded(name: str, value: bytes) -> Committed:
     try:
         found = json.loads(value)
-        version, number, ledger_ids = found["format"], found["last"], found["ledgers"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        version, number, ledger_ids, owner = found["format"], found["last"], found["ledgers"], found.get("owner", "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"the record {name} cannot be understood: {error}") from error
     if (version, number, ledger_ids) == (FORMAT, _NOTHING.number, []):
         return _NOTHING
     numbers = [number, *ledger_ids] if isinstance(ledger_ids, list) else [None]
-    if version != FORMAT or not all(type(each) is int and 0 <= each <= MAX_ID for each in numbers):
+    sound = isinstance(owner, str) and all(type(each) is int and 0 <= each <= MAX_ID for each in numbers)
+    if version != FORMAT or not sound:
         raise DamagedFile(f"the record {name} is of format {version}, or damaged; this Tallybook knows {FORMAT}")
-    return Committed(number, tuple(ledger_ids))
+    return Committed(number, tuple(ledger_ids), owner)

@@ -31,7 +31,7 @@ READ_OPTIONS: Final = (
         "`receipts`, `bookies`.",
     ),
     OptionInfo("ledger", "", "Id of the one ledger that is read."),
-    OptionInfo("ledgers", "all", "Ids of the ledgers that are read, as `1,5-9`; in a batch, all of them must exist."),
+    OptionInfo("ledgers", "all", "Ids of the ledgers that are read, as `1,5-9`. In a batch, up to 10,000 must exist."),
     OptionInfo("startingEntry", "0", "First entry id of each ledger."),
     OptionInfo("endingEntry", "", "Last entry id of each ledger, included."),
     OptionInfo("startingTime", "", "Entries written from then on: `2026-11-01T00:00:00Z`; UTC where no zone is given."),

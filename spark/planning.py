@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.scan import EntryRange
@@ -15,6 +16,9 @@ from .options import ReadOptions
 from .places import LedgerPlace, lookups
 from .plan import EntryPartition, Stretch, partitions_of, stretch_of
 from .snapshot import Snapshot
+
+MOST_NAMED: Final = 10_000
+"""Ledgers that are asked for one by one, and have to exist. Of more, those are read that there are."""
 
 
 async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Mapping[int, LedgerMetadata], list[Gap]]:
@@ -36,12 +40,12 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
         return await _of_snapshot(place, options, options.snapshot)
     # First: what is in view was written and closed before, so that no ledger of a transaction can be missed below.
     view = await place.view()
-    wanted = await place.ledger_ids() if options.ledgers is None else list(options.ledgers)
-    found = await lookups(place, wanted)
+    named = options.ledgers is not None and len(options.ledgers) <= MOST_NAMED
+    found = await lookups(place, options.ledgers if named and options.ledgers else await _listed(place, options))
     ranges, known = [], {}
     for ledger_id, metadata in found.items():
         if metadata is None:
-            if options.ledgers is not None:
+            if named:
                 raise NoSuchLedger(f"ledger {ledger_id} does not exist")
             continue  # deleted since the listing
         if not view.sees(metadata) or not is_wanted(metadata, options):
@@ -52,6 +56,11 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
             known[ledger_id] = metadata
             ranges.append(EntryRange(ledger_id, options.first_entry, last))
     return Snapshot(place.cluster_id, tuple(ranges), options.written), known, []
+
+
+async def _listed(place: LedgerPlace, options: ReadOptions) -> list[int]:
+    """The ledgers that there are, of those that are asked for."""
+    return [each for each in await place.ledger_ids() if options.ledgers is None or each in options.ledgers]
 
 
 async def _of_snapshot(

@@ -46,9 +46,10 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written."""
+    """What a task has written, and for whom."""
 
     sink: str
+    owner: str
     ledger_ids: tuple[int, ...]
 
 
@@ -112,19 +113,19 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
-        sink = self._options.sink or _property(QUERY_ID)
-        transaction = Transaction(sink, int(_property(BATCH_ID)))
+        query = _property(QUERY_ID)
+        transaction = Transaction(self._options.sink or query, int(_property(BATCH_ID)), query)
         return write_rows(self._options, transaction, iterator, self._column)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Bring the micro-batch into view; once, however often this is called for it."""
         if written := _written(messages):
-            _commit(self._options, Transaction(written[0].sink, batchId), written)
+            _commit(self._options, Transaction(written[0].sink, batchId, written[0].owner), written)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Delete what was written, unless it is committed after all."""
         if written := _written(messages):
-            _undo(self._options, Transaction(written[0].sink, batchId), messages)
+            _undo(self._options, Transaction(written[0].sink, batchId, written[0].owner), messages)
 
 
 def write_rows(
@@ -140,7 +141,7 @@ def write_rows(
     payloads = _payloads(batches, column)
     first = next(payloads, None)
     if first is None:
-        return Written(transaction.sink, ())
+        return Written(transaction.sink, transaction.owner, ())
     with LoopThread("tallybook") as loop:
         output = loop.run(_Output.create(options, transaction))
         try:
@@ -153,7 +154,7 @@ def write_rows(
             raise
         finally:
             loop.run(output.release())
-    return Written(transaction.sink, (output.ledger_id,))
+    return Written(transaction.sink, transaction.owner, (output.ledger_id,))
 
 
 class _Output:

@@ -145,6 +145,15 @@ def test_a_stream_becomes_ledgers_exactly_once_even_if_its_last_batch_is_run_aga
     assert ledgers.where("map_contains_key(custom, 'tallybook.pending')").count() == 0, "an attempt was left behind"
 
 
+def test_a_sink_belongs_to_one_checkpoint(written, sink, load, tmp_path):
+    (tmp_path / "in" / "a.txt").write_text("one\n")
+    sink(sink="mine")
+    (tmp_path / "checkpoint").rename(tmp_path / "old")
+    with pytest.raises(PySparkException, match="sink mine belongs to another writer"):
+        sink(sink="mine")
+    assert in_view(load, written, "mine") == [b"one"]
+
+
 def test_a_batch_is_written_once_for_each_transaction(written, spark, load):
     frame = spark.createDataFrame([(b"1",), (b"2",)], "payload BINARY")
 
