@@ -20,6 +20,7 @@ from tallybook.core.limits import MIB
 from tallybook.metadata.archived import Receipt
 from tallybook.runtime.tasks import Tasks, Workers
 
+from .entry_range import EntryRange
 from .index_codec import Directory, RowGroup, Run, read_directory
 from .objects.port import ObjectStore
 from .schema import SCHEMA
@@ -29,14 +30,6 @@ READ_BYTES: Final = 8 * MIB
 
 _END_BYTES: Final = 8
 """Length of the footer, and the magic."""
-
-
-class EntryRange(NamedTuple):
-    """The entries ``first .. last`` of a ledger, both included."""
-
-    ledger_id: int
-    first: int
-    last: int
 
 
 class _Slice(NamedTuple):

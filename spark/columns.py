@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from .options import ReadOptions
+from .payloads import value_ddl
 
 ENTRY_DDL: Final = (
     "ledger_id BIGINT NOT NULL, entry_id BIGINT NOT NULL, written_at TIMESTAMP NOT NULL, crc32c BIGINT NOT NULL, "
@@ -86,3 +87,12 @@ def columns_of(options: ReadOptions, value_ddl: str) -> Columns:
     if gaps:
         names.append(("gap", True))
     return Columns(tuple(names), value_ddl)
+
+
+def columns_for(options: ReadOptions) -> Columns:
+    """The columns of a query of entries.
+
+    Raises:
+        InvalidConfig: the schema of payloads has a type that Spark has not.
+    """
+    return columns_of(options, value_ddl(options.payload))

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.objects.open import FileUrl, S3Url, parse_url
-from tallybook.archive.scan import EntryRange
 from tallybook.archive.schema import LEDGERS_FOLDER, SETS_FOLDER
 from tallybook.core.errors import InvalidConfig, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt

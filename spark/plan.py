@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from tallybook.archive.scan import EntryRange
+from tallybook.archive.entry_range import EntryRange
 from tallybook.core.limits import KIB, MIB
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import DigestType, LedgerMetadata

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.index_codec import Directory
-from tallybook.archive.scan import EntryRange
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, ObjectDamaged, ObjectMissing, Unauthorized
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from tallybook.archive.scan import EntryRange
+from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
 

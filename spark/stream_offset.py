@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tallybook.archive.scan import EntryRange
+from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidArgument
 
 from .id_ranges import NO_IDS, IdRanges

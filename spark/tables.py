@@ -20,7 +20,6 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo
 
 from .options import ReadOptions
-from .places import lookups, opened
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _TYPES: Final = {
@@ -71,6 +70,9 @@ async def read_table(options: ReadOptions) -> pa.Table:
     Raises:
         MetadataUnavailable, ArchiveUnavailable: there is no answer.
     """
+    # Who asks for columns only has no use for it.
+    from .places import lookups, opened  # noqa: PLC0415
+
     async with opened(options.place) as place:
         if options.table == "bookies":
             return TABLES["bookies"].table(Known((), await place.bookies()))

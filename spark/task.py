@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tallybook.runtime.blocking import LoopThread
 
-from .columns import Columns, columns_of
+from .columns import columns_for
 from .gaps import Gap
 from .options import ReadOptions
-from .payloads import parser_of, value_ddl
+from .payloads import parser_of
 from .places import opened
 from .plan import EntryPartition
 from .reading import read_partition
@@ -20,11 +20,6 @@ from .shaping import Shaper
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-
-def columns_for(options: ReadOptions) -> Columns:
-    """The columns of a query of entries."""
-    return columns_of(options, value_ddl(options.payload))
 
 
 def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartition) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tallybook.archive.catalog import NOT_HASHED
-from tallybook.archive.scan import EntryRange
+from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.offload.verify import by_object, verify_object

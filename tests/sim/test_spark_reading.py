@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
-from tallybook.archive.scan import EntryRange, ObjectScan
+from tallybook.archive.scan import ObjectScan
 from tallybook.archive.schema import SCHEMA
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallybook.archive import scan as scan_module
+from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.object_check import Found
 from tallybook.archive.object_encoder import EncoderOptions, ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.packing import receipts
-from tallybook.archive.scan import EntryRange, ObjectScan
+from tallybook.archive.scan import ObjectScan
 from tallybook.archive.schema import SCHEMA
 from tallybook.core.batch import decode_header, encode_batch, verify_batch
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing

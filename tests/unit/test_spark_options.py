@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tallybook.archive.scan import EntryRange
+from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.id_ranges import NO_IDS, IdRanges

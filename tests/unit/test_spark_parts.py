@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tallybook.archive.scan import EntryRange
+from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import DataMissing, InvalidArgument, InvalidConfig, NoSuchLedger
 from tallybook.core.ids import MAX_ID
 from tallybook.core.quorum import Quorum
