@@ -141,7 +141,7 @@ chaos: setup java ## Kill, stop and cut off real processes under load, and check
 # --- use --------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## Start a cluster on this machine and show what it does (DEMO_ARGS)
+demo: setup java ## Start a cluster on this machine and show what it does (DEMO_ARGS)
 	$(BIN)/tallybook demo $(DEMO_ARGS)
 
 .PHONY: bench

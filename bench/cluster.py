@@ -12,9 +12,9 @@ from typing import Any, Final
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import check
 from tallybook.core.limits import MIB
+from tallybook.runtime.metrics_text import fetch_metrics
 
 from .gates import TALLYBOOK, Figures
-from .metrics_text import fetch_metrics
 from .proc import peak_memory_bytes, written_bytes
 from .programs import ProgramFailed, Server, run_json_lines
 from .system import SLACK_SECONDS, START_SECONDS, two_passes

@@ -39,7 +39,7 @@ COMMANDS: Final = {
 
 SUMMARIES: Final = {
     "up": "Run a cluster on this machine until Ctrl-C.",
-    "demo": "Write real data while bookies and the writer are killed, and compare what is read back.",
+    "demo": "Write real data while bookies and the writer are killed; archive it; compare what is read back each time.",
     "ledger": "Write, read and manage ledgers.",
     "bookie": "Run bookies, and look at those of a cluster.",
     "offload": "Move closed ledgers to an object store, and look after them there.",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tallybook.bench.metrics_text import fetch_metrics
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import RequestTimeout
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.metrics_text import fetch_metrics
 from tallybook.runtime.tasks import ThreadWorkers
 
 from .demo_view import View

@@ -86,6 +86,8 @@ class TallybookError(Exception):
     fault: ClassVar[Fault] = Fault.INTERNAL
     retriable: ClassVar[bool] = False
     outcome: Outcome = Outcome.NOT_DONE
+    settled: bool = True
+    """Of a loss: whether everybody was heard who might have a good copy."""
 
     def __init__(self, message: str = "", *, outcome: Outcome | None = None) -> None:
         super().__init__(message)

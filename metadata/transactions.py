@@ -203,6 +203,30 @@ async def commit(
     return done
 
 
+async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
+    """Whether a ledger of this transaction has ever come into view and is still there; looks at all ledgers.
+
+    Raises:
+        MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
+    """
+    after = -1
+    while True:
+        page = await store.list_ledgers(after)
+        for ledger_id in page.ledger_ids:
+            try:
+                metadata = (await store.read_ledger(ledger_id, linearizable=True)).value
+            except NoSuchLedger:
+                continue
+            mark = transaction_of(metadata)
+            if mark and (mark.sink, mark.number) == (transaction.sink, transaction.number) and not is_pending(metadata):
+                return True
+        if page.complete:
+            return False
+        if not page.ledger_ids:
+            raise MetadataUnavailable("a listing of ledgers was cut off")
+        after = page.ledger_ids[-1]
+
+
 async def abandon(
     store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
 ) -> None:

@@ -27,6 +27,7 @@ class Gap:
 
     def error(self) -> TallybookError:
         """The gap as the error of a query that must not have any."""
-        what = f"entries {self.first} .. {self.last} of ledger {self.ledger_id} are {self.kind}: {self.reason}"
+        entries = f"entry {self.first}" if self.first == self.last else f"entries {self.first} .. {self.last}"
+        what = f"ledger {self.ledger_id}: {entries} {self.kind}: {self.reason}"
         hint = "option failOnDataLoss=false reads on and reports them in column gap"
         return (NoSuchLedger if self.kind == "trimmed" else DataMissing)(f"{what} ({hint})")

@@ -54,7 +54,9 @@ class IdRanges:
         for first, last in self.ranges:
             yield from range(first, last + 1)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many ids there are: more than ``len`` could say."""
         return sum(last - first + 1 for first, last in self.ranges)
 
     def __or__(self, other: IdRanges) -> IdRanges:

@@ -24,7 +24,7 @@ from tallybook.metadata.archived import Receipt
 from tallybook.runtime.blocking import LoopThread
 
 from .columns import ENTRY_DDL
-from .options import ReadOptions, options_of, read_options
+from .options import SNAPSHOT_BOUNDS, ReadOptions, options_of, read_options
 from .places import LedgerPlace, opened
 from .plan import stretch_of
 from .planning import settle
@@ -102,8 +102,7 @@ def read_ledgers(
         frames.append(_scan(spark, root, plan, chosen))
     if plan.rest.ranges or plan.has_gaps or not frames:
         spark.dataSource.register(TallybookDataSource)
-        bounds = ("ledger", "ledgers", "startingentry", "endingentry", "startingtime", "endingtime")
-        kept = {name: value for name, value in given.items() if name not in bounds}
+        kept = {name: value for name, value in given.items() if name not in SNAPSHOT_BOUNDS}
         frames.append(spark.read.format(NAME).options(**{**kept, "snapshot": str(plan.rest)}).load())
     found = frames[0]
     for other in frames[1:]:
@@ -160,8 +159,10 @@ async def _looked_at(place: LedgerPlace, wanted: Iterable[tuple[Receipt, Sequenc
                 directory = await place.directory(receipt)
             except (ObjectMissing, ObjectDamaged):
                 return None
-        held = tuple(EntryRange(each.ledger_id, 0, each.entries - 1) for each in directory.ledgers if each.entries)
-        return WantedObject(receipt.key, tuple(ranges), held)
+        held = {each.ledger_id: EntryRange(each.ledger_id, 0, each.entries - 1) for each in directory.ledgers}
+        if any(wanted.ledger_id not in held or wanted.last > held[wanted.ledger_id].last for wanted in ranges):
+            return None
+        return WantedObject(receipt.key, tuple(ranges), tuple(each for each in held.values() if each.last >= 0))
 
     found = await asyncio.gather(*(look(receipt, ranges) for receipt, ranges in wanted))
     return [each for each in found if each is not None]
@@ -172,8 +173,8 @@ def _scan(spark: SparkSession, root: str, plan: NativePlan, options: ReadOptions
 
     first = min(each.first for found in plan.objects for each in found.wanted)
     last = max(each.last for found in plan.objects for each in found.wanted)
-    whole = [found for found in plan.objects if not _strange(found, first, last)]
-    partial = [found for found in plan.objects if _strange(found, first, last)]
+    whole = [found for found in plan.objects if not _is_partial(found, first, last)]
+    partial = [found for found in plan.objects if _is_partial(found, first, last)]
     frames = []
     if whole:
         frames.append(_parquet(spark, root, whole, options))
@@ -185,13 +186,15 @@ def _scan(spark: SparkSession, root: str, plan: NativePlan, options: ReadOptions
         scanned = scanned.where(F.col("entry_id") >= first)
     if last < max(each.last for found in plan.objects for each in found.held):
         scanned = scanned.where(F.col("entry_id") <= last)
-    for bound, fits in ((plan.snapshot.written.first_us, "__ge__"), (plan.snapshot.written.end_us, "__lt__")):
-        if bound is not None:
-            scanned = scanned.where(getattr(F.col("written_at"), fits)(F.timestamp_micros(F.lit(bound))))
+    written = plan.snapshot.written
+    if written.first_us is not None:
+        scanned = scanned.where(F.col("written_at") >= F.timestamp_micros(F.lit(written.first_us)))
+    if written.end_us is not None:
+        scanned = scanned.where(F.col("written_at") < F.timestamp_micros(F.lit(written.end_us)))
     return scanned
 
 
-def _strange(found: WantedObject, first: int, last: int) -> bool:
+def _is_partial(found: WantedObject, first: int, last: int) -> bool:
     """Whether more, or less, of an object is wanted than its entries ``first .. last``."""
     cut = [EntryRange(each.ledger_id, max(first, 0), min(last, each.last)) for each in found.held if each.last >= first]
     return sorted(cut) != sorted(found.wanted)
@@ -202,7 +205,9 @@ def _parquet(
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
-    frame = spark.read.schema(ENTRY_DDL).parquet(*(f"{root}/{found.key}" for found in objects))
+    # Whatever the session says: a file that is missing or damaged is not an empty one.
+    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    frame = spark.read.options(**strict).schema(ENTRY_DDL).parquet(*(f"{root}/{found.key}" for found in objects))
     columns = [F.col(name) for name in frame.columns]
     if options.include_metadata:
         key = F.regexp_extract("_metadata.file_path", f"(?:{LEDGERS_FOLDER}|{SETS_FOLDER})[^/]+$", 0)

@@ -67,7 +67,8 @@ WRITE_OPTIONS: Final = (
         "sink", "", "Names the output. A stream's is its query unless given; it must be that stream's alone."
     ),
     OptionInfo(
-        "transaction", "", "Number of a batch: of two writes with the same one to a sink, the second changes nothing."
+        "transaction", "", "Number of a batch, ascending: of two writes with the same one, the second changes "
+        "nothing.",
     ),
     OptionInfo("ensemble", "3", "Bookies of each ledger."),
     OptionInfo("writeQuorum", "3", "Bookies that hold each entry."),

@@ -96,6 +96,11 @@ class WriteOptions:
     ack_quorum: int = 2
 
 
+SNAPSHOT_BOUNDS: Final = frozenset({
+    "ledger", "ledgers", "startingentry", "endingentry", "startingtime", "endingtime", "tier", "openledgers",
+})  # fmt: skip
+"""What a snapshot has settled."""
+
 READ: Final = lower_names(PLACE_OPTIONS, READ_OPTIONS)
 WRITE: Final = lower_names(PLACE_OPTIONS, WRITE_OPTIONS) | SPARKS_OWN
 
@@ -118,8 +123,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = _Options(given, READ)
     snapshot = options.parsed("snapshot", Snapshot.parse)
     ledgers = options.ledgers()
-    if snapshot is not None and (set(options.given) & {"ledger", "ledgers", "startingentry", "endingentry",
-                                                        "startingtime", "endingtime"}):  # fmt: skip
+    if snapshot is not None and set(options.given) & SNAPSHOT_BOUNDS:
         raise InvalidConfig("a snapshot says already which entries are meant: give no other bounds with it")
     found = ReadOptions(
         place=options.place(),

@@ -160,7 +160,8 @@ class ArrowParser(Parser):
             rows += [at] * len(found)
             slots += [None] if reason else range(len(found))
             reasons += [reason] * len(found)
-        table = table.take(pa.array(rows, pa.int64()))
+        # Without the payload, which would be copied for each of its rows.
+        table = table.drop_columns(["payload"]).take(pa.array(rows, pa.int64()))
         columns = self._columns(table, pa.concat_arrays(values), [payloads[at] for at in rows], reasons)
         return table, {**columns, "slot": pa.array(slots, pa.int32())}
 

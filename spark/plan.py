@@ -85,11 +85,13 @@ def partitions_of(
     limit = max(1, min(max_bytes, sum(each.payload_bytes for each in wanted) // max(1, min_partitions)))
     found: list[EntryPartition] = []
     open_: list[Stretch] = []
+    size = 0
     for piece in (piece for each in wanted for piece in _cut(each, cuts_of, limit)):
-        if open_ and sum(each.payload_bytes for each in open_) + piece.payload_bytes > limit:
+        if open_ and size + piece.payload_bytes > limit:
             found.append(EntryPartition(tuple(open_), written))
-            open_ = []
+            open_, size = [], 0
         open_.append(piece)
+        size += piece.payload_bytes
     if open_:
         found.append(EntryPartition(tuple(open_), written))
     return found

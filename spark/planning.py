@@ -7,7 +7,7 @@ from typing import Final
 
 from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.index_codec import Directory
-from tallybook.core.errors import InvalidConfig, NoSuchLedger, ObjectDamaged, ObjectMissing, Unauthorized
+from tallybook.core.errors import EntryAbsent, InvalidConfig, NoSuchLedger, ObjectDamaged, ObjectMissing, Unauthorized
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata
 
@@ -40,7 +40,7 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
         return await _of_snapshot(place, options, options.snapshot)
     # First: what is in view was written and closed before, so that no ledger of a transaction can be missed below.
     view = await place.view()
-    named = options.ledgers is not None and len(options.ledgers) <= MOST_NAMED
+    named = options.ledgers is not None and options.ledgers.count <= MOST_NAMED
     found = await lookups(place, options.ledgers if named and options.ledgers else await _listed(place, options))
     ranges, known = [], {}
     for ledger_id, metadata in found.items():
@@ -72,6 +72,13 @@ async def _of_snapshot(
     known = {ledger_id: metadata for ledger_id, metadata in found.items() if metadata is not None}
     for metadata in known.values():
         authorise(metadata, options.place.password)
+    for each in snapshot.ranges:
+        of_ledger = found[each.ledger_id]
+        if of_ledger is not None and of_ledger.closed and each.last > of_ledger.last_entry_id:
+            raise EntryAbsent(
+                f"ledger {each.ledger_id} ends at entry {of_ledger.last_entry_id}, and the snapshot wants {each.last}: "
+                "is it of another cluster?"
+            )
     gaps = [Gap.of_deleted(*each) for each in snapshot.ranges if each.ledger_id not in known]
     if gaps and options.fail_on_data_loss:
         raise gaps[0].error()

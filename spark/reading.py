@@ -55,8 +55,14 @@ class _Wanted:
     first: int
 
 
-async def read_partition(place: LedgerPlace, partition: EntryPartition) -> AsyncGenerator[Rows | Gap, None]:
+async def read_partition(
+    place: LedgerPlace, partition: EntryPartition, *, whole_gaps: bool = True
+) -> AsyncGenerator[Rows | Gap, None]:
     """Everything of a partition, in its order.
+
+    Args:
+        whole_gaps: whether the end of a gap is looked for. Else its first entry is told at once, for whom that is the
+            end of the query.
 
     Raises:
         TallybookError: what may be there cannot be had now.
@@ -65,7 +71,7 @@ async def read_partition(place: LedgerPlace, partition: EntryPartition) -> Async
         yield gap
     for key, group in groupby(partition.stretches, key=_key_of):
         stretches = list(group)
-        source = _scanned(place, stretches) if key else _careful(place, stretches)
+        source = _scanned(place, stretches, whole_gaps) if key else _careful(place, stretches, whole_gaps)
         async with aclosing(source) as found:
             async for item in found:
                 if isinstance(item, Gap):
@@ -89,7 +95,9 @@ def _written(table: pa.Table, wanted: TimeRange) -> pa.Table:
     return table
 
 
-async def _scanned(place: LedgerPlace, stretches: Sequence[Stretch]) -> AsyncGenerator[Rows | Gap, None]:
+async def _scanned(
+    place: LedgerPlace, stretches: Sequence[Stretch], whole_gaps: bool
+) -> AsyncGenerator[Rows | Gap, None]:
     """Stretches of one object, by a scan of it; what it does not give, the careful way."""
     # Of one ledger there may be several stretches, one behind the other.
     rest = [_Wanted(stretch, stretch.first) for stretch in stretches]
@@ -104,7 +112,7 @@ async def _scanned(place: LedgerPlace, stretches: Sequence[Stretch]) -> AsyncGen
         except (ObjectMissing, ObjectDamaged):
             pass  # what is missing is read below, and told if it cannot be
     for wanted in rest:
-        async with aclosing(_ledger(place, wanted, receipt)) as found:
+        async with aclosing(_ledger(place, wanted, receipt, whole_gaps)) as found:
             async for item in found:
                 yield item
 
@@ -120,14 +128,18 @@ def _without(rest: list[_Wanted], table: pa.Table) -> list[_Wanted]:
     return [each for each in left if each.first <= each.stretch.last]
 
 
-async def _careful(place: LedgerPlace, stretches: Sequence[Stretch]) -> AsyncGenerator[Rows | Gap, None]:
+async def _careful(
+    place: LedgerPlace, stretches: Sequence[Stretch], whole_gaps: bool
+) -> AsyncGenerator[Rows | Gap, None]:
     for stretch in stretches:
-        async with aclosing(_ledger(place, _Wanted(stretch, stretch.first), None)) as found:
+        async with aclosing(_ledger(place, _Wanted(stretch, stretch.first), None, whole_gaps)) as found:
             async for item in found:
                 yield item
 
 
-async def _ledger(place: LedgerPlace, wanted: _Wanted, tried: Receipt | None) -> AsyncGenerator[Rows | Gap, None]:
+async def _ledger(
+    place: LedgerPlace, wanted: _Wanted, tried: Receipt | None, whole_gaps: bool
+) -> AsyncGenerator[Rows | Gap, None]:
     """One ledger: out of the object it is in by now, if that is another one; or batch by batch."""
     stretch, first = wanted.stretch, wanted.first
     metadata = await place.metadata(stretch.ledger_id)
@@ -148,13 +160,13 @@ async def _ledger(place: LedgerPlace, wanted: _Wanted, tried: Receipt | None) ->
     if metadata is None:
         yield Gap.of_deleted(stretch.ledger_id, first, stretch.last)
         return
-    async with aclosing(_batches(place, metadata, first, stretch.last)) as found:
+    async with aclosing(_batches(place, metadata, first, stretch.last, whole_gaps)) as found:
         async for item in found:
             yield item
 
 
 async def _batches(
-    place: LedgerPlace, metadata: LedgerMetadata, first: int, last: int
+    place: LedgerPlace, metadata: LedgerMetadata, first: int, last: int, whole_gaps: bool
 ) -> AsyncGenerator[Rows | Gap, None]:
     """Batch by batch, over what is lost."""
     released = metadata.archived if metadata.copies_released else None
@@ -172,7 +184,12 @@ async def _batches(
                         yield Rows(rows, released.key if released else None)
                         first = end + 1
             except LOST as error:
-                end = await _end_of_gap(ledger, first, last)
+                if not error.settled:
+                    raise
+                end = first
+                if whole_gaps:
+                    # What is missing as a whole need not be tried entry by entry.
+                    end = last if isinstance(error, ObjectMissing) else await _end_of_gap(ledger, first, last)
                 yield Gap(metadata.ledger_id, first, end, "lost", error.message)
                 first = end + 1
     except NoSuchLedger:
@@ -185,7 +202,9 @@ async def _end_of_gap(ledger: SealedLedger, first: int, last: int) -> int:
     async def there(entry_id: int) -> bool:
         try:
             await ledger.read_batch(entry_id)
-        except LOST:
+        except LOST as error:
+            if not error.settled:
+                raise
             return False
         return True
 

@@ -19,13 +19,22 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from tallybook.client.client import Client
 from tallybook.client.world import open_world
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig
+from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, PeerError
 from tallybook.core.limits import MIB
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import Transaction, abandon, commit, discard, last_committed, note_attempt
+from tallybook.metadata.transactions import (
+    Transaction,
+    abandon,
+    commit,
+    discard,
+    last_committed,
+    note_attempt,
+    was_committed,
+)
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
 
 from .options import WriteOptions
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tallybook.client.writer.handle import LedgerWriter as Appends
+
+_log = logger("spark.sink")
 
 APPEND_BYTES: Final = 4 * MIB
 """Payload that is appended at a time."""
@@ -60,7 +71,7 @@ def payload_column(schema: StructType, *, overwrite: bool) -> str:
         InvalidConfig: there is none; or rows are to replace what is there.
     """
     if overwrite:
-        raise InvalidConfig("ledgers are never overwritten: use mode('append')")
+        raise InvalidConfig("ledgers are never overwritten: use mode('append'), or outputMode('append') for a stream")
     fitting = [field.name for field in schema.fields if field.dataType.simpleString() in {"binary", "string"}]
     if "payload" in fitting:
         return "payload"
@@ -94,8 +105,15 @@ class LedgerWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Bring everything into view."""
-        if not _commit(self._options, self._transaction, _written(messages)) and self._options.transaction is None:
+        if _commit(self._options, self._transaction, _written(messages)):
+            return
+        if self._options.transaction is None:
             raise Conflict(f"somebody else has written to sink {self._transaction.sink} meanwhile; nothing was written")
+        if not _was_committed(self._options, self._transaction):
+            raise Conflict(
+                f"transaction {self._transaction.number} of sink {self._transaction.sink} comes after a younger one, "
+                "and nothing of it is there: numbers must ascend"
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what was written, unless it is committed after all: Spark also calls this where ``commit`` failed."""
@@ -150,7 +168,7 @@ def write_rows(
                 loop.run(output.append(following))
             loop.run(output.close())
         except BaseException:
-            loop.run(output.discard())
+            loop.run(output.discard_if_possible())
             raise
         finally:
             loop.run(output.release())
@@ -188,8 +206,12 @@ class _Output:
     async def close(self) -> None:
         await self._ledger.close()
 
-    async def discard(self) -> None:
-        await discard(self._cluster.updater, [self.ledger_id])
+    async def discard_if_possible(self) -> None:
+        """Delete the ledger; if that cannot be, the next commit does. What has failed before is what counts."""
+        try:
+            await discard(self._cluster.updater, [self.ledger_id])
+        except PeerError as error:
+            _log.warning("a ledger is left for the next commit to delete", ledger=self.ledger_id, error=error.message)
 
     async def release(self) -> None:
         await self._cluster.close()
@@ -249,6 +271,20 @@ def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[W
         try:
             ledger_ids = [ledger_id for message in written for ledger_id in message.ledger_ids]
             return await commit(cluster.store, cluster.updater, transaction, ledger_ids)
+        finally:
+            await cluster.close()
+
+    with LoopThread("tallybook") as loop:
+        return loop.run(work())
+
+
+def _was_committed(options: WriteOptions, transaction: Transaction) -> bool:
+    async def work() -> bool:
+        cluster = await Writing.open(options)
+        try:
+            last = await last_committed(cluster.store, transaction.sink)
+            same = last is not None and last.number == transaction.number
+            return same or await was_committed(cluster.store, transaction)
         finally:
             await cluster.close()
 

@@ -54,9 +54,10 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Before everything, or behind what has closed by now: option ``startingPosition``."""
+        nothing = StreamOffset(self._cluster_id())
         if self._options.start == "earliest":
-            return StreamOffset().json()
-        return StreamOffset(IdRanges.of(each.ledger_id for each in self._closed(StreamOffset()))).json()
+            return nothing.json()
+        return StreamOffset(nothing.cluster_id, IdRanges.of(each.ledger_id for each in self._closed(nothing))).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options say; where they give two limits, both are kept."""
@@ -69,7 +70,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what has closed by now: the query ends once it has read that."""
-        self._target = IdRanges.of(each.ledger_id for each in self._closed(StreamOffset()))
+        self._target = IdRanges.of(each.ledger_id for each in self._closed(StreamOffset(self._cluster_id())))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends."""
@@ -99,9 +100,18 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with LoopThread("tallybook") as loop:
             return loop.run(self._looked(offset))
 
+    def _cluster_id(self) -> str:
+        async def ask() -> str:
+            async with opened(self._options.place) as place:
+                return place.cluster_id
+
+        with LoopThread("tallybook") as loop:
+            return loop.run(ask())
+
     async def _looked(self, offset: StreamOffset) -> list[Closed]:
         options, found = self._options, []
         async with opened(options.place) as place:
+            _check_cluster(place, offset)
             view = await place.view()
             wanted = [
                 ledger_id
@@ -121,7 +131,18 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return await _cut(place, self._options, end)
 
 
+def _check_cluster(place: LedgerPlace, offset: StreamOffset) -> None:
+    """Ids of another cluster would look as if they had been read.
+
+    Raises:
+        InvalidConfig: the checkpoint is of another one.
+    """
+    if offset.cluster_id != place.cluster_id:
+        raise InvalidConfig(f"the checkpoint is of cluster {offset.cluster_id}, and this is {place.cluster_id}")
+
+
 async def _cut(place: LedgerPlace, options: ReadOptions, end: StreamOffset) -> list[EntryPartition]:
+    _check_cluster(place, end)
     found = await lookups(place, [each.ledger_id for each in end.batch])
     known = {ledger_id: metadata for ledger_id, metadata in found.items() if metadata is not None}
     gaps = tuple(Gap.of_deleted(*each) for each in end.batch if each.ledger_id not in known)

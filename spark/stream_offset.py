@@ -1,10 +1,10 @@
 """How far a stream over ledgers has come: pure. Ledgers close in any order, and ids are handed out in blocks.
 
-    {"v": 1, "seen": "0-41,43", "within": [44, 1000], "ledgers": [[43, 0, 99], [44, 0, 999]]}
+    {"v": 1, "cluster": "5f0c", "seen": "0-41,43", "within": [44, 1000, 4999], "ledgers": [[43, 0, 99], [44, 0, 999]]}
 
 ``seen`` are the ledgers that need not be looked at again, ``within`` the one that was cut off, with the entry that is
-next, and ``ledgers`` what the micro-batch that ends here reads: a batch that is run again reads the same, whatever has
-closed since.
+next and its last one, and ``ledgers`` what the micro-batch that ends here reads: a batch that is run again reads the
+same, whatever has closed since.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Admission:
 class StreamOffset:
     """One offset."""
 
+    cluster_id: str
     seen: IdRanges = NO_IDS
-    within: tuple[int, int] | None = None
+    within: EntryRange | None = None
     batch: tuple[EntryRange, ...] = ()
 
     @classmethod
@@ -58,8 +59,9 @@ class StreamOffset:
         try:
             within = found["within"]
             return cls(
+                str(found["cluster"]),
                 IdRanges.parse(found["seen"]),
-                (int(within[0]), int(within[1])) if within else None,
+                EntryRange(*map(int, within)) if within else None,
                 tuple(EntryRange(*map(int, each)) for each in found["ledgers"]),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -69,6 +71,7 @@ class StreamOffset:
         """For Spark, which compares offsets as text: the same offset gives the same."""
         return {
             "v": FORMAT,
+            "cluster": self.cluster_id,
             "seen": str(self.seen),
             "within": list(self.within) if self.within else [],
             "ledgers": [list(each) for each in self.batch],
@@ -89,8 +92,8 @@ class StreamOffset:
         size = limit.payload_bytes if limit else None
         batch: list[EntryRange] = []
         done, within = [], self.within
-        for ledger in sorted(closed, key=lambda each: (each.ledger_id != (self.within or (-1,))[0], each.ledger_id)):
-            first = within[1] if within and within[0] == ledger.ledger_id else 0
+        for ledger in self._in_order(closed):
+            first = within.first if within and within.ledger_id == ledger.ledger_id else 0
             if first <= ledger.last:
                 if (entries is not None and entries <= 0) or (size is not None and size <= 0):
                     break
@@ -104,10 +107,19 @@ class StreamOffset:
                 entries = None if entries is None else entries - taken
                 size = None if size is None else size - taken * average
                 if first + taken <= ledger.last:
-                    within = (ledger.ledger_id, first + taken)
+                    within = EntryRange(ledger.ledger_id, first + taken, ledger.last)
                     break
             done.append(ledger.ledger_id)
-            within = None if within and within[0] == ledger.ledger_id else within
+            within = None if within and within.ledger_id == ledger.ledger_id else within
         if not batch and not done:
             return self
-        return StreamOffset(self.seen | IdRanges.of(done), within, tuple(batch))
+        return StreamOffset(self.cluster_id, self.seen | IdRanges.of(done), within, tuple(batch))
+
+    def _in_order(self, closed: Iterable[Closed]) -> list[Closed]:
+        """The ledger that was cut off first, also if it has been deleted meanwhile: its rest is missing then."""
+        begun = self.within
+        found = sorted(closed, key=lambda each: each.ledger_id)
+        if begun is None:
+            return found
+        rest = next((each for each in found if each.ledger_id == begun.ledger_id), None)
+        return [rest or Closed(begun.ledger_id, begun.last, 0), *(each for each in found if each is not rest)]

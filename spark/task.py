@@ -37,7 +37,7 @@ async def _shaped(
     options: ReadOptions, shaper: Shaper, partition: EntryPartition
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     async with opened(options.place) as place:
-        rows = read_partition(place, partition)
+        rows = read_partition(place, partition, whole_gaps=not options.fail_on_data_loss)
         try:
             async for found in rows:
                 if not isinstance(found, Gap):

@@ -318,6 +318,7 @@ class LedgerReader:
         except (PeerError, StorageError, CallerError) as error:
             if failure is not None:
                 # The bookies are still to have it: what ails them is what has to be seen to.
+                failure.settled = failure.settled and not isinstance(error, PeerError)
                 raise failure from error
             raise
 

@@ -85,7 +85,9 @@ class ReadAttempt:
             return EntryAbsent(f"{what} is not there: {told}")
         if self.all_absent:
             return DataMissing(f"{what} was confirmed, but no replica has it: {told}")
-        return _retold(min(self.errors.values(), key=_rank), f"{what}: no replica has a good copy: {told}")
+        found = _retold(min(self.errors.values(), key=_rank), f"{what}: no replica has a good copy: {told}")
+        found.settled = all(isinstance(error, EntryAbsent | EntryCorrupt) for error in self.errors.values())
+        return found
 
 
 def _rank(error: TallybookError) -> int:

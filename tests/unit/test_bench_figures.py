@@ -5,11 +5,11 @@ import pytest
 from tallybook.bench.cluster import journal_figures
 from tallybook.bench.gates import GATES, PEER, TALLYBOOK, Gate, Measurement, judge
 from tallybook.bench.latency import Latencies, median, percentile
-from tallybook.bench.metrics_text import parse_metrics
 from tallybook.bench.programs import ProgramFailed, parse_json_lines
 from tallybook.bench.system import two_passes
 from tallybook.bench.workloads import GROUPS, WORKLOADS, Pace
 from tallybook.core.errors import InvalidArgument
+from tallybook.runtime.metrics_text import parse_metrics
 
 FASTER = Gate("adds-1KiB", "entries_per_s", 2.0, at_least=True)
 QUICKER = Gate("alone", "p99_ms", 1.0, at_least=False)

@@ -75,3 +75,19 @@ async def test_only_a_bookie_that_is_silent_or_has_a_bad_disk_is_asked_last_for_
     assert replicas.in_order(NAMES) == (["b", "c", "a"] if blamed else ["b", "a", "c"])
     clock.now += FAILURE_HELD_S
     assert replicas.in_order(NAMES) == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("other", "settled"),
+    [
+        (errors.EntryAbsent, True), (errors.EntryCorrupt, True), (errors.BookieUnavailable, False),
+        (errors.RequestTimeout, False), (errors.Busy, False), (errors.EntryUnknown, False), (errors.DiskFailed, False),
+    ],
+)  # fmt: skip
+def test_a_damaged_copy_is_a_loss_only_if_every_replica_was_heard(other: type[TallybookError], settled: bool) -> None:
+    attempt = ReadAttempt(1, 5, NAMES[:2])
+    attempt.failed("a", errors.EntryCorrupt("flipped"))
+    attempt.failed("b", other("told"))
+    verdict = attempt.verdict()
+    assert isinstance(verdict, errors.EntryCorrupt)
+    assert verdict.settled is settled

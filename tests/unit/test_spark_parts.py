@@ -38,7 +38,7 @@ FEW_IDS = st.integers(0, 40)
 def test_sets_of_ids_are_sets(some: set[int], others: set[int]) -> None:
     one, other = IdRanges.of(some), IdRanges.of(others)
     assert list(one) == sorted(some)
-    assert len(one) == len(some)
+    assert one.count == len(some)
     assert set(one | other) == some | others
     assert [each in one for each in range(-1, 42)] == [each in some for each in range(-1, 42)]
     assert "7" not in one
@@ -232,7 +232,7 @@ def test_small_ledgers_of_one_object_are_one_partition() -> None:
 def test_gaps_are_errors_of_their_kind() -> None:
     deleted = Gap.of_deleted(7, 3, 5)
     assert isinstance(deleted.error(), NoSuchLedger)
-    assert "entries 3 .. 5 of ledger 7 are trimmed: ledger 7 was deleted" in deleted.error().message
+    assert "ledger 7: entries 3 .. 5 trimmed: ledger 7 was deleted" in deleted.error().message
     lost = Gap(7, 3, 5, "lost", "nobody has it").error()
     assert isinstance(lost, DataMissing)
     assert "failOnDataLoss" in lost.message
@@ -240,6 +240,7 @@ def test_gaps_are_errors_of_their_kind() -> None:
 
 # --- offsets of streams -----------------------------------------------------------------------------------------------
 
+CLUSTER = "5f0c"
 LEDGERS = st.dictionaries(st.integers(0, 20), st.tuples(st.integers(-1, 6), st.integers(0, 20)), min_size=1, max_size=6)
 
 
@@ -255,7 +256,7 @@ def test_every_entry_of_every_closed_ledger_comes_once_in_any_order_with_any_lim
     known = grown(ledgers)
     waiting = data.draw(st.permutations(sorted(known)), label="order of closing")
     closed: list[Closed] = []
-    offset, seen = StreamOffset(), []
+    offset, seen = StreamOffset(CLUSTER), []
     for _ in range(1000):
         for _ in range(data.draw(st.integers(0, 3)) if waiting else 0):
             closed += [known[waiting.pop()]] if waiting else []
@@ -292,7 +293,7 @@ def _all_but_one(offset: StreamOffset, ledgers: dict[int, tuple[int, int]], limi
 @pytest.mark.parametrize("entries", range(1, 8))
 @pytest.mark.parametrize("payload_bytes", [1, 10, 11, 35, NO_LIMIT])
 def test_a_ledger_is_cut_anywhere_and_read_to_its_last_entry(entries: int, payload_bytes: int) -> None:
-    offset, seen = StreamOffset(), list[int]()
+    offset, seen = StreamOffset(CLUSTER), list[int]()
     while offset.wants(5):
         offset = offset.advanced([Closed(5, 5, 60)], Admission(entries, payload_bytes))
         seen += [entry for each in offset.batch for entry in range(each.first, each.last + 1)]
@@ -300,38 +301,43 @@ def test_a_ledger_is_cut_anywhere_and_read_to_its_last_entry(entries: int, paylo
 
 
 def test_a_ledger_that_was_cut_off_goes_on_before_others_that_have_closed_since() -> None:
-    first = StreamOffset().advanced([Closed(5, 9, 100)], Admission(4, NO_LIMIT))
-    assert (first.batch, first.within, str(first.seen)) == ((EntryRange(5, 0, 3),), (5, 4), "")
+    first = StreamOffset(CLUSTER).advanced([Closed(5, 9, 100)], Admission(4, NO_LIMIT))
+    assert (first.batch, first.within, str(first.seen)) == ((EntryRange(5, 0, 3),), EntryRange(5, 4, 9), "")
     second = first.advanced([Closed(1, 0, 1), Closed(5, 9, 100)], Admission(7, NO_LIMIT))
     assert (second.batch, second.within, str(second.seen)) == ((EntryRange(5, 4, 9), EntryRange(1, 0, 0)), None, "1,5")
     assert second.advanced([], None) is second
 
 
-def test_a_ledger_that_is_deleted_while_it_is_cut_off_holds_nothing_up() -> None:
-    cut_off = StreamOffset().advanced([Closed(5, 9, 100)], Admission(4, NO_LIMIT))
-    following = cut_off.advanced([Closed(6, 9, 100)], Admission(4, NO_LIMIT))
-    assert (following.batch, following.within) == ((EntryRange(6, 0, 3),), (6, 4))
-    whole = cut_off.advanced([Closed(6, 9, 100)], None)
-    assert whole.batch == (EntryRange(6, 0, 9),)
-    assert whole.advanced([Closed(5, 9, 100)], None).batch == (EntryRange(5, 4, 9),), "it was not deleted after all"
+def test_the_rest_of_a_ledger_that_is_deleted_while_it_is_cut_off_is_wanted_all_the_same() -> None:
+    """Whoever reads the batch finds that it is gone, and says so."""
+    cut_off = StreamOffset(CLUSTER).advanced([Closed(5, 9, 100)], Admission(4, NO_LIMIT))
+    following = cut_off.advanced([Closed(6, 9, 100)], Admission(8, NO_LIMIT))
+    assert (following.batch, following.within) == ((EntryRange(5, 4, 9), EntryRange(6, 0, 1)), EntryRange(6, 2, 9))
+    assert cut_off.advanced([], None).batch == (EntryRange(5, 4, 9),)
 
 
 @pytest.mark.parametrize(
-    "found",
+    "wrong",
     [
-        {}, {"v": 2}, {"v": 1}, {"v": "1", "seen": "", "within": [], "ledgers": []},
-        {"v": 1, "seen": "x", "within": [], "ledgers": []}, {"v": 1, "seen": 5, "within": [], "ledgers": []},
-        {"v": 1, "seen": None, "within": [], "ledgers": []}, {"v": 1, "seen": "", "within": [1], "ledgers": []},
-        {"v": 1, "seen": "", "within": ["x", 1], "ledgers": []}, {"v": 1, "seen": "", "within": 7, "ledgers": []},
-        {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2]]}, {"v": 1, "seen": "", "within": [], "ledgers": 7},
-        {"v": 1, "seen": "", "within": [], "ledgers": [7]},
-        {"v": 1, "seen": "", "within": [], "ledgers": [[1, 2, "x"]]},
-        {"offset": 17}, {"v": 1, "seen": "", "within": {"a": 1}, "ledgers": []},
+        {"v": 2}, {"v": "1"}, {"cluster": None, "seen": 5}, {"seen": "x"}, {"seen": 5}, {"seen": None}, {"within": [1]},
+        {"within": ["x", 1, 2]}, {"within": 7}, {"within": {"a": 1}}, {"ledgers": [[1, 2]]}, {"ledgers": 7},
+        {"ledgers": [7]}, {"ledgers": [[1, 2, "x"]]},
     ],
 )  # fmt: skip
-def test_offsets_of_somebody_else_are_refused(found: dict[str, Any]) -> None:
+def test_offsets_of_somebody_else_are_refused(wrong: dict[str, Any]) -> None:
+    good = {"v": 1, "cluster": CLUSTER, "seen": "", "within": [], "ledgers": []}
+    assert StreamOffset.parse(good).json() == good
     with pytest.raises(InvalidArgument):
-        StreamOffset.parse(found)
+        StreamOffset.parse({**good, **wrong})
+
+
+@pytest.mark.parametrize("name", ["v", "cluster", "seen", "within", "ledgers"])
+def test_an_offset_that_lacks_something_is_refused(name: str) -> None:
+    found = StreamOffset(CLUSTER).json()
+    del found[name]
+    for each in (found, {}, {"offset": 17}):
+        with pytest.raises(InvalidArgument):
+            StreamOffset.parse(each)
 
 
 # --- schemas of Avro --------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
-    Conflict,
     DamagedFile,
     InvalidArgument,
     MetadataConflict,
@@ -233,23 +232,6 @@ async def test_who_hears_of_his_commit_only_after_the_next_one_hears_that_it_was
     assert await stage.commit(0, first) is True
     assert await stage.commit(0, stray) is False
     assert await stage.visible() == first + second
-
-
-async def test_a_sink_belongs_to_who_wrote_it_first() -> None:
-    stage = Stage()
-    store, updater = stage.through(Script([]))
-    first = await stage.attempt(4)
-    assert await commit(store, updater, Transaction(SINK, 4, "query"), first)
-    for number in (0, 4, 5):
-        attempt = await stage.attempt(number)
-        with pytest.raises(Conflict, match="belongs to another writer"):
-            await commit(store, updater, Transaction(SINK, number, "another"), attempt)
-        await abandon(store, updater, Transaction(SINK, number, "another"), attempt)
-    assert await stage.visible() == first
-    second = await stage.attempt(5)
-    assert await commit(store, updater, Transaction(SINK, 5, "query"), second)
-    assert await stage.visible() == first + second
-    assert await stage.is_clean()
 
 
 async def test_transactions_without_ledgers_count_and_numbers_may_be_left_out() -> None:

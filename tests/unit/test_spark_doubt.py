@@ -1,0 +1,65 @@
+"""What is not settled is an error of a query, and never a gap."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from tallybook.core.errors import EntryCorrupt
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.spark.gaps import Gap
+from tallybook.spark.plan import EntryPartition, Stretch
+from tallybook.spark.reading import read_partition
+
+LEDGER = LedgerMetadata(
+    7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, state=LedgerState.CLOSED, last_entry_id=9, length=90
+)
+
+
+class Damaged:
+    """A ledger and its place: every copy that was heard of is damaged."""
+
+    def __init__(self, *, settled: bool) -> None:
+        self.error = EntryCorrupt("flipped")
+        self.error.settled = settled
+        self.probes = 0
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        return LEDGER
+
+    async def sealed(self, metadata: LedgerMetadata) -> Any:
+        return self
+
+    async def read_sealed(self, first: int, last: int) -> AsyncGenerator[Any, None]:
+        raise self.error
+        yield
+
+    async def read_batch(self, entry_id: int) -> Any:
+        self.probes += 1
+        raise self.error
+
+
+async def gaps_of(place: Damaged, *, whole_gaps: bool) -> list[tuple[int, int]]:
+    partition, found = EntryPartition((Stretch(7, 2, 6, 50),)), []
+    async with aclosing(read_partition(place, partition, whole_gaps=whole_gaps)) as items:  # type: ignore[arg-type]
+        async for item in items:
+            assert isinstance(item, Gap)
+            found.append((item.first, item.last))
+            if not whole_gaps:
+                break
+    return found
+
+
+async def test_a_damaged_copy_is_no_gap_while_somebody_was_not_heard() -> None:
+    for whole_gaps in (False, True):
+        with pytest.raises(EntryCorrupt):
+            await gaps_of(Damaged(settled=False), whole_gaps=whole_gaps)
+
+
+async def test_a_query_that_may_not_have_gaps_hears_of_one_before_its_end_is_looked_for() -> None:
+    place = Damaged(settled=True)
+    assert await gaps_of(place, whole_gaps=False) == [(2, 2)]
+    assert place.probes == 0
+    assert await gaps_of(place, whole_gaps=True) == [(2, 6)]
