@@ -45,6 +45,8 @@ SERVER_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Without it the pings of a client that has no call under way would count as abuse, and end its connection.
+    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 2),
     # A connection on which no stream is open gives its descriptor back.
     ("grpc.max_connection_idle_ms", 30_000),
