@@ -116,15 +116,20 @@ class _Cluster:
 
     def _offload(self, name: str, ledgers: Sequence[int]) -> Figures:
         """Rates, beside reading and writing alone."""
-        found = self._run("offload_load", *self._in_archive(), *(f"--ledger={ledger}" for ledger in ledgers))
+        found = self._archived(*(f"--ledger={ledger}" for ledger in ledgers))
         return {f"{name}_{figure}": value for figure, value in found.items() if figure != "memory_mib"}
+
+    def _archived(self, *arguments: str) -> Figures:
+        [warm_up] = self._write(1)
+        found: Figures = self._run("offload_load", *self._in_archive(), "--warm-up", str(warm_up), *arguments)
+        return found
 
     def _memory(self, large_mib: int) -> Figures:
         """Of a process that does nothing but archive one ledger; and how it grows with the ledger."""
         found = []
         for mib in (max(1, large_mib // 4), large_mib):
             [ledger] = self._write(mib)
-            found.append(self._run("offload_load", *self._in_archive(), f"--ledger={ledger}", "--only")["memory_mib"])
+            found.append(self._archived(f"--ledger={ledger}", "--only")["memory_mib"])
         return {"memory_mib": found[1], "memory_growth_mib": round(found[1] - found[0], 1)}
 
     def _load(self, name: str, ledger: int) -> Figures:

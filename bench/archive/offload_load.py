@@ -1,6 +1,6 @@
 """Archives ledgers in a process of its own, as an offloader is: its memory is that of archiving, and of nothing else.
 
-python -m tallybook.bench.archive.offload_load --metadata URI --archive DIRECTORY --ledger N --ledger M
+python -m tallybook.bench.archive.offload_load --metadata URI --archive DIRECTORY --warm-up N --ledger M
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ def main(
     metadata: Annotated[str, typer.Option(help="URI of the metadata store.")],
     archive: Annotated[Path, typer.Option(help="Directory of the archive.")],
     ledger: Annotated[list[int], typer.Option(help="A closed ledger; several times for several.")],
+    warm_up: Annotated[int, typer.Option(help="A small closed ledger, which is archived first.")],
     only: Annotated[bool, typer.Option("--only", help="Archive, and measure nothing beside it.")] = False,
 ) -> None:
-    """Archive ledgers one after the other, and print the figures."""
+    """Archive ledgers, and print the figures."""
     tune_process()
     # Only now: what reads and writes Parquet chooses its memory when it is loaded.
     from .offload_turns import measure_offload  # noqa: PLC0415
 
-    print_json_line(asyncio.run(measure_offload(metadata, archive, ledger, beside=not only)))
+    print_json_line(asyncio.run(measure_offload(metadata, archive, warm_up, ledger, beside=not only)))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """How fast ledgers go to the archive, beside what reading them and writing objects cost by themselves.
 
-The three take turns on the same ledgers. Payloads cannot be compressed, so that bytes in are bytes out.
+All three on the same ledgers. Payloads cannot be compressed, so that bytes in are bytes out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
 from tallybook.bench.proc import memory_bytes, peak_memory_bytes
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
@@ -24,47 +25,55 @@ from tallybook.offload.policy import planned_of
 from tallybook.offload.process import opened
 from tallybook.runtime.rng import SeededRng
 
-_BLOCK_BYTES = 8 * MIB
+_BLOCK_BYTES: Final = 8 * MIB
+_BENCH_KEY: Final = "bench"
 
 
-async def measure_offload(metadata: str, archive: Path, ledger_ids: Sequence[int], *, beside: bool) -> Figures:
-    """Archive ledgers one after the other.
+async def measure_offload(
+    metadata: str, archive: Path, warm_up: int, ledger_ids: Sequence[int], *, beside: bool
+) -> Figures:
+    """Archive ledgers as an offloader does: a few at a time.
 
     Args:
+        warm_up: a ledger that is archived first: an offloader has connections and code in place.
         beside: measure reading and writing alone, too.
+
+    Returns:
+        Rates in MB/s; the share is that of the slower of reading and writing.
 
     Raises:
         TallybookError: something cannot be read or written.
     """
+    settings = OffloadSettings(max_set_wait_s=0)
     async with Client(metadata) as client, opened(metadata, f"file://{archive}", settle=True) as place:
-        mover = place.mover(client, OffloadSettings(max_set_wait_s=0))
-        ledgers = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]
         idle = memory_bytes(os.getpid())
-        figures = await _in_turns(client, mover, place.store, ledgers, beside=beside)
-        return figures | {"memory_mib": round((peak_memory_bytes(os.getpid()) - idle) / MIB, 1)}
-
-
-async def _in_turns(
-    client: Client, mover: Mover, store: ObjectStore, ledgers: Sequence[LedgerMetadata], *, beside: bool
-) -> Figures:
-    """Rates in MB/s; the share is that of the slower of the two that are measured beside."""
-    reads, writes, moves = [], [], []
-    for number, metadata in enumerate(ledgers):
+        mover = place.mover(client, settings)
+        await mover.move(planned_of([await client.ledger_metadata(warm_up)]))
+        ledgers = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]
+        megabytes = sum(ledger.length for ledger in ledgers) / 1e6
+        figures: Figures = {}
         if beside:
-            reads.append(metadata.length / await read_seconds(client, metadata) / 1e6)
-            writes.append(metadata.length / await _write(store, f"bench-{number}", metadata.length) / 1e6)
-        began = time.monotonic()
-        await mover.move(planned_of([metadata]))
-        moves.append(metadata.length / (time.monotonic() - began) / 1e6)
-    figures = {"offload_mb_per_s": round(median(moves), 1)}
-    if not beside:
-        return figures
-    shares = [moved / min(read, written) for moved, read, written in zip(moves, reads, writes, strict=True)]
-    return figures | {
-        "read_mb_per_s": round(median(reads), 1),
-        "write_mb_per_s": round(median(writes), 1),
-        "offload_share": round(median(shares), 3),
-    }
+            figures["read_mb_per_s"] = megabytes / sum([await read_seconds(client, ledger) for ledger in ledgers])
+            figures["write_mb_per_s"] = megabytes / sum(
+                [await _write(place.store, ledger.length) for ledger in ledgers]
+            )
+        figures["offload_mb_per_s"] = megabytes / await _move(mover, ledgers, settings.concurrent_objects)
+        if beside:
+            slower = min(figures["read_mb_per_s"], figures["write_mb_per_s"])
+            figures["offload_share"] = figures["offload_mb_per_s"] / slower
+        figures["memory_mib"] = (peak_memory_bytes(os.getpid()) - idle) / MIB
+        return {name: round(value, 3) for name, value in figures.items()}
+
+
+async def _move(mover: Mover, ledgers: Sequence[LedgerMetadata], at_once: int) -> float:
+    turns, began = asyncio.Semaphore(at_once), time.monotonic()
+
+    async def move(ledger: LedgerMetadata) -> None:
+        async with turns:
+            await mover.move(planned_of([ledger]))
+
+    await asyncio.gather(*map(move, ledgers))
+    return time.monotonic() - began
 
 
 async def read_seconds(client: Client, metadata: LedgerMetadata) -> float:
@@ -81,13 +90,13 @@ async def read_seconds(client: Client, metadata: LedgerMetadata) -> float:
     return time.monotonic() - began
 
 
-async def _write(store: ObjectStore, key: str, size: int) -> float:
+async def _write(store: ObjectStore, size: int) -> float:
     block = SeededRng(2).token(_BLOCK_BYTES)
     began = time.monotonic()
-    upload = store.upload(key)
+    upload = store.upload(_BENCH_KEY)
     for at in range(0, size, _BLOCK_BYTES):
         await upload.write(memoryview(block)[: min(_BLOCK_BYTES, size - at)])
     await upload.finish()
     seconds = time.monotonic() - began
-    await store.delete(key)
+    await store.delete(_BENCH_KEY)
     return seconds
