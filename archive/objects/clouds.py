@@ -47,8 +47,7 @@ _AGAIN: Final[RetryConfig] = {
 
 _WRONG: Final = {
     "Unable to open service account file": "the file of the service account cannot be read",
-    "Unable to decode service account file": "the file of the service account is none",
-    "Unable to decode service account key": "GOOGLE_SERVICE_ACCOUNT_KEY holds no service account",
+    "Unable to decode service account": "what is to be a service account, in a variable or a file, is none",
     "Account must be specified": "set AZURE_STORAGE_ACCOUNT_NAME",
     "Invalid Access Key": "AZURE_STORAGE_ACCOUNT_KEY is no key",
 }

@@ -37,7 +37,9 @@ _IN_WORDS: Final = {
 _NO_UPLOAD: Final = "InvalidBlockList"
 """Azure's way to say that there are no such parts (any more)."""
 
-_BUSY: Final = frozenset({"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+_BUSY: Final = frozenset(
+    {"RequestLimitExceeded", "ServerBusy", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
+)
 
 
 def failure(what: str, status: int | None, code: str = "", *, changes: bool) -> TallybookError:

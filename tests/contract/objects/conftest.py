@@ -1,9 +1,9 @@
 """The object stores as the contract suite meets them: a fresh place for each test, opened as often as needed.
 
 S3 is moto on loopback, one server for the session; ``make test-s3`` adds a real one, which it names in
-TALLYBOOK_S3_TEST_ENDPOINT, with its keys in TALLYBOOK_S3_TEST_KEY and TALLYBOOK_S3_TEST_SECRET. The same moto plays Google
-Cloud Storage, whose XML interface is that of S3 in all that is used of it. Azure is Azurite, which ``make test-azure``
-names in TALLYBOOK_AZURE_TEST_ENDPOINT.
+TALLYBOOK_S3_TEST_ENDPOINT, with its keys in TALLYBOOK_S3_TEST_KEY and TALLYBOOK_S3_TEST_SECRET. The same moto plays
+Google Cloud Storage, whose XML interface is that of S3 in all that is used of it. Azure is Azurite, which
+``make test-azure`` names in TALLYBOOK_AZURE_TEST_ENDPOINT.
 """
 
 import asyncio
@@ -64,6 +64,13 @@ class Place:
         told = {"s3": set(), "gcs": set()}.get(self.name, {upload.upload_id for upload in real})
         assert self.name == "s3" or {upload.upload_id for upload in found} == told
         return real
+
+    async def seen(self, key: str) -> None:
+        """Wait until the server, if it tells of such, has an upload of ``key``."""
+        deadline = time.monotonic() + 10
+        while self.uploads_of is not None and not self.uploads_of(key):
+            assert time.monotonic() < deadline, "the upload never began"
+            await asyncio.sleep(0.01)
 
     async def left(self, store: ObjectStore, key: str) -> UnfinishedUpload:
         """An upload of ``key`` that somebody began and left."""
@@ -154,9 +161,7 @@ class AzureServer:
         }
 
 
-REAL_AZURE = (
-    [pytest.param("azure", marks=pytest.mark.azure)] if "TALLYBOOK_AZURE_TEST_ENDPOINT" in os.environ else []
-)
+REAL_AZURE = [pytest.param("azure", marks=pytest.mark.azure)] if "TALLYBOOK_AZURE_TEST_ENDPOINT" in os.environ else []
 REAL_S3 = [pytest.param("s3", marks=pytest.mark.s3)] if "TALLYBOOK_S3_TEST_ENDPOINT" in os.environ else []
 S3_SERVERS = ["moto", *REAL_S3]
 

@@ -274,6 +274,7 @@ async def test_an_upload_that_is_left_is_taken_back_when_the_store_is_closed(str
     """Whoever comes later cannot remove it here."""
     async with streamed_place.opened() as store:
         await store.upload(KEY).write(BIG)
+        await streamed_place.seen(KEY)
         with pytest.raises(InvalidArgument, match="no upload"):
             await store.abort_upload(UnfinishedUpload(KEY, "1", 0))
     async with streamed_place.opened() as other:
