@@ -122,6 +122,59 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
 
 
 @scenario()
+async def test_a_set_most_of_whose_ledgers_were_deleted_is_written_anew_once_without_them(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 9) for _ in range(5)]
+    settings = EAGER.model_copy(update={"compact_below_bytes": 0})
+    async with ArchiveStage(cluster, settings) as stage:
+        await stage.archive(*(ledger.id for ledger in ledgers))
+        (whole,) = await keys(stage)
+        worker = offloader(stage, settings)
+        for at in range(5):
+            await worker.round()
+            assert (await keys(stage), worker.totals.ledgers_moved) == ([whole], 0), at
+            if at == 2:
+                break
+            await client.delete_ledger(ledgers[at].id)
+        await client.delete_ledger(ledgers[2].id)
+        await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        await worker.round()
+        assert worker.totals.ledgers_moved == 2
+        for _ in range(3):
+            await cluster.world.clock.sleep(settings.orphan_delay_s)
+            await worker.round()
+        assert worker.totals.ledgers_moved == 2, "what lives is left alone"
+        (rewritten,) = await keys(stage)
+        assert rewritten != whole
+        for ledger in ledgers[3:]:
+            assert await read_all(stage.client, ledger.id) == lines(9)
+
+
+@scenario()
+async def test_a_set_of_which_one_ledger_is_left_gives_its_space_back(cluster: MemoryCluster, client: Client) -> None:
+    """Also to an offloader that has only just come, and also if what is left is large."""
+    ledgers = [await closed(client, count) for count in (90, 60, 60)]
+    settings = EAGER.model_copy(update={"own_object_bytes": 4_000})
+    async with ArchiveStage(cluster, settings) as stage:
+        await stage.archive(*(ledger.id for ledger in ledgers))
+        for ledger in ledgers[1:]:
+            await client.delete_ledger(ledger.id)
+        kept = await client.ledger_metadata(ledgers[0].id)
+        assert kept.length >= settings.compact_below_bytes
+        before = (await stage.store.info((await keys(stage))[0])).size_bytes
+        await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        worker = offloader(stage, settings)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        (left,) = await keys(stage)
+        assert left.startswith("ledgers/")
+        assert (await stage.store.info(left)).size_bytes < before
+        assert await read_all(stage.client, ledgers[0].id) == lines(90)
+
+
+@scenario()
 async def test_what_was_merged_after_its_copies_had_gone_is_not_merged_again(
     cluster: MemoryCluster, client: Client
 ) -> None:
