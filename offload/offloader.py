@@ -204,7 +204,7 @@ class Offloader:
         every = self._survey.ledgers.values()
         dead = await self._dead_space.mostly_dead(every, keys)
         ledgers = [metadata for metadata in every if not self._failures.waits(metadata.ledger_id, now)]
-        for moved in await self._move(compact(ledgers, keys, dead, self._settings)):
+        for moved in await self._move(compact(ledgers, keys, self._settings, dead)):
             self.totals.ledgers_moved += len(moved.archived)
 
     async def _move(self, planned: Sequence[PlannedObject]) -> list[Moved]:

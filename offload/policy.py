@@ -11,7 +11,7 @@ most of whose ledgers have been deleted since.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -76,7 +76,10 @@ def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list
 
 
 def compact(
-    ledgers: Iterable[LedgerMetadata], keys: AbstractSet[str], dead: AbstractSet[str], settings: OffloadSettings
+    ledgers: Iterable[LedgerMetadata],
+    keys: Container[str],
+    settings: OffloadSettings,
+    dead: AbstractSet[str] = frozenset(),
 ) -> list[PlannedObject]:
     """Objects that take the place of others: of several small ones, and of each that is mostly dead.
 

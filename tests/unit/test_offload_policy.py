@@ -113,7 +113,7 @@ def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread
     made = 100
     for _ in range(10):
         keys = {each.archived.key for each in ledgers.values() if each.archived}
-        planned = compact(ledgers.values(), keys, set(), SETTINGS)
+        planned = compact(ledgers.values(), keys, SETTINGS)
         if not planned:
             break
         for one in planned:
@@ -131,7 +131,7 @@ def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread
                 moved = ledgers[each.ledger_id]
                 ledgers[each.ledger_id] = replace(moved, archived=receipt(made, moved))
     keys = {each.archived.key for each in ledgers.values() if each.archived}
-    assert compact(ledgers.values(), keys, set(), SETTINGS) == []
+    assert compact(ledgers.values(), keys, SETTINGS) == []
     objects = {each.archived.object_id for each in ledgers.values() if each.archived}
     total = sum(each.length for each in ledgers.values())
     assert len(objects) <= 12
@@ -143,13 +143,13 @@ def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread
 def test_an_object_that_is_mostly_dead_is_written_anew_be_it_alone_and_one_that_lives_is_not() -> None:
     large = [ledger(1, 700, in_object=1), ledger(2, 700, in_object=1), ledger(3, 700, in_object=2)]
     keys = {"sets/1.parquet", "sets/2.parquet"}
-    assert compact(large, keys, set(), SETTINGS) == []
-    planned = compact(large, keys, {"sets/1.parquet"}, SETTINGS)
+    assert compact(large, keys, SETTINGS) == []
+    planned = compact(large, keys, SETTINGS, {"sets/1.parquet"})
     assert [[each.ledger_id for each in one.ledgers] for one in planned] == [[1, 2]]
     small = [ledger(4, 100, in_object=3)]
-    assert compact(small, {"sets/3.parquet"}, set(), SETTINGS) == [], "a small one alone would only be copied"
-    assert len(compact(small, {"sets/3.parquet"}, {"sets/3.parquet"}, SETTINGS)) == 1
-    assert compact(small, set(), {"sets/3.parquet"}, SETTINGS) == [], "what the bucket does not hold is not read"
+    assert compact(small, {"sets/3.parquet"}, SETTINGS) == [], "a small one alone would only be copied"
+    assert len(compact(small, {"sets/3.parquet"}, SETTINGS, {"sets/3.parquet"})) == 1
+    assert compact(small, set(), SETTINGS, {"sets/3.parquet"}) == [], "what the bucket does not hold is not read"
 
 
 def test_copies_are_released_after_the_lag_only() -> None:
