@@ -145,6 +145,8 @@ async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview
         ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READS_AT_ONCE]]
         parts = await asyncio.gather(*(store.read(key, offset, size) for offset, size in ranges))
         for (begin, size), part in zip(ranges, parts, strict=True):
+            if len(part) != size:
+                raise ObjectDamaged(f"{store.url}: of {key}, {len(part)} bytes came back instead of {size}")
             room[begin - segment.begin : begin - segment.begin + size] = part
     return room[: segment.size]
 
