@@ -212,7 +212,7 @@ def _parquet(
 
 
 def _opened(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 (for who runs Spark)
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 (comes with Spark)
 
     # Whatever the session says: a file that is missing or damaged is not an empty one.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
