@@ -55,3 +55,10 @@ def test_a_task_of_a_bucket_does_not_look_through_all_of_it(tmp_path: Path, monk
     assert list(reader.read(EntryPartition(()))) == []
     with pytest.raises(AssertionError, match="looked through"):
         reader.partitions()
+
+
+def test_a_query_of_nothing_has_a_partition_of_ours(tmp_path: Path) -> None:
+    """In place of none at all, Spark makes one that our reader knows nothing of."""
+    given = {"archive": f"file://{tmp_path}"}
+    reader = TallybookDataSource(given).reader(schema(given))
+    assert reader.partitions() == [EntryPartition(())]
