@@ -145,8 +145,13 @@ demo: setup java ## Start a cluster on this machine and show what it does (DEMO_
 	$(BIN)/tallybook demo $(DEMO_ARGS)
 
 .PHONY: bench
-bench: $(STAMP) ## Measure this machine (BENCH_ARGS)
-	$(BIN)/python -m tallybook.bench $(BENCH_ARGS)
+bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive and Spark, too
+	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
+	$(if $(BENCH_ARGS),,$(MAKE) --no-print-directory bench-archive || failed=1;) exit $$failed
+
+.PHONY: bench-archive
+bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write docs/benchmarks-archive.md
+	$(BIN)/python -m tallybook.bench.archive --report docs $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that git ignores, the environment included
