@@ -37,7 +37,7 @@ _log = logger("transactions")
 
 
 async def delete_left_behind(
-    store: MetadataStore, updater: LedgerUpdater, ledgers: Iterable[LedgerMetadata], *, ttl_s: float, now_ms: int
+    updater: LedgerUpdater, ledgers: Iterable[LedgerMetadata], *, ttl_s: float, now_ms: int
 ) -> int:
     """Delete what is left of transactions that nobody commits; how many ledgers went.
 
@@ -52,7 +52,7 @@ async def delete_left_behind(
         MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: some may be left, for the next call.
         DamagedFile: the record of a sink cannot be understood.
     """
-    pending = _pending(ledgers)
+    store, pending = updater.store, _pending(ledgers)
     deleted = 0
     for transaction, found in pending.items():
         if now_ms - max(metadata.created_at_ms for metadata in found) >= ttl_s * 1000:
