@@ -247,8 +247,8 @@ class OffloadSettings(Settings):
     )
     transaction_ttl_s: Seconds = Field(
         604_800,
-        description="Time since the creation of its youngest ledger after which a transaction that nobody has committed "
-        "is given up, and its ledgers are deleted.",
+        description="Time since the creation of its youngest ledger after which a transaction that nobody has "
+        "committed is given up, and its ledgers are deleted.",
     )
     interval_s: Seconds = Field(30, description="Pause between looks for work.")
     retry_s: Seconds = Field(

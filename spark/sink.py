@@ -158,7 +158,7 @@ def write_rows(
         EntryTooLarge: a payload is larger than an entry may be.
         TallybookError: the cluster does not take them.
     """
-    payloads = _payloads(batches, column)
+    payloads = payload_batches(batches, column)
     first = next(payloads, None)
     if first is None:
         return Written(transaction.sink, transaction.owner, ())
@@ -213,7 +213,9 @@ class _Output:
         try:
             await discard(self._cluster.updater, [self.ledger_id])
         except PeerError as error:
-            _log.warning("a ledger is left for a commit, or the offloader, to delete", ledger=self.ledger_id, error=error.message)
+            _log.warning(
+                "a ledger is left for a commit, or the offloader, to delete", ledger=self.ledger_id, error=error.message
+            )
 
     async def release(self) -> None:
         await self._cluster.close()
@@ -243,8 +245,12 @@ class Writing:
         await self.client.close()
 
 
-def _payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
-    """The payloads of all rows, some MiB at a time."""
+def payload_batches(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
+    """The payloads of all rows, up to some MiB, or some thousands, at a time.
+
+    Raises:
+        InvalidArgument: a row has no payload.
+    """
     gathered: list[bytes] = []
     size = rows = 0
     for batch in batches:
