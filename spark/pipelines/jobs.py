@@ -59,7 +59,7 @@ def _parallelism(spark: SparkSession) -> int:
     """Tasks that run at a time: what a range is cut into. By DataFrames alone, as Spark Connect has nothing else."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
 
-    [(last,)] = spark.range(_MANY).select(F.max(F.spark_partition_id())).collect()
+    [(last,)] = spark.range(_MANY).select(F.spark_partition_id().alias("part")).agg(F.max("part")).collect()
     return int(last) + 1
 
 

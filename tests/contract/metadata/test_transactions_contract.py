@@ -129,7 +129,7 @@ async def test_what_nobody_commits_is_deleted_once_its_youngest_ledger_is_old(wo
 
 
 class Pausing(FaultyStore):
-    """A store whose client pauses before its so-and-so-many-th call, and those after it, while ``meanwhile`` happens."""
+    """A store whose client pauses before its so-and-so-many-th call, and later ones, while ``meanwhile`` happens."""
 
     def __init__(self, store, at, meanwhile):
         super().__init__(store, Script([]), RealClock())
