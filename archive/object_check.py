@@ -1,29 +1,57 @@
 """Reads a whole object once, from its first byte to its last, and tells whether it is what its receipt says.
 
-Fed with the bytes as they come back from the store, it takes the pages out of them, puts every batch together
-as it was written, and compares: each page and each batch with its checksum, each ledger with its number of
-entries, its length and the checksum over all of its batches, and the object with its SHA-256. Only an object
-that passes may ever become the only copy of a ledger.
+    segments()                      the object, cut at its row groups
+    hash(bytes)                     every segment, in order
+    row_group(number, bytes)        those that are row groups; beside ``hash``, on another thread, if the driver likes
 
-Pure computation, in memory for a batch and a chunk. The tables of the index, which lie behind the pages, have
-to be read first.
+A row group is decoded by Parquet itself, as Spark will decode it: the checksum of every page is verified there. Then
+every row is compared with the batch that it came from, every batch with the checksum its writer gave it, each page
+with the table that finds it, each ledger with its number of entries, its length and the checksum over all of its
+batches, and the object with its SHA-256. Only an object that passes may ever become the only copy of a ledger.
+
+Pure computation, in memory for a row group, and nothing per entry. The tables of the index and the footer, which lie
+behind the row groups, have to be read first.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.batch import Buffer, seal_columns
+from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.limits import MIB
 
-from .batch_rows import plain_values, rebuild_batch
-from .index_codec import Directory
-from .page_walk import Page
+from .batch_rows import BatchFacts
+from .index_codec import Directory, Run
+from .page_header import IncompleteHeader, parse_page_header
+from .row_groups import decode_row_group, extent_of
+from .schema import PAYLOAD_COLUMN
 from .tables import BatchTable, PageTable
+
+_REST_BYTES: Final = 16 * MIB
+"""Largest segment that is no row group."""
+
+
+class Segment(NamedTuple):
+    """A stretch of an object. ``row_group`` is its number, ``None`` for what lies around row groups."""
+
+    begin: int
+    end: int
+    row_group: int | None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +70,14 @@ class _Progress:
     entries: int = 0
     payload_bytes: int = 0
     rolling_crc: int = 0
-    pending: list[bytes] = field(default_factory=list)
-    """Payloads of a batch whose end has not come yet."""
+
+
+class _Piece(NamedTuple):
+    """A run of a row group, and its batches."""
+
+    ledger_id: int
+    run: Run
+    batches: BatchTable
 
 
 class ObjectCheck:
@@ -51,6 +85,7 @@ class ObjectCheck:
 
     Args:
         directory: its directory.
+        footer: of the Parquet file.
         page_tables: one for each row group.
         batch_tables: by ledger, one for each of its runs.
         place: names the object in messages.
@@ -59,50 +94,73 @@ class ObjectCheck:
     def __init__(
         self,
         directory: Directory,
+        footer: pq.FileMetaData,
         page_tables: Sequence[PageTable],
         batch_tables: Sequence[Sequence[BatchTable]],
+        object_bytes: int,
         place: str,
     ) -> None:
         self._directory = directory
+        self._footer = footer
+        self._page_tables = page_tables
+        self._object_bytes = object_bytes
         self._place = place
-        self._sha256 = hashlib.sha256()
-        self._codec = pa.Codec("zstd")
-        self._pages = _in_order(page_tables)
-        self._page = next(self._pages, None)
-        self._rows = _batches_in_order(directory, batch_tables)
-        self._batch = next(self._rows, None)
+        self._pieces = _by_row_group(directory, batch_tables)
         self._progress = {ledger.ledger_id: _Progress() for ledger in directory.ledgers}
-        self._at = 0
-        self._kept = bytearray()
-        """The beginning of a page whose end has not come by yet."""
+        self._sha256 = hashlib.sha256()
+        self._hashed_bytes = 0
+        self._next_group = 0
 
-    def feed(self, chunk: bytes) -> None:
-        """The next bytes of the object.
+    def segments(self) -> list[Segment]:
+        """The whole object, in order.
 
         Raises:
-            DamagedFile, InvalidBatch: they are not what was archived.
+            DamagedFile: row groups are not one behind the other within it.
         """
-        self._sha256.update(chunk)
-        view, base = memoryview(chunk), self._at
-        self._at += len(chunk)
-        while self._page is not None and self._page[0].offset < self._at:
-            page, group, rows = self._page
-            begin, end = page.offset - base, page.offset + page.stored_bytes - base
-            self._kept += view[max(begin, 0) : end]
-            if end > len(view):
-                return
-            stored, self._kept = self._kept, bytearray()
-            self._take(group, self._values(page, stored, rows))
-            self._page = next(self._pages, None)
+        found: list[Segment] = []
+        at = 0
+        for number in range(len(self._directory.row_groups)):
+            begin, end = extent_of(self._footer, number, self._object_bytes, self._place)
+            if begin < at:
+                raise DamagedFile(f"{self._place}: row group {number} begins within the one before")
+            found += _cut(at, begin)
+            found.append(Segment(begin, end, number))
+            at = end
+        return found + _cut(at, self._object_bytes)
+
+    def hash(self, data: Buffer) -> None:
+        """The next segment."""
+        self._sha256.update(data)
+        self._hashed_bytes += len(data)
+
+    def row_group(self, number: int, begin: int, data: Buffer) -> None:
+        """The next row group; its bytes begin at byte ``begin`` of the object.
+
+        Raises:
+            DamagedFile: it is not what was archived.
+        """
+        if number != self._next_group:
+            raise InvalidArgument(f"row group {self._next_group} is to be checked, not {number}")
+        self._next_group += 1
+        self._check_pages(self._page_tables[number], number, begin, memoryview(data))
+        rows = self._directory.row_groups[number].rows
+        table = decode_row_group(data, begin, self._footer, number, rows, self._object_bytes, self._place)
+        group = _Rows(table, number, self._place)
+        for piece in self._pieces[number]:
+            group.check_ids(piece)
+            progress = self._progress[piece.ledger_id]
+            progress.rolling_crc = group.check_batches(piece, progress.rolling_crc)
+            progress.entries += piece.run.rows
+            progress.payload_bytes += int(piece.batches.payload_bytes.sum())
 
     def end(self) -> tuple[bytes, dict[int, Found]]:
         """The SHA-256 of all bytes, and what was found of each ledger.
 
         Raises:
-            DamagedFile: the object ended before its last page, or a ledger is not what the directory says.
+            DamagedFile: the object ended before its last byte, or a ledger is not what the directory says.
         """
-        if self._page is not None or self._batch is not None:
-            raise DamagedFile(f"{self._place}: it ends at byte {self._at}, before its last entry")
+        if self._next_group != len(self._directory.row_groups) or self._hashed_bytes != self._object_bytes:
+            raise DamagedFile(f"{self._place}: it ends at byte {self._hashed_bytes}, before its last entry")
         found = {}
         for ledger in self._directory.ledgers:
             progress = self._progress[ledger.ledger_id]
@@ -111,52 +169,99 @@ class ObjectCheck:
                 raise DamagedFile(f"{self._place}: ledger {ledger.ledger_id} is not what its directory says")
         return self._sha256.digest(), found
 
-    def _values(self, page: Page, stored: bytearray, rows: int) -> list[bytes]:
-        if crc32c(stored) != page.crc:
-            raise DamagedFile(f"{self._place}: the page at byte {page.offset} fails its checksum")
-        try:
-            raw = self._codec.decompress(memoryview(stored)[page.header_bytes :], page.raw_bytes)
-        except OSError as error:
-            raise DamagedFile(f"{self._place}: the page at byte {page.offset} cannot be read: {error}") from error
-        return plain_values(memoryview(raw), rows)
-
-    def _take(self, group: int, values: list[bytes]) -> None:
-        """Rows, in the order of the object: the batches whose last entry is among them are complete."""
-        at = 0
-        while at < len(values):
-            if self._batch is None or self._batch.group != group:
-                raise DamagedFile(f"{self._place}: row group {group} has more rows than its ledgers have entries")
-            progress, facts = self._progress[self._batch.ledger_id], self._batch.table.facts(self._batch.number)
-            missing = facts.entries - len(progress.pending)
-            progress.pending += values[at : at + missing]
-            at += missing
-            if len(progress.pending) < facts.entries:
-                return
-            batch = rebuild_batch(self._batch.ledger_id, facts, progress.pending)
-            progress.rolling_crc = crc32c(batch, progress.rolling_crc)
-            progress.entries += facts.entries
-            progress.payload_bytes += facts.payload_bytes
-            progress.pending = []
-            self._batch = next(self._rows, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    ledger_id: int
-    group: int
-    table: BatchTable
-    number: int
-
-
-def _in_order(tables: Sequence[PageTable]) -> Iterator[tuple[Page, int, int]]:
-    """Every page with its row group and its number of rows."""
-    for group, table in enumerate(tables):
+    def _check_pages(self, table: PageTable, group: int, begin: int, data: memoryview) -> None:
+        """The page table finds the pages of the payload column, every one, by its true length and rows."""
+        column = self._footer.row_group(group).column(PAYLOAD_COLUMN)
+        start = column.data_page_offset
+        if (int(table.offsets[0]), int(table.offsets[-1])) != (start, start + column.total_compressed_size):
+            raise DamagedFile(f"{self._place}: the page table of row group {group} is not that of its payloads")
         for number in range(len(table)):
-            yield table.page(number), group, table.rows_of(number)
+            page = table.page(number)
+            stored = data[page.offset - begin : page.offset - begin + page.stored_bytes]
+            if crc32c(stored) != page.crc:
+                raise DamagedFile(f"{self._place}: the page at byte {page.offset} fails its checksum")
+            try:
+                header = parse_page_header(stored)
+            except IncompleteHeader:
+                raise DamagedFile(f"{self._place}: the page at byte {page.offset} has no header") from None
+            if (header.header_bytes, header.body_bytes, header.raw_bytes, header.values) != (
+                page.header_bytes, page.body_bytes, page.raw_bytes, table.rows_of(number)
+            ):  # fmt: skip
+                raise DamagedFile(f"{self._place}: the page at byte {page.offset} is not what its table says")
 
 
-def _batches_in_order(directory: Directory, tables: Sequence[Sequence[BatchTable]]) -> Iterator[_Batch]:
+class _Rows:
+    """The columns of a row group."""
+
+    def __init__(self, table: pa.Table, number: int, place: str) -> None:
+        self._what = f"{place}: row group {number}"
+        if any(column.null_count for column in table.columns):
+            raise DamagedFile(f"{self._what} lacks values")
+        columns = [column.combine_chunks() for column in table.columns]
+        self._ledger_ids, self._entry_ids = columns[0].to_numpy(), columns[1].to_numpy()
+        self._times, self._crcs = columns[2].view(pa.int64()).to_numpy(), columns[3].to_numpy()
+        _, offsets, payload = columns[4].buffers()
+        rows, skipped = len(columns[4]), columns[4].offset
+        self._offsets: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32)[skipped : skipped + rows + 1]
+        self._payload = memoryview(payload) if payload is not None else memoryview(b"")
+
+    def check_ids(self, piece: _Piece) -> None:
+        """Every row has the ledger, the id and the time of the entry that it is."""
+        rows, run, batches = slice(piece.run.first_row, piece.run.first_row + piece.run.rows), piece.run, piece.batches
+        ids = np.arange(run.first_entry_id, run.first_entry_id + run.rows)
+        times = np.repeat(batches.written_at_us, np.diff(batches.first_ids))
+        if (
+            (self._ledger_ids[rows] != piece.ledger_id).any()
+            or not np.array_equal(self._entry_ids[rows], ids)
+            or not np.array_equal(self._times[rows], times)
+        ):
+            raise DamagedFile(f"{self._what}: its rows are not those of ledger {piece.ledger_id}")
+
+    def check_batches(self, piece: _Piece, rolling_crc: int) -> int:
+        """Put together what a checksum was made of, batch by batch; return the checksum over all of them."""
+        rows = slice(piece.run.first_row, piece.run.first_row + piece.run.rows)
+        table = np.empty(2 * piece.run.rows, "<u4")
+        table[0::2] = np.diff(self._offsets[piece.run.first_row : piece.run.first_row + piece.run.rows + 1])
+        table[1::2] = self._crcs[rows]
+        for number in range(len(piece.batches)):
+            facts = piece.batches.facts(number)
+            first = facts.first_entry_id - piece.run.first_entry_id
+            begin, end = self._offsets[rows.start + first], self._offsets[rows.start + first + facts.entries]
+            cells, payload = table[2 * first : 2 * (first + facts.entries)].tobytes(), self._payload[begin:end]
+            header, crc = self._sealed(piece.ledger_id, facts, cells, payload)
+            if crc != facts.crc or len(payload) != facts.payload_bytes:
+                raise DamagedFile(
+                    f"{self._what}: ledger {piece.ledger_id}: the batch from entry {facts.first_entry_id} is not what "
+                    "was archived"
+                )
+            for part in (header, cells, payload, facts.digest):
+                rolling_crc = crc32c(part, rolling_crc)
+        return rolling_crc
+
+    def _sealed(self, ledger_id: int, facts: BatchFacts, cells: bytes, payload: memoryview) -> tuple[bytes, int]:
+        try:
+            return seal_columns(
+                ledger_id,
+                facts.first_entry_id,
+                cells,
+                payload,
+                lac=facts.lac,
+                ledger_length=facts.ledger_length,
+                written_at_us=facts.written_at_us,
+                digest=facts.digest,
+            )
+        except InvalidArgument as error:
+            raise DamagedFile(f"{self._what}: {error.message}") from error
+
+
+def _by_row_group(directory: Directory, tables: Sequence[Sequence[BatchTable]]) -> list[list[_Piece]]:
+    """The runs of each row group, in the order of their rows."""
+    found: list[list[_Piece]] = [[] for _ in directory.row_groups]
     for ledger, of_ledger in zip(directory.ledgers, tables, strict=True):
         for run, table in zip(ledger.runs, of_ledger, strict=True):
-            for number in range(len(table)):
-                yield _Batch(ledger.ledger_id, run.row_group, table, number)
+            found[run.row_group].append(_Piece(ledger.ledger_id, run, table))
+    return found
+
+
+def _cut(begin: int, end: int) -> list[Segment]:
+    return [Segment(at, min(at + _REST_BYTES, end), None) for at in range(begin, end, _REST_BYTES)]

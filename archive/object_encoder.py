@@ -2,19 +2,21 @@
 
     begin(ledger 7) add(batch) add(batch) ... end()   begin(ledger 9) ... end()   finish()
             |                                                                        |
-            v  take(): bytes, whenever there are some                                v
+            v  take(): bytes, whenever a row group is full                           v
     PAR1 | row group | row group | ... | page tables, batch tables, directory | footer | PAR1
 
 The file is plain Parquet. Between its last row group and its footer lies our index, which the footer
 points at; other readers pass over it. A row group ends between two batches, so no batch is in two.
 
-Pure computation: no file, no clock. It is slow (milliseconds per MiB), so a driver runs it on a thread.
+Pure computation: no file, no clock. It is slow (milliseconds per MiB), so a driver runs it on threads: ``take`` on one
+of them may encode a full row group while ``add`` on another gathers the next.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -24,10 +26,10 @@ from crc32c import crc32c
 
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import InvalidArgument, InvariantViolation, check
-from tallybook.core.limits import KIB, MIB
+from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
 from tallybook.metadata.archived import IndexPart
 
-from .batch_rows import BatchFacts, GatheredRows, facts_of
+from .batch_rows import BatchFacts, GatheredRows, Room, facts_of
 from .index_codec import (
     ArchivedLedger,
     Directory,
@@ -65,8 +67,8 @@ _MAX_PAGE_STEP: Final = 16
 class EncoderOptions:
     """How objects are laid out."""
 
-    row_group_bytes: int = 32 * MIB
-    """Payload bytes of a row group, about: what Spark reads in one go, and what an encoder holds in memory."""
+    row_group_bytes: int = 16 * MIB
+    """Payload bytes of a row group, about: what Spark reads in one go, and of what an encoder holds three."""
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     page_bytes: int = PAGE_BYTES
     compression_level: int = 1
@@ -176,9 +178,14 @@ class ObjectEncoder:
         self._sink = _Sink()
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer: pq.ParquetWriter | None = None
-        self._gathered = GatheredRows()
+        self._rooms: list[Room] = []
+        """Of row groups that are out, to be used again."""
+        self._gathered = GatheredRows(self._room())
+        self._full: deque[GatheredRows] = deque()
+        """Row groups to be encoded."""
+        self._cut_groups = 0
         self._groups: list[tuple[int, SealedPart]] = []
-        """Rows and page table of each row group."""
+        """Rows and page table of each row group that is encoded."""
         self._ledger: _OpenLedger | None = None
         self._ledgers: list[_OpenLedger] = []
 
@@ -194,7 +201,7 @@ class ObjectEncoder:
         self._ledger = _OpenLedger(ledger_id, metadata)
 
     def add(self, batch: Buffer, header: BatchHeader) -> None:
-        """The next batch, verified. It must stay as it is until its bytes are out.
+        """The next batch, verified.
 
         Raises:
             InvalidArgument: it is of another ledger, or does not follow the one before.
@@ -206,7 +213,7 @@ class ObjectEncoder:
                 f"not with entry {header.first_entry_id} of ledger {header.ledger_id}"
             )
         if ledger.run is None:
-            ledger.run = _OpenRun(len(self._groups), self._gathered.rows, header.first_entry_id)
+            ledger.run = _OpenRun(self._cut_groups, self._gathered.rows, header.first_entry_id)
         ledger.run.batches.append(facts_of(batch, header))
         ledger.run.rows += header.entry_count
         ledger.entries += header.entry_count
@@ -215,7 +222,12 @@ class ObjectEncoder:
         self._gathered.add(batch, header)
         full = self._gathered.payload_bytes >= self._options.row_group_bytes
         if full or self._gathered.rows >= self._options.row_group_rows:
-            self._flush()
+            self._cut()
+
+    @property
+    def full_row_groups(self) -> int:
+        """How many wait for ``take``: each of them is in memory."""
+        return len(self._full)
 
     def end(self) -> ArchivedLedger:
         """The ledger is complete. What is returned has no runs yet: they come with ``finish``."""
@@ -226,14 +238,18 @@ class ObjectEncoder:
         return ledger.without_runs()
 
     def take(self) -> list[bytes]:
-        """The bytes that have come out since the last call."""
+        """Encode the row groups that are full; the bytes that have come out since the last call."""
+        while self._full:
+            self._encode(self._full.popleft())
         chunks, self._sink.chunks = self._sink.chunks, []
         return chunks
 
     def finish(self) -> EncodedObject:
         """Write the index and the footer; take the last bytes after it."""
         check(self._ledger is None, "the last ledger has not ended")
-        self._flush()
+        self._cut()
+        while self._full:
+            self._encode(self._full.popleft())
         writer = self._writer or self._open_writer(0)
         groups = tuple(RowGroup(rows, self._put(pages)) for rows, pages in self._groups)
         ledgers = tuple(
@@ -283,12 +299,22 @@ class ObjectEncoder:
         self._file.write(sealed.stored)
         return part
 
-    def _flush(self) -> None:
-        """Write what has gathered as one row group."""
-        gathered, self._gathered = self._gathered, GatheredRows()
-        rows = gathered.rows
-        if not rows:
+    def _cut(self) -> None:
+        """What has gathered is a row group."""
+        if not self._gathered.rows:
             return
+        self._full.append(self._gathered)
+        self._gathered = GatheredRows(self._room())
+        self._cut_groups += 1
+        if self._ledger is not None:
+            self._ledger.close_run()
+
+    def _room(self) -> Room:
+        # The batch that makes a row group full reaches beyond its size.
+        return self._rooms.pop() if self._rooms else Room(self._options.row_group_bytes + MAX_BATCH_BYTES)
+
+    def _encode(self, gathered: GatheredRows) -> None:
+        rows = gathered.rows
         if self._writer is None:
             self._writer = self._open_writer(gathered.largest_entry_bytes())
         walk = self._sink.walk = PageWalk(self._sink.written, rows, PAYLOAD_COLUMN)
@@ -296,5 +322,4 @@ class ObjectEncoder:
         self._sink.walk = None
         check(walk.complete, f"a row group of {rows} rows was written, and not all of its pages were seen")
         self._groups.append((rows, seal_part(pages_message(walk.pages, rows))))
-        if self._ledger is not None:
-            self._ledger.close_run()
+        self._rooms.append(gathered.room)

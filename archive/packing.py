@@ -1,34 +1,42 @@
 """Writes one archive object: batches in from a source, parts out to the store, and everything read back.
 
-    source (bookies, or other objects) --> ObjectEncoder, on a worker thread --> Upload, part by part
+    source (bookies, or other objects) --> ObjectEncoder, on worker threads --> Upload, part by part
                                                                                     |
-    receipts <-- ObjectCheck, on a worker thread <-- the whole object, read back <--'
+    receipts <-- ObjectCheck, on worker threads <-- the whole object, read back <--'
 
-The memory is that of a row group and a few parts, whatever the size of the ledgers.
+Nothing waits for its neighbour: a row group is encoded and sent while the next one is gathered, and read back and
+hashed while the one before is decoded and compared. The memory is that of two row groups and a few parts, whatever the
+size of the ledgers.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import DamagedFile, InvalidBatch, ObjectDamaged
 from tallybook.core.limits import MIB
 from tallybook.metadata.archived import IndexPart, Receipt
-from tallybook.runtime.tasks import Workers
+from tallybook.runtime.tasks import Beside, Workers
 
 from .index_codec import Directory, read_batches, read_directory, read_pages
-from .object_check import Found, ObjectCheck
+from .object_check import Found, ObjectCheck, Segment
 from .object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from .objects.port import ObjectStore, Upload
+from .row_groups import read_footer
 
 Batches: TypeAlias = Sequence[tuple[BatchHeader, Buffer]]
 
-READ_BACK_BYTES: Final = 8 * MIB
-"""Largest range of an object that is read back at a time."""
+READ_BACK_BYTES: Final = 4 * MIB
+"""Largest range of an object that is read back at a time. Memory of this size is used again once it is freed."""
+
+_READS_AT_ONCE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +68,16 @@ async def write_object(
     upload = store.upload(key)
     finished = False
     try:
-        for source in sources:
-            encoder.begin(source.ledger_id, source.metadata)
-            async with aclosing(source.batches()) as groups:
-                async for batches in groups:
-                    await _send(upload, await workers.run(_add, encoder, batches))
-            encoder.end()
+        async with Beside() as sending:
+            for source in sources:
+                encoder.begin(source.ledger_id, source.metadata)
+                async with aclosing(source.batches()) as groups:
+                    async for batches in groups:
+                        await workers.run(_add, encoder, batches)
+                        if encoder.full_row_groups:
+                            await sending.start(_encode(encoder, workers, upload))
+                encoder.end()
+            await sending.result()
         encoded, rest = await workers.run(_finish, encoder)
         await _send(upload, rest)
         await upload.finish()
@@ -102,32 +114,60 @@ async def check_object(
         if size != object_bytes:
             raise ObjectDamaged(f"{store.url}: {key} has {size} bytes instead of {object_bytes}")
         check = await _opened(store, workers, key, object_bytes, directory_part)
-        for offset in range(0, object_bytes, READ_BACK_BYTES):
-            chunk = await store.read(key, offset, min(READ_BACK_BYTES, object_bytes - offset))
-            await workers.run(check.feed, chunk)
+        segments = check.segments()
+        largest = max(segment.size for segment in segments)
+        rooms = [np.empty(largest, np.uint8).data for _ in range(2)]
+        async with Beside() as reading, Beside() as hashing:
+            for at, segment in enumerate(segments):
+                data = await (reading.result() if at else _read(store, key, segment, rooms[0]))
+                if at + 1 < len(segments):
+                    await reading.start(_read(store, key, segments[at + 1], rooms[(at + 1) % 2]))
+                await hashing.start(workers.run(check.hash, data))
+                if segment.row_group is not None:
+                    await workers.run(check.row_group, segment.row_group, segment.begin, data)
+                await hashing.result()
         return await workers.run(check.end)
     except (DamagedFile, InvalidBatch) as error:
         raise ObjectDamaged(f"{store.url}: {error.message}") from error
 
 
+async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview) -> memoryview:
+    """A segment, read into ``room``, a few ranges at a time."""
+    begins = range(segment.begin, segment.end, READ_BACK_BYTES)
+    for at in range(0, len(begins), _READS_AT_ONCE):
+        ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READS_AT_ONCE]]
+        parts = await asyncio.gather(*(store.read(key, offset, size) for offset, size in ranges))
+        for (begin, size), part in zip(ranges, parts, strict=True):
+            room[begin - segment.begin : begin - segment.begin + size] = part
+    return room[: segment.size]
+
+
 async def _opened(
     store: ObjectStore, workers: Workers, key: str, object_bytes: int, directory_part: IndexPart
 ) -> ObjectCheck:
-    """The check of an object, with the index that it needs: as it is in the store, not as it was written."""
-    stored = await store.read(key, directory_part.offset, directory_part.stored_bytes)
-    directory = await workers.run(read_directory, stored, directory_part, key, object_bytes)
+    """The check of an object, with the index and the footer that it needs: as they are in the store."""
+    begin = directory_part.offset
+    tail = await store.read(key, begin, object_bytes - begin)
+    directory = await workers.run(
+        read_directory, tail[: directory_part.stored_bytes], directory_part, key, object_bytes
+    )
     pages = [group.pages for group in directory.row_groups]
     runs = [run.batches for ledger in directory.ledgers for run in ledger.runs]
     parts = await store.read_many(key, [(part.offset, part.stored_bytes) for part in (*pages, *runs)])
-    return await workers.run(_check_of, directory, parts, key, object_bytes)
+    footer = memoryview(tail)[directory_part.stored_bytes :]
+    return await workers.run(_check_of, directory, footer, parts, key, object_bytes)
 
 
-def _check_of(directory: Directory, stored: Sequence[bytes], key: str, object_bytes: int) -> ObjectCheck:
+def _check_of(
+    directory: Directory, tail: memoryview, stored: Sequence[bytes], key: str, object_bytes: int
+) -> ObjectCheck:
     parts = iter(stored)
     return ObjectCheck(
         directory,
+        read_footer(tail, len(directory.row_groups), key),
         [read_pages(next(parts), group, key, object_bytes) for group in directory.row_groups],
         [[read_batches(next(parts), run, key) for run in ledger.runs] for ledger in directory.ledgers],
+        object_bytes,
         key,
     )
 
@@ -151,10 +191,13 @@ def receipts(encoded: EncodedObject, found: dict[int, Found], key: str, archived
     }
 
 
-def _add(encoder: ObjectEncoder, batches: Batches) -> list[bytes]:
+def _add(encoder: ObjectEncoder, batches: Batches) -> None:
     for header, batch in batches:
         encoder.add(batch, header)
-    return encoder.take()
+
+
+async def _encode(encoder: ObjectEncoder, workers: Workers, upload: Upload) -> None:
+    await _send(upload, await workers.run(encoder.take))
 
 
 def _finish(encoder: ObjectEncoder) -> tuple[EncodedObject, list[bytes]]:

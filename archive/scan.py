@@ -23,13 +23,10 @@ from tallybook.runtime.tasks import Tasks, Workers
 from .entry_range import EntryRange
 from .index_codec import Directory, RowGroup, Run, read_directory
 from .objects.port import ObjectStore
-from .schema import SCHEMA
+from .row_groups import decode_row_group, extent_of, read_footer
 
 READ_BYTES: Final = 8 * MIB
 """Largest range that is read at a time."""
-
-_END_BYTES: Final = 8
-"""Length of the footer, and the magic."""
 
 
 class _Slice(NamedTuple):
@@ -97,10 +94,8 @@ class ObjectScan:
 
     async def _row_group(self, footer: pq.FileMetaData, directory: Directory, number: int) -> pa.Table:
         with self._damage():
-            group, key = footer.row_group(number), self._receipt.key
-            begin, end = _extent(group)
-            if not 0 < begin <= end <= self._receipt.object_bytes:
-                raise DamagedFile(f"{key}: row group {number} does not lie within its object")
+            key = self._receipt.key
+            begin, end = extent_of(footer, number, self._receipt.object_bytes, key)
             parts = [
                 await self._store.read(key, offset, min(READ_BYTES, end - offset))
                 for offset in range(begin, end, READ_BYTES)
@@ -123,21 +118,8 @@ def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[Directory, pq.FileMet
     )
     if directory.object_id != receipt.object_id:
         raise DamagedFile(f"{receipt.key}: this is object {directory.object_id}, not {receipt.object_id}")
-    footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
-    if tail[-4:] != b"PAR1" or footer_bytes > len(tail) - receipt.index.stored_bytes:
-        raise DamagedFile(f"{receipt.key}: it does not end as a Parquet file does")
-    try:
-        footer = pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
-        columns = footer.schema.to_arrow_schema().remove_metadata()
-    # Names of columns that are not text are told by Python's own error, not by one of Arrow's.
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DamagedFile(f"{receipt.key}: its footer cannot be understood: {error}") from error
-    if columns != SCHEMA:
-        raise DamagedFile(f"{receipt.key}: its columns are not those of an archive object")
-    if footer.num_row_groups != len(directory.row_groups):
-        raise DamagedFile(
-            f"{receipt.key}: it has {footer.num_row_groups} row groups, {len(directory.row_groups)} listed"
-        )
+    rest = memoryview(tail)[receipt.index.stored_bytes :]
+    footer = read_footer(rest, len(directory.row_groups), receipt.key)
     return directory, footer
 
 
@@ -159,33 +141,12 @@ def _slices(directory: Directory, wanted: Sequence[EntryRange], place: str) -> d
     return found
 
 
-def _extent(group: pq.RowGroupMetaData) -> tuple[int, int]:
-    """Where the columns of a row group begin and end."""
-    columns = [group.column(number) for number in range(group.num_columns)]
-    begins = [
-        min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset) for column in columns
-    ]
-    return min(begins), max(begin + column.total_compressed_size for begin, column in zip(begins, columns, strict=True))
-
-
 def _decoded(
     parts: list[bytes], begin: int, footer: pq.FileMetaData, number: int, expected: RowGroup, receipt: Receipt
 ) -> pa.Table:
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     parts.clear()
-    try:
-        file = pq.ParquetFile(
-            pa.PythonFile(_Window(data, begin, receipt.object_bytes), mode="r"),
-            metadata=footer,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
-        table = file.read_row_group(number, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedFile(f"{receipt.key}: row group {number} cannot be decoded: {error}") from error
-    if table.num_rows != expected.rows:
-        raise DamagedFile(f"{receipt.key}: row group {number} has {table.num_rows} rows instead of {expected.rows}")
-    return table.replace_schema_metadata(None)
+    return decode_row_group(data, begin, footer, number, expected.rows, receipt.object_bytes, receipt.key)
 
 
 def _check_ids(rows: pa.Table, piece: _Slice, place: str) -> None:
@@ -194,55 +155,3 @@ def _check_ids(rows: pa.Table, piece: _Slice, place: str) -> None:
         found = rows["ledger_id"][row].as_py(), rows["entry_id"][row].as_py()
         if found != (piece.ledger_id, piece.first_entry_id + row):
             raise DamagedFile(f"{place}: entry {found[1]} of ledger {found[0]} is in the place of another")
-
-
-class _Window:
-    """A file of which only one stretch is there."""
-
-    closed = False
-
-    def __init__(self, data: bytes, begin: int, size: int) -> None:
-        self._data = memoryview(data)
-        self._begin = begin
-        self._size = size
-        self._at = 0
-
-    def size(self) -> int:
-        """Length of the whole file."""
-        return self._size
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place in the file."""
-        self._at = offset if whence == 0 else offset + (self._at if whence == 1 else self._size)
-        return self._at
-
-    def tell(self) -> int:
-        """The place that is read next."""
-        return self._at
-
-    def read(self, count: int = -1) -> memoryview:
-        """The bytes there; fewer outside of the stretch."""
-        begin = self._at - self._begin
-        if begin < 0:
-            raise OSError(f"byte {self._at} was not fetched")
-        found = self._data[begin : begin + count if count >= 0 else None]
-        self._at += len(found)
-        return found
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def writable(self) -> bool:
-        """It is not."""
-        return False
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def flush(self) -> None:
-        """Nothing is written."""

@@ -236,7 +236,7 @@ class OffloadSettings(Settings):
     compact_below_bytes: Size = Field(
         _size(32 * MIB), description="Payload of living ledgers below which an object is merged with others."
     )
-    row_group_bytes: Room = Field(_size(32 * MIB), description="Payload of a row group; about what an upload holds.")
+    row_group_bytes: Room = Field(_size(16 * MIB), description="Payload of a row group; about what an upload holds.")
     deletion_lag_s: Seconds = Field(
         14_400, description="Time between archiving a ledger and letting bookies drop their copies of it."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from tallybook.core.errors import check
 
@@ -76,6 +76,49 @@ async def unless_set(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | N
         working.cancel()  # nothing, if it has ended
         await asyncio.gather(working, stopping, return_exceptions=True)
     return None if working.cancelled() else working.result()
+
+
+class Beside:
+    """One piece of work at a time, beside what its owner does meanwhile: reading ahead, or sending behind.
+
+    An async context manager: when the block is left, what still runs is cancelled, and has ended.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run ``work`` once what ran before has ended.
+
+        Raises:
+            Whatever that raised: then ``work`` does not begin.
+        """
+        try:
+            await self.result()
+        except BaseException:
+            work.close()
+            raise
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    async def result(self) -> Any:
+        """Wait for what was started last; its result, the first time. ``None`` if there is nothing.
+
+        Raises:
+            Whatever it raised.
+        """
+        if self._task is None:
+            return None
+        await asyncio.wait([self._task])
+        task, self._task = self._task, None
+        return task.result()
 
 
 class Workers(Protocol):

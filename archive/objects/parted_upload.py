@@ -1,9 +1,9 @@
 """A large object in parts: cut, sent a few at a time, and put together or taken back.
 
-Parts begin at 8 MiB and grow by as much after every 75, so that 10,000 of them hold more than the 5 TiB that
-an object may have. What is under way is bounded in bytes: 32 MiB, or two parts where parts are larger than half of
-that. With the part that is gathering, an upload of up to 1 GiB holds some 50 MiB at a time, one of 10 GiB 120 MiB, one
-of 100 GiB 430 MiB. An object of one part is put whole.
+A thousand parts have 8 MiB, the next thousand 16 MiB, and so on up to 2 GiB, so that 10,000 of them hold more than the
+5 TiB that an object may have. What is under way is bounded in bytes: 16 MiB, or two parts where parts are larger than
+half of that. With the part that is gathering, an upload of up to 8 GiB holds 24 MiB at a time, one of up to 24 GiB
+48 MiB, one of 100 GiB 190 MiB. An object of one part is put whole.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
 FIRST_PART_BYTES: Final = 8 * MIB
-GROWS_EVERY: Final = 75
+GROWS_EVERY: Final = 1_000
+LARGEST_PART_BYTES: Final = 2_048 * MIB
 MAX_PARTS: Final = 10_000
-IN_FLIGHT_BYTES: Final = 32 * MIB
+IN_FLIGHT_BYTES: Final = 16 * MIB
 
 
 def part_bytes(number: int) -> int:
     """Size of the part ``number`` (the first is 1) if it is not the last one."""
-    return FIRST_PART_BYTES * (1 + (number - 1) // GROWS_EVERY)
+    return min(FIRST_PART_BYTES << (number - 1) // GROWS_EVERY, LARGEST_PART_BYTES)
 
 
 class PartStore(Protocol):

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tallybook.archive import object_check
 from tallybook.archive.batch_rows import facts_of, plain_values, rebuild_batch
 from tallybook.archive.index_codec import (
     Directory,
@@ -22,6 +24,7 @@ from tallybook.archive.index_codec import (
 from tallybook.archive.object_check import Found, ObjectCheck
 from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.page_header import IncompleteHeader, parse_page_header
+from tallybook.archive.row_groups import decode_row_group, read_footer
 from tallybook.archive.schema import SCHEMA, object_key
 from tallybook.core.batch import BatchHeader, encode_batch, entries, verify_batch
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidBatch, TallybookError
@@ -74,18 +77,28 @@ def cut(blob: bytes, part: IndexPart) -> bytes:
     return blob[part.offset : part.end]
 
 
-def checked(blob: bytes, part: IndexPart, chunk: int = 777) -> tuple[bytes, dict[int, Found]]:
-    """Read everything back, from the bytes alone."""
+def check_of(blob: bytes, part: IndexPart) -> ObjectCheck:
+    """The check of an object, from its bytes alone."""
     size = len(blob)
     directory = read_directory(cut(blob, part), part, "blob", size)
-    check = ObjectCheck(
+    return ObjectCheck(
         directory,
+        read_footer(blob[part.end :], len(directory.row_groups), "blob"),
         [read_pages(cut(blob, group.pages), group, "blob", size) for group in directory.row_groups],
         [[read_batches(cut(blob, run.batches), run, "blob") for run in one.runs] for one in directory.ledgers],
+        size,
         "blob",
     )
-    for at in range(0, size, chunk):
-        check.feed(blob[at : at + chunk])
+
+
+def checked(blob: bytes, part: IndexPart) -> tuple[bytes, dict[int, Found]]:
+    """Read everything back."""
+    check = check_of(blob, part)
+    for segment in check.segments():
+        data = blob[segment.begin : segment.end]
+        check.hash(data)
+        if segment.row_group is not None:
+            check.row_group(segment.row_group, segment.begin, data)
     return check.end()
 
 
@@ -94,14 +107,12 @@ sizes = st.lists(st.lists(st.integers(0, 900), min_size=1, max_size=12), max_siz
 
 
 @settings(max_examples=80)
-@given(st.dictionaries(st.integers(0, MAX_ID), sizes, min_size=1, max_size=4), st.booleans(), st.integers(1, 5_000))
-def test_whatever_is_archived_is_found_again_to_the_last_bit(
-    ledgers: dict[int, list[list[int]]], signed: bool, chunk: int
-) -> None:
+@given(st.dictionaries(st.integers(0, MAX_ID), sizes, min_size=1, max_size=4), st.booleans())
+def test_whatever_is_archived_is_found_again_to_the_last_bit(ledgers: dict[int, list[list[int]]], signed: bool) -> None:
     key = b"k" * 32 if signed else None
     written = {ledger_id: batches_of(ledger_id, ledgers[ledger_id], digest_key=key) for ledger_id in sorted(ledgers)}
     blob, encoded = encode(written)
-    sha256, found = checked(blob, encoded.directory_part, chunk)
+    sha256, found = checked(blob, encoded.directory_part)
     assert sha256 == encoded.sha256
     assert len(blob) == encoded.object_bytes
     for ledger_id, batches in written.items():
@@ -153,7 +164,7 @@ def test_ledgers_without_entries_and_entries_of_all_sizes_are_archived() -> None
         6: [],
     }
     blob, encoded = encode(written)
-    _, found = checked(blob, encoded.directory_part, 100_000)
+    _, found = checked(blob, encoded.directory_part)
     assert found[4] == found[6] == Found(0, 0, 0)
     assert found[5].entries == 6
     nothing, empty = encode({7: []})
@@ -204,26 +215,62 @@ def test_no_damaged_byte_of_a_page_or_of_the_index_passes() -> None:
     assert len(places) > 300
     for at in places:
         with pytest.raises((DamagedFile, InvalidBatch)):
-            checked(damaged(blob, at), part, len(blob))
+            checked(damaged(blob, at), part)
 
 
 def test_a_damaged_byte_elsewhere_changes_the_hash_at_least() -> None:
     blob, encoded = encode({1: batches_of(1, [[30] * 20])})
     for at in range(0, len(blob), 7):
         try:
-            sha256, _ = checked(damaged(blob, at), encoded.directory_part, len(blob))
+            sha256, _ = checked(damaged(blob, at), encoded.directory_part)
         except (DamagedFile, InvalidBatch):
             continue
         assert sha256 != encoded.sha256
 
 
+COLUMNS = ["ledger_id", "entry_id", "written_at", "crc32c", "payload"]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_rows_that_are_not_those_of_their_batches_do_not_pass_although_every_checksum_fits(
+    column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if whoever wrote the object had mixed up a column: pages, tables and the hash are all in order."""
+    blob, encoded = encode({1: batches_of(1, [[30] * 5, [50]]), 2: batches_of(2, [[9]])})
+    checked(blob, encoded.directory_part)
+
+    def mixed_up(*arguments: Any) -> pa.Table:
+        table = decode_row_group(*arguments)
+        values = table[column].to_pylist()
+        values[2] = next(value for value in values if value != values[2])
+        at = table.column_names.index(column)
+        return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+    monkeypatch.setattr(object_check, "decode_row_group", mixed_up)
+    with pytest.raises(DamagedFile, match=r"rows are not those|not what was archived"):
+        checked(blob, encoded.directory_part)
+
+
+def test_a_page_table_that_counts_other_rows_than_its_pages_have_does_not_pass() -> None:
+    """A reader would find another entry on the page: its checksum is of the page, not of who is on it."""
+    blob, encoded = encode({1: batches_of(1, [[100] * 9])})
+    check = check_of(blob, encoded.directory_part)
+    [table] = check._page_tables
+    moved = table.first_rows.copy()
+    moved[1] += 1
+    check._page_tables = [replace(table, first_rows=moved)]
+    [segment] = [segment for segment in check.segments() if segment.row_group is not None]
+    with pytest.raises(DamagedFile, match="is not what its table says"):
+        check.row_group(0, segment.begin, blob[segment.begin : segment.end])
+
+
 def test_an_object_that_ends_early_does_not_pass() -> None:
     blob, encoded = encode({1: batches_of(1, [[30] * 20])})
-    directory, size = encoded.directory, len(blob)
-    tables = [read_pages(cut(blob, group.pages), group, "blob", size) for group in directory.row_groups]
-    runs = [[read_batches(cut(blob, run.batches), run, "blob") for run in one.runs] for one in directory.ledgers]
-    check = ObjectCheck(directory, tables, runs, "blob")
-    check.feed(blob[: int(tables[0].offsets[-1]) - 1])
+    check = check_of(blob, encoded.directory_part)
+    for segment in check.segments():
+        with pytest.raises(DamagedFile, match="before its last entry"):
+            check.end()
+        check.hash(blob[segment.begin : segment.end])
     with pytest.raises(DamagedFile, match="before its last entry"):
         check.end()
 

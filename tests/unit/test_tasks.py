@@ -7,7 +7,7 @@ import pytest
 
 from tallybook.core.errors import InvariantViolation, RequestTimeout
 from tallybook.runtime import thread_pools
-from tallybook.runtime.tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
+from tallybook.runtime.tasks import Beside, InlineWorkers, Tasks, ThreadWorkers, Workers
 
 
 class Fatal:
@@ -135,6 +135,57 @@ async def test_nothing_starts_after_the_close() -> None:
     with pytest.raises(InvariantViolation, match="late"):
         tasks.spawn(work, name="late")
     work.close()
+
+
+async def test_what_runs_beside_goes_one_after_the_other_and_gives_its_result_once() -> None:
+    order: list[str] = []
+
+    async def work(name: str) -> str:
+        order.append(f"{name} begins")
+        await asyncio.sleep(0)
+        order.append(f"{name} ends")
+        return name
+
+    async with Beside() as beside:
+        await beside.start(work("a"))
+        assert order == [], "its owner goes on meanwhile"
+        await beside.start(work("b"))
+        assert order == ["a begins", "a ends"]
+        assert await beside.result() == "b"
+        assert await beside.result() is None
+    assert order == ["a begins", "a ends", "b begins", "b ends"]
+
+
+async def test_what_fails_beside_is_told_to_whoever_starts_the_next_which_does_not_begin() -> None:
+    begun = asyncio.Event()
+
+    async def never() -> None:
+        begun.set()
+
+    async with Beside() as beside:
+        await beside.start(failing())
+        with pytest.raises(ValueError, match="no luck"):
+            await beside.start(never())
+        await asyncio.sleep(0)
+    assert not begun.is_set()
+
+
+async def test_what_still_runs_beside_has_ended_when_its_owner_leaves() -> None:
+    ended = asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    with pytest.raises(KeyError):
+        async with Beside() as beside:
+            await beside.start(slow())
+            await asyncio.sleep(0)
+            raise KeyError
+    assert ended.is_set()
 
 
 @pytest.mark.parametrize("make", [InlineWorkers, lambda: ThreadWorkers(2, "test-worker")])

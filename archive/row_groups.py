@@ -1,0 +1,143 @@
+"""Decodes row groups of an archive object from bytes that were read: by Parquet itself, with every page's checksum.
+
+Costs nothing per entry. What a row group should hold is for the caller to compare.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import DamagedFile
+
+from .schema import SCHEMA
+
+_END_BYTES: Final = 8
+"""Length of the footer, and the magic."""
+
+
+def read_footer(tail: Buffer, row_groups: int, place: str) -> pq.FileMetaData:
+    """The footer of an object that ends with ``tail``.
+
+    Args:
+        row_groups: how many the directory lists.
+        place: names the object in messages.
+
+    Raises:
+        DamagedFile: it cannot be understood, or has other columns or row groups.
+    """
+    view = memoryview(tail)
+    footer_bytes = int.from_bytes(view[-_END_BYTES:-4], "little") + _END_BYTES
+    if bytes(view[-4:]) != b"PAR1" or footer_bytes > len(view):
+        raise DamagedFile(f"{place}: it does not end as a Parquet file does")
+    try:
+        footer = pq.read_metadata(pa.BufferReader(view[-footer_bytes:]))
+        columns = footer.schema.to_arrow_schema().remove_metadata()
+    # Names of columns that are not text are told by Python's own error, not by one of Arrow's.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{place}: its footer cannot be understood: {error}") from error
+    if columns != SCHEMA:
+        raise DamagedFile(f"{place}: its columns are not those of an archive object")
+    if footer.num_row_groups != row_groups:
+        raise DamagedFile(f"{place}: it has {footer.num_row_groups} row groups, {row_groups} listed")
+    return footer
+
+
+def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: str) -> tuple[int, int]:
+    """Where the columns of a row group begin and end.
+
+    Raises:
+        DamagedFile: not within the object.
+    """
+    group = footer.row_group(number)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    begins = [
+        min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset) for column in columns
+    ]
+    begin = min(begins)
+    end = max(start + column.total_compressed_size for start, column in zip(begins, columns, strict=True))
+    if not 0 < begin <= end <= object_bytes:
+        raise DamagedFile(f"{place}: row group {number} does not lie within its object")
+    return begin, end
+
+
+def decode_row_group(
+    data: Buffer, begin: int, footer: pq.FileMetaData, number: int, rows: int, object_bytes: int, place: str
+) -> pa.Table:
+    """The rows of a row group.
+
+    Args:
+        data: its bytes, which begin at byte ``begin`` of the object.
+        rows: how many it has to have.
+
+    Raises:
+        DamagedFile: it cannot be decoded, fails a checksum, or has other rows.
+    """
+    try:
+        file = pq.ParquetFile(
+            pa.PythonFile(_Window(data, begin, object_bytes), mode="r"),
+            metadata=footer,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        table = file.read_row_group(number, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedFile(f"{place}: row group {number} cannot be decoded: {error}") from error
+    if table.num_rows != rows:
+        raise DamagedFile(f"{place}: row group {number} has {table.num_rows} rows instead of {rows}")
+    return table.replace_schema_metadata(None)
+
+
+class _Window:
+    """A file of which only one stretch is there."""
+
+    closed = False
+
+    def __init__(self, data: Buffer, begin: int, size: int) -> None:
+        self._data = memoryview(data)
+        self._begin = begin
+        self._size = size
+        self._at = 0
+
+    def size(self) -> int:
+        """Length of the whole file."""
+        return self._size
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place in the file."""
+        self._at = offset if whence == 0 else offset + (self._at if whence == 1 else self._size)
+        return self._at
+
+    def tell(self) -> int:
+        """The place that is read next."""
+        return self._at
+
+    def read(self, count: int = -1) -> memoryview:
+        """The bytes there; fewer outside of the stretch."""
+        begin = self._at - self._begin
+        if begin < 0:
+            raise OSError(f"byte {self._at} was not fetched")
+        found = self._data[begin : begin + count if count >= 0 else None]
+        self._at += len(found)
+        return found
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def writable(self) -> bool:
+        """It is not."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def flush(self) -> None:
+        """Nothing is written."""
