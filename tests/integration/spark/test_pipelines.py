@@ -18,7 +18,7 @@ def archived(written):
 
 
 @pytest.fixture
-def spark(spark):
+def dataframes_only(spark):
     """The session, without what Spark Connect does not have."""
 
     class Session:
@@ -29,7 +29,8 @@ def spark(spark):
     return Session()
 
 
-def test_verify_finds_what_is_damaged_and_does_not_read_again_what_was_good(written, archived, spark, tmp_path):
+def test_verify_finds_what_is_damaged_and_does_not_read_again_what_was_good(written, archived, dataframes_only, tmp_path):
+    spark = dataframes_only
     results = str(tmp_path / "results")
     found = verify(spark, written.metadata, results=results).collect()
     assert [(row.ledgers, row.entries, row.problem) for row in found] == 5 * [(1, 200, None)]
