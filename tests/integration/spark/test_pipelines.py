@@ -29,7 +29,7 @@ def dataframes_only(spark):
     return Session()
 
 
-def test_verify_finds_what_is_damaged_and_does_not_read_again_what_was_good(written, archived, dataframes_only, tmp_path):
+def test_verify_finds_what_is_damaged_and_leaves_out_what_was_good_lately(written, archived, dataframes_only, tmp_path):
     spark = dataframes_only
     results = str(tmp_path / "results")
     found = verify(spark, written.metadata, results=results).collect()
