@@ -114,6 +114,14 @@ test-s3: $(STAMP) ## Run the tests of object stores on a real S3 server, too (Go
 test-minio: $(STAMP) ## Run the tests of object stores on a real S3 server only; without one there are none, which is a failure
 	scripts/ensure-minio run $(BIN)/pytest tests/contract/objects -m s3 $(PYTEST_ARGS)
 
+.PHONY: test-azure
+test-azure: $(STAMP) ## Run the tests of object stores on Azurite only (npm installs it the first time); without it that is a failure
+	scripts/ensure-azurite run $(BIN)/pytest tests/contract/objects -m azure $(PYTEST_ARGS)
+
+.PHONY: test-stores
+test-stores: $(STAMP) ## Run the tests of object stores on everything that plays one: moto, MinIO, Azurite
+	scripts/ensure-minio run scripts/ensure-azurite run $(BIN)/pytest tests/contract/objects $(PYTEST_ARGS)
+
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)
 	TALLYBOOK_CRASH=full $(BIN)/pytest tests/crash -m crash_states --timeout=3600 -o faulthandler_timeout=0 $(PYTEST_ARGS)
@@ -145,8 +153,13 @@ demo: setup java ## Start a cluster on this machine and show what it does (DEMO_
 	$(BIN)/tallybook demo $(DEMO_ARGS)
 
 .PHONY: bench
-bench: $(STAMP) ## Measure this machine (BENCH_ARGS)
-	$(BIN)/python -m tallybook.bench $(BENCH_ARGS)
+bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive and Spark, too
+	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
+	$(if $(BENCH_ARGS),,$(MAKE) --no-print-directory bench-archive || failed=1;) exit $$failed
+
+.PHONY: bench-archive
+bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write docs/benchmarks-archive.md
+	$(BIN)/python -m tallybook.bench.archive --report docs $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that git ignores, the environment included

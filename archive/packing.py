@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import DamagedFile, InvalidBatch, ObjectDamaged
@@ -37,6 +38,10 @@ READ_BACK_BYTES: Final = 4 * MIB
 """Largest range of an object that is read back at a time. Memory of this size is used again once it is freed."""
 
 _READS_AT_ONCE: Final = 2
+
+_LARGE_BYTES: Final = 32 * MIB
+"""Before a larger object is read back, memory that was freed after writing it is given back: it lies in pieces of other
+sizes than those that are needed now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,8 @@ async def check_object(
         if size != object_bytes:
             raise ObjectDamaged(f"{store.url}: {key} has {size} bytes instead of {object_bytes}")
         check = await _opened(store, workers, key, object_bytes, directory_part)
+        if object_bytes > _LARGE_BYTES:
+            await workers.run(pa.default_memory_pool().release_unused)
         segments = check.segments()
         largest = max(segment.size for segment in segments)
         rooms = [np.empty(largest, np.uint8).data for _ in range(2)]
@@ -138,6 +145,8 @@ async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview
         ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READS_AT_ONCE]]
         parts = await asyncio.gather(*(store.read(key, offset, size) for offset, size in ranges))
         for (begin, size), part in zip(ranges, parts, strict=True):
+            if len(part) != size:
+                raise ObjectDamaged(f"{store.url}: of {key}, {len(part)} bytes came back instead of {size}")
             room[begin - segment.begin : begin - segment.begin + size] = part
     return room[: segment.size]
 

@@ -11,6 +11,11 @@ def peak_memory_bytes(pid: int) -> int:
     return _numbers(Path(f"/proc/{pid}/status").read_text())["VmHWM"] * 1024
 
 
+def memory_bytes(pid: int) -> int:
+    """The physical memory that a process has now."""
+    return _numbers(Path(f"/proc/{pid}/status").read_text())["VmRSS"] * 1024
+
+
 def written_bytes(pids: Iterable[int]) -> int:
     """Bytes that processes sent towards block devices, or will have to."""
     return sum(_numbers(Path(f"/proc/{pid}/io").read_text())["write_bytes"] for pid in pids)

@@ -41,7 +41,7 @@ Url = Annotated[
         "--archive",
         envvar="TALLYBOOK_ARCHIVE",
         metavar="URL",
-        help="Where the objects are: s3://BUCKET/PREFIX or file:///PATH.",
+        help="Where the objects are: s3://, gs:// or az://BUCKET/PREFIX, or file:///PATH.",
         show_default="what the cluster's metadata say",
     ),
 ]
@@ -64,7 +64,8 @@ def run_(
     """Archive closed ledgers as the policy says, until Ctrl-C.
 
     The first run settles where the archive of the cluster is. Any number may run; one of them works at a time. Keys
-    for S3 come from the AWS_* variables, like the region and AWS_ENDPOINT_URL.
+    come from the variables that every tool of these clouds knows: AWS_*, like the region and AWS_ENDPOINT_URL,
+    GOOGLE_*, and AZURE_*.
     """
     settings = _settings(config, assignments)
     if print_config:
@@ -183,7 +184,9 @@ async def _archived(client: Client, wanted: list[int]) -> Any:
 
 @app.command("rebuild-catalog")
 def rebuild_catalog_(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The bucket: s3://BUCKET/PREFIX or file:///PATH.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The bucket: s3://, gs:// or az://BUCKET/PREFIX, or file:///PATH.")
+    ],
     metadata: Annotated[
         str | None,
         typer.Option("--metadata", metavar="URI", help="Enter the ledgers here; without it they are listed."),

@@ -31,6 +31,7 @@ Wait = Annotated[int, Field(ge=1, le=86_400_000), _number]
 """Milliseconds without which a client would give up at once, or ask without a pause."""
 Seconds = Annotated[int, Field(ge=0, le=10 * 365 * 86_400), _number]
 Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
+Percent = Annotated[int, Field(ge=1, le=100), _number]
 
 PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
 
@@ -235,6 +236,9 @@ class OffloadSettings(Settings):
     )
     compact_below_bytes: Size = Field(
         _size(32 * MIB), description="Payload of living ledgers below which an object is merged with others."
+    )
+    compact_dead_percent: Percent = Field(
+        50, description="Part of an object that deleted ledgers leave behind at which it is written anew without them."
     )
     row_group_bytes: Room = Field(_size(16 * MIB), description="Payload of a row group; about what an upload holds.")
     deletion_lag_s: Seconds = Field(

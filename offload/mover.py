@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from tallybook.archive.object_encoder import EncoderOptions
 from tallybook.archive.objects.patience import ByteRate
@@ -47,6 +48,10 @@ from tallybook.runtime.tasks import Workers
 from .policy import Due, PlannedObject
 
 _log = logger("offload")
+
+
+MOST_ATTEMPTS: Final = 3
+"""To write an object, while its ledgers turn out to be unreadable: each announces all of them anew."""
 
 
 class SourceFailed(Exception):
@@ -109,17 +114,35 @@ class Mover:
             ObjectMissing, ObjectDamaged: what was read back is not what was written.
             MetadataUnavailable, MetadataOutcomeUnknown: the metadata store.
         """
-        wanted, failed = list(planned.ledgers), []
-        while wanted:
+        wanted, failed = list(planned.ledgers), dict[int, str]()
+        for _ in range(MOST_ATTEMPTS):
+            if not wanted:
+                break
             try:
                 moved = await self._attempt(wanted)
             except SourceFailed as failure:
                 sometimes("offload: a ledger cannot be read")
-                failed.append((failure.ledger_id, failure.message))
-                wanted = [ledger for ledger in wanted if ledger.ledger_id != failure.ledger_id]
+                failed[failure.ledger_id] = failure.message
+                # Those before it have just been read.
+                failed |= await self._unreadable([due for due in wanted if due.ledger_id > failure.ledger_id])
+                wanted = [due for due in wanted if due.ledger_id not in failed]
                 continue
-            return Moved(moved.archived, moved.payload_bytes, moved.object_bytes, tuple(failed))
-        return Moved(failed=tuple(failed))
+            return Moved(moved.archived, moved.payload_bytes, moved.object_bytes, tuple(sorted(failed.items())))
+        failed |= {due.ledger_id: f"ledger {due.ledger_id} waits: its neighbours keep failing" for due in wanted}
+        return Moved(failed=tuple(sorted(failed.items())))
+
+    async def _unreadable(self, ledgers: Sequence[Due]) -> dict[int, str]:
+        """Those that cannot be read as a whole, and why: found by reading them, so that one more attempt is enough."""
+        found: dict[int, str] = {}
+        for ledger in ledgers:
+            try:
+                async for _ in self._batches(await self._client.ledger_metadata(ledger.ledger_id)):
+                    pass
+            except SourceFailed as failure:
+                found[failure.ledger_id] = failure.message
+            except NoSuchLedger:
+                continue
+        return found
 
     async def _attempt(self, wanted: Sequence[Due]) -> Moved:
         object_id = self._rng.uuid()

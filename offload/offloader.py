@@ -36,6 +36,7 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
+from .dead_space import DeadSpace
 from .mover import Moved, Mover
 from .orphans import OrphanWatch, Owned
 from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable
@@ -115,7 +116,7 @@ class Offloader:
     """Does the work.
 
     Args:
-        reader: reads receipts' objects back before copies are released.
+        reader: reads receipts' objects back before copies are released, and what sets held.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Offloader:
         self._settings = settings
         self._clock = clock
         self._orphans = OrphanWatch(settings)
+        self._dead_space = DeadSpace(reader, settings)
         self._failures = _Failures(settings.retry_s)
         self._tidied_at: float | None = None
         self.totals = Totals()
@@ -202,11 +204,11 @@ class Offloader:
                 continue
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
-        now, sizes = self._clock.monotonic(), {found.key: found.size_bytes for found in objects}
-        ledgers = [
-            metadata for metadata in self._survey.ledgers.values() if not self._failures.waits(metadata.ledger_id, now)
-        ]
-        for moved in await self._move(compact(ledgers, sizes, self._settings)):
+        now, keys = self._clock.monotonic(), {found.key for found in objects}
+        every = self._survey.ledgers.values()
+        dead = await self._dead_space.mostly_dead(every, keys)
+        ledgers = [metadata for metadata in every if not self._failures.waits(metadata.ledger_id, now)]
+        for moved in await self._move(compact(ledgers, keys, self._settings, dead)):
             self.totals.ledgers_moved += len(moved.archived)
 
     async def _move(self, planned: Sequence[PlannedObject]) -> list[Moved]:

@@ -11,7 +11,8 @@ most of whose ledgers have been deleted since.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from tallybook.core.config import OffloadSettings
@@ -75,28 +76,35 @@ def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list
 
 
 def compact(
-    ledgers: Iterable[LedgerMetadata], object_sizes: dict[str, int], settings: OffloadSettings
+    ledgers: Iterable[LedgerMetadata],
+    keys: Container[str],
+    settings: OffloadSettings,
+    dead: AbstractSet[str] = frozenset(),
 ) -> list[PlannedObject]:
-    """Objects that take the place of several: small ones, and those that are mostly dead.
+    """Objects that take the place of others: of several small ones, and of each that is mostly dead.
 
     Args:
-        ledgers: all there are.
-        object_sizes: length in bytes by key, as the bucket lists them.
+        ledgers: all that may move.
+        keys: what the bucket holds, as it lists it.
+        dead: those objects that are mostly dead (``dead_space.py``): worth writing anew, be it without any other.
     """
     by_key: dict[str, list[Due]] = {}
+    rewritten: set[str] = set()
     for metadata in ledgers:
         if metadata.archived is not None and metadata.archiving is None:
             by_key.setdefault(metadata.archived.key, []).append(_due(metadata))
+            if metadata.archived.key in dead:
+                rewritten.add(metadata.archived.object_id)
     small: list[Due] = []
     for key, members in by_key.items():
         alive = sum(ledger.length_bytes for ledger in members)
-        if key in object_sizes and alive < settings.compact_below_bytes:
+        if key in keys and (alive < settings.compact_below_bytes or key in dead):
             small += members
     planned = []
     for group in _groups(sorted(small), settings):
         sources = {ledger.in_object for ledger in group}
-        # One object that becomes one object would be work for nothing.
-        if len(sources) > 1:
+        # One object that becomes one object would be work for nothing, unless that is smaller.
+        if len(sources) > 1 or sources <= rewritten:
             planned.append(PlannedObject(tuple(group)))
     return planned
 

@@ -89,7 +89,7 @@ async def opened(metadata_uri: str, url: str | None, *, settle: bool = False) ->
             if settled is None:
                 await _look_at(store)
             await settle_location(metadata.store, where)
-        workers = ThreadWorkers(WORKER_THREADS, "archive")
+        workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)

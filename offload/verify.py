@@ -9,6 +9,7 @@ from typing import TypeAlias
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
+from tallybook.archive.schema import object_id_of
 from tallybook.core.errors import ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
@@ -84,7 +85,11 @@ async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts
         return Verdict(key, verdict.ledger_ids, verdict.object_bytes, error.message)
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)
-        if receipt.object_sha256 not in {sha256, NOT_HASHED}:
+        if receipt.object_id != object_id_of(key):
+            problem = f"{key} is another object than ledger {ledger_id}'s receipt says"
+        elif (receipt.object_bytes, receipt.index) != (first.object_bytes, first.index):
+            problem = f"{key} has another size or index than ledger {ledger_id}'s receipt says"
+        elif receipt.object_sha256 not in {sha256, NOT_HASHED}:
             problem = f"{key} has other bytes than ledger {ledger_id}'s receipt says"
         elif held is None:
             problem = f"{key} does not hold ledger {ledger_id}"

@@ -56,6 +56,14 @@ def load_settings(
         raise InvalidConfig("; ".join(_complaints(error))) from None
 
 
+def variable(*names: str) -> str:
+    """The first of these variables of the environment that is set and not empty; empty if none is.
+
+    For what other programs have given a name to: our own settings come from ``load_settings``.
+    """
+    return next((value for name in names if (value := os.environ.get(name, ""))), "")
+
+
 class Setting(NamedTuple):
     """One line of the configuration reference."""
 

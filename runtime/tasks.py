@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 from tallybook.core.errors import check
 
 from .thread_pools import end_pools
+from .tuning import stand_back
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,11 +133,16 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """A small pool of threads."""
+    """A small pool of threads.
 
-    def __init__(self, threads: int, name: str) -> None:
+    Args:
+        background: every other thread of the machine goes before them.
+    """
+
+    def __init__(self, threads: int, name: str, *, background: bool = False) -> None:
         self._name = name
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        prepare = stand_back if background else None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name, initializer=prepare)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` on one of the threads."""

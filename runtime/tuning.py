@@ -20,9 +20,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import threading
 from typing import Final
 
 from tallybook.core.limits import MIB
+
+BACKGROUND_NICENESS: Final = 10
+"""Beside a busy thread of the usual kind it gets a tenth of a processor; where one is idle, all of it."""
 
 # The numbers that <malloc.h> gives to the options.
 _M_TRIM_THRESHOLD: Final = -1
@@ -64,6 +69,26 @@ def keep_freed_memory() -> bool:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     return all(mallopt(option, value) for option, value in _OPTIONS)
+
+
+def stand_back() -> bool:
+    """Let every other thread of the machine go before this one where there are not processors for all.
+
+    For work that somebody wants done, and nobody waits for.
+
+    Returns:
+        Whether it is so now; elsewhere than on Linux nothing is changed.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        # On Linux, the priority of a thread, where POSIX has that of its process.
+        thread = threading.get_native_id()
+        if os.getpriority(os.PRIO_PROCESS, thread) < BACKGROUND_NICENESS:
+            os.setpriority(os.PRIO_PROCESS, thread, BACKGROUND_NICENESS)
+    except OSError:
+        return False
+    return True
 
 
 def take_turns() -> bool:

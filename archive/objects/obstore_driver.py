@@ -30,7 +30,7 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing, TallybookError
 from tallybook.core.limits import KIB
 
-from .failures import failure, no_answer
+from .failures import failure, no_answer, no_identity
 from .keys import check_key, check_prefix, check_range, is_key
 from .patience import MIN_BYTES_PER_SECOND
 from .port import ObjectInfo, UnfinishedUpload, Upload
@@ -46,6 +46,10 @@ _COALESCE_BYTES: Final = 256 * KIB
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
+_BAD_RANGE: Final = re.compile(r'status code: 416|range was invalid|Wanted range starting at|"bytes 0--1/0"')
+"""What Azurite says of a range that begins where the object ends are the last two: a 206 with no bytes."""
+_NO_TOKEN: Final = re.compile(r"Generic \w+ error: Error performing token request")
+"""Who we are was to be asked of somebody else than the store: their 404 says nothing of an object."""
 
 
 class Writes(Protocol):
@@ -121,7 +125,7 @@ class ObstoreStore:
 
         what = f"{self._url}: read of {key}"
         try:
-            parts = await _answer(what, read, size=sum(lengths))
+            parts = await answer(what, read, size=sum(lengths))
         except _BadRange as error:
             await self._refuse_short_object(key, ranges)
             raise ArchiveUnavailable(str(error)) from None
@@ -135,10 +139,10 @@ class ObstoreStore:
         check_key(key)
         what = f"{self._url}: look at {key}"
         try:
-            found = await _answer(what, lambda: obstore.head_async(self._source, key))
+            found = await answer(what, lambda: obstore.head_async(self._source, key))
         except ObjectMissing:
             # An answer to HEAD has no body that could say whether the object or the bucket is missing.
-            await _answer(what, lambda: obstore.get_range_async(self._source, key, start=0, length=1))
+            await look_for_bucket(self._source, what, key)
             raise
         return _info(found)
 
@@ -176,7 +180,7 @@ class ObstoreStore:
         offset = after if after and self._in_order else None
         stream = obstore.list(self._source, folder or None, offset=offset, chunk_size=_PAGE_OBJECTS)
         pages = aiter(stream)
-        while (page := await _answer(f"{self._url}: listing", lambda: anext(pages, None))) is not None:
+        while (page := await answer(f"{self._url}: listing", lambda: anext(pages, None))) is not None:
             yield [_info(found) for found in page]
 
     async def _refuse_short_object(self, key: str, ranges: Sequence[tuple[int, int]]) -> None:
@@ -190,39 +194,64 @@ async def all_objects(source: Source, what: str) -> list[ObjectInfo]:
     """Everything that lies below a source, whatever its name."""
     pages = aiter(obstore.list(source, chunk_size=_PAGE_OBJECTS))
     found: list[ObjectInfo] = []
-    while (page := await _answer(what, lambda: anext(pages, None))) is not None:
+    while (page := await answer(what, lambda: anext(pages, None))) is not None:
         found.extend(map(_info, page))
     return found
+
+
+async def look_for_bucket(source: Source, what: str, key: str) -> None:
+    """Return if a store that calls ``key`` missing has at least its bucket.
+
+    Raises:
+        ArchiveDenied: it has not.
+        ArchiveUnavailable: it does not answer, or has the object after all.
+    """
+    try:
+        await answer(what, lambda: obstore.get_range_async(source, key, start=0, length=1))
+    except ObjectMissing:
+        return
+    except _BadRange:
+        pass
+    raise ArchiveUnavailable(f"{what}: the store says that it is missing, and that it is there")
 
 
 class _BadRange(Exception):
     """The range lies beyond the end of the object, or so the store says. Only reads of ranges meet it."""
 
 
-async def _answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0) -> T:
-    """What obstore answers, within the deadline; its errors as ours."""
+async def answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0, changes: bool = False) -> T:
+    """What obstore answers, within the deadline; its errors as ours.
+
+    Args:
+        what: the store, the object and what is done, for messages.
+        size: bytes that the request carries, either way.
+        changes: without an answer it is not known whether something changed.
+    """
     try:
         async with asyncio.timeout(REQUEST_SECONDS + size / MIN_BYTES_PER_SECOND):
             return await call()
     except TimeoutError:
-        raise no_answer(what, "no answer in time", changes=False) from None
+        raise no_answer(what, "no answer in time", changes=changes) from None
     except (BaseError, OSError) as error:
+        if _BAD_RANGE.search(str(error)):
+            raise _BadRange(f"{what}: the store does not have that range") from None
         # Not chained: the text of the cause may hold the whole answer, key id and all.
-        raise _translated(what, error) from None
+        raise translated(what, error, changes=changes) from None
 
 
-def _translated(what: str, error: Exception) -> TallybookError | _BadRange:
+def translated(what: str, error: Exception, *, changes: bool) -> TallybookError:
+    """An error of obstore as one of ours, told by its type and its text."""
     text = str(error)
     said_status, said_code = _STATUS.search(text), _CODE.search(text)
     status = int(said_status.group(1)) if said_status else None
     code = said_code.group(1) if said_code else ""
-    if status == 416 or "range was invalid" in text:
-        return _BadRange(f"{what}: the store does not have that range")
+    if _NO_TOKEN.match(text):
+        return no_identity(what, status)
     if isinstance(error, FileNotFoundError):
         status = 404
     elif isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
         status = status or 403
-    return failure(what, status, code, changes=False)
+    return failure(what, status, code, changes=changes)
 
 
 def _info(found: obstore.ObjectMeta) -> ObjectInfo:

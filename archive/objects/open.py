@@ -2,6 +2,8 @@
 
     s3://bucket                      a bucket; endpoint, region and keys come from the usual AWS_* variables, from
     s3://bucket/prefix/of/keys       profiles or from the machine's role, as for every other AWS tool
+    gs://bucket/prefix               a bucket of Google Cloud Storage; likewise, GOOGLE_*
+    az://container/prefix            a container of Azure Blob Storage; likewise, AZURE_*, which name the account, too
     file:///srv/archive              a directory of this host, or of a file system that all hosts mount
     file:///./archive                relative to the working directory; also ../
     memory:                          in this process, gone with it
@@ -14,9 +16,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from obstore.store import LocalStore, S3Store
 
@@ -26,22 +27,31 @@ from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
+from .clouds import CONNECT, FOREVER, ONCE, check_endpoint, open_azure, open_gcs
 from .directory_writes import DirectoryWrites
 from .keys import is_key
 from .memory import MemoryStore
-from .obstore_driver import REQUEST_SECONDS, ObstoreStore
+from .obstore_driver import ObstoreStore
 from .patience import Patience, PatienceSettings
 from .patient import PatientStore
 from .port import ObjectStore
 from .s3_client import S3Client
 from .s3_writes import S3Writes
 
-_HELP: Final = "expected s3://bucket/prefix, file:///path/of/directory (file:///./path if relative) or memory:"
-_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-_LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1")
+_HELP: Final = (
+    "expected s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///path/of/directory "
+    "(file:///./path if relative) or memory:"
+)
+_S3_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_GCS_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_AZURE_CONTAINER: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+_OTHER_NAMES: Final = {
+    "s3a": "s3://bucket/prefix", "s3n": "s3://bucket/prefix", "gcs": "gs://bucket/prefix",
+    "abfs": "az://container/prefix", "abfss": "az://container/prefix", "azure": "az://container/prefix",
+    "wasb": "az://container/prefix", "wasbs": "az://container/prefix",
+}  # fmt: skip
+"""What other programs call what is one of these."""
 _CONNECTIONS: Final = 8
-_FOREVER: Final = timedelta(days=1)
-"""Each request has a deadline of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,22 @@ class S3Url:
     """A bucket, and what comes before every key in it: empty, or with a slash at its end."""
 
     bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class GcsUrl:
+    """A bucket of Google Cloud Storage, and what comes before every key in it, as for S3."""
+
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class AzureUrl:
+    """A container of Azure Blob Storage, and what comes before every key in it, as for S3."""
+
+    container: str
     prefix: str
 
 
@@ -64,7 +90,7 @@ class MemoryUrl:
     """This process."""
 
 
-ObjectsUrl: TypeAlias = S3Url | FileUrl | MemoryUrl
+ObjectsUrl: TypeAlias = S3Url | GcsUrl | AzureUrl | FileUrl | MemoryUrl
 
 
 def parse_url(url: str) -> ObjectsUrl:
@@ -76,17 +102,26 @@ def parse_url(url: str) -> ObjectsUrl:
     scheme, colon, rest = url.partition(":")
     if not colon or not url.isprintable():
         raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
+    if meant := _OTHER_NAMES.get(scheme):
+        raise InvalidConfig(
+            f"{scheme}:// is what other programs say for {meant}; an account of Azure comes from "
+            f"AZURE_STORAGE_ACCOUNT_NAME: {_HELP}"
+        )
     if "@" in url or "?" in url or "#" in url:
         raise InvalidConfig(
-            f"the {scheme}: URL of an object store has no user, password, query or fragment; keys for S3 come from "
-            f"the AWS_* variables: {_HELP}"
+            f"the {scheme}: URL of an object store has no user, password, query or fragment; keys come from "
+            f"the AWS_*, GOOGLE_* and AZURE_* variables: {_HELP}"
         )
     if scheme == "memory" and not rest:
         return MemoryUrl()
     if scheme == "file":
         return _parse_file(url, rest)
     if scheme == "s3":
-        return _parse_s3(url, rest)
+        return S3Url(*_parse_bucket(url, rest, _S3_BUCKET))
+    if scheme == "gs":
+        return GcsUrl(*_parse_bucket(url, rest, _GCS_BUCKET))
+    if scheme == "az":
+        return AzureUrl(*_parse_bucket(url, rest, _AZURE_CONTAINER))
     raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
 
 
@@ -97,11 +132,12 @@ async def open_store(
 
     Args:
         rng: for jitter, and for the names of unfinished files.
-        allow_http: whether an S3 endpoint elsewhere than on this host may go without TLS.
+        allow_http: whether an endpoint elsewhere than on this host may go without TLS.
 
     Raises:
         InvalidConfig: the URL or the environment cannot be right.
-        ArchiveDenied: there is no such directory, or there are no keys for S3. Buckets are not looked at.
+        ArchiveDenied: there is no such directory, or there are no keys for S3. Buckets are not looked at, and of
+            other clouds' credentials only whether they can be read.
         ArchiveUnavailable: who would say does not answer.
     """
     where, patience = parse_url(url), Patience(clock, rng.fork("patience"), settings)
@@ -110,6 +146,10 @@ async def open_store(
         store = MemoryStore(clock)
     elif isinstance(where, FileUrl):
         store = await _open_directory(where.path, rng.fork("uploads"))
+    elif isinstance(where, GcsUrl):
+        store = open_gcs(where.bucket, where.prefix, patience, allow_http=allow_http)
+    elif isinstance(where, AzureUrl):
+        store = open_azure(where.container, where.prefix, patience, allow_http=allow_http)
     else:
         store = await _open_s3(where, patience, allow_http=allow_http)
     return PatientStore(store, patience)
@@ -134,10 +174,7 @@ async def _open_s3(where: S3Url, patience: Patience, *, allow_http: bool) -> Obs
     workers = ThreadWorkers(_CONNECTIONS, "s3")
     try:
         client = await workers.run(S3Client, workers, _CONNECTIONS)
-        endpoint = urlsplit(client.endpoint)
-        plain = endpoint.scheme == "http"
-        if plain and not allow_http and not _LOOPBACK.fullmatch(endpoint.hostname or ""):
-            raise InvalidConfig(f"{url}: the endpoint {endpoint.hostname} is not on this host and goes without TLS")
+        plain = check_endpoint(url, client.endpoint, allow_http=allow_http)
         await client.credentials()
     except BaseException:
         await workers.close()
@@ -149,8 +186,8 @@ async def _open_s3(where: S3Url, patience: Patience, *, allow_http: bool) -> Obs
         region=client.region,
         credential_provider=client.credentials,
         virtual_hosted_style_request=False,
-        client_options={"allow_http": plain, "timeout": _FOREVER, "connect_timeout": timedelta(seconds=5)},
-        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)},
+        client_options={"allow_http": plain, "timeout": FOREVER, "connect_timeout": CONNECT},
+        retry_config=ONCE,
     )
     # The death of a task that sends a part is told to whoever waits for the part.
     tasks = Tasks("s3", lambda _name, _error: None)
@@ -165,10 +202,10 @@ def _parse_file(url: str, rest: str) -> FileUrl:
     return FileUrl(path[1:] if path.startswith(("/./", "/../")) else path)
 
 
-def _parse_s3(url: str, rest: str) -> S3Url:
+def _parse_bucket(url: str, rest: str, names: re.Pattern[str]) -> tuple[str, str]:
     bucket, _, prefix = rest.removeprefix("//").rstrip("/").partition("/")
-    if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
-        raise InvalidConfig(f"{url!r} names no bucket: {_HELP}")
+    if not rest.startswith("//") or not names.fullmatch(bucket):
+        raise InvalidConfig(f"{url!r} names no {'container' if names is _AZURE_CONTAINER else 'bucket'}: {_HELP}")
     if prefix and not is_key(prefix):
         raise InvalidConfig(f"{url!r}: a prefix has letters, digits and . _ - = in parts that do not begin with a dot")
-    return S3Url(bucket, f"{prefix}/" if prefix else "")
+    return bucket, f"{prefix}/" if prefix else ""

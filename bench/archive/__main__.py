@@ -2,106 +2,67 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
 from tallybook.bench.gates import Figures
-from tallybook.bench.programs import Server, print_json_line, run_json_lines
-from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
-from tallybook.core.limits import MIB
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.offload.offloader import Offloader
-from tallybook.offload.process import Archive, opened
-from tallybook.offload.service import OffloadService
-from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.tuning import tune_process
+from tallybook.bench.latency import median
+from tallybook.bench.machine import facts
+from tallybook.bench.programs import ProgramFailed, Server, print_json_line, run_json_lines
 
-from .offload_load import measure_offload, write_ledger
-from .read_load import measure_reads
+from .gates import GATES
+from .report import write_report
 
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
 START_SECONDS: Final = 120.0
-SPARK_SECONDS: Final = 1_800.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A bound on one figure."""
-
-    figure: str
-    bound: float
-    at_least: bool
-    title: str
-
-    def line(self, figures: Figures) -> str:
-        """The verdict in words; empty where nothing was measured."""
-        value = figures.get(self.figure)
-        if value is None:
-            return ""
-        met = value >= self.bound if self.at_least else value <= self.bound
-        sign = "≥" if self.at_least else "≤"
-        return f"{'met    ' if met else 'NOT MET'}  {value:>10g}  {sign} {self.bound:<8g}  {self.title}"
-
-
-GATES: Final = (
-    Gate("offload_share", 0.7, at_least=True, title="offload, of the slower of a bookie read and an object write"),
-    Gate("memory_mib", 200, at_least=False, title="MiB of memory that offloading takes, whatever the ledger's size"),
-    Gate("gets_per_read", 1.1, at_least=False, title="requests for one random entry"),
-    Gate("largest_get_kib", 128, at_least=False, title="KiB of the largest of them"),
-    Gate("small_objects", 20, at_least=False, title="objects of 10,000 ledgers of 10 KB"),
-    *(
-        Gate(
-            f"{size}_{question}_read_ledgers_ratio", 0.9, at_least=True, title=f"read_ledgers, {question}, {size} table"
-        )
-        for size in ("small", "large")
-        for question in ("count", "payload", "range")
-    ),
-    Gate("small_count_format_ratio", 0.4, at_least=True, title="format('tallybook'), count, small table"),
-    Gate("small_payload_format_ratio", 0.4, at_least=True, title="format('tallybook'), payload, small table"),
-    Gate("small_range_format_ratio", 0.4, at_least=True, title="format('tallybook'), range, small table"),
-    Gate("large_payload_format_ratio", 0.8, at_least=True, title="format('tallybook'), payload, large table"),
-)
+PROGRAM_SECONDS: Final = 1_800.0
+BESIDE_MIB: Final = 512
+BESIDE_LEDGERS: Final = 3
+_POLL_SECONDS: Final = 0.05
 
 
 def main(
-    directory: Annotated[Path, typer.Option("--dir", help="Where cluster and archive lie: on a real disk.")] = Path(
-        "out/bench"
-    ),
-    large_mib: Annotated[int, typer.Option(help="Payload of the large ledger.")] = 1024,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where cluster and archive lie: on a real disk, 25 GB are needed.")
+    ] = ROOT / "out" / "bench",
+    large_mib: Annotated[int, typer.Option(help="Payload of a large ledger.")] = 1024,
     small_mib: Annotated[int, typer.Option(help="Payload of each of three smaller ones.")] = 100,
-    entry_bytes: Annotated[int, typer.Option(help="Size of an entry.")] = 1024,
     small_ledgers: Annotated[int, typer.Option(help="How many ledgers of 10 KB; 0 for none.")] = 10_000,
     rounds: Annotated[int, typer.Option(help="How often Spark is asked each question; 0: not at all.")] = 5,
+    beside_rounds: Annotated[int, typer.Option(help="How often adds are timed beside an offloader; 0: never.")] = 5,
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
-    tune_process()
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory) as scratch, _cluster(Path(scratch)) as metadata:
-        figures, ledgers = asyncio.run(
-            _offloaded(metadata, Path(scratch), large_mib * MIB, small_mib * MIB, entry_bytes, small_ledgers)
-        )
-        for name, ledger in ledgers.items() if rounds else ():
-            found = _spark(metadata, _archive(Path(scratch)), ledger.ledger_id, rounds)
-            figures |= {f"{name}_{figure}": value for figure, value in found.items()}
+    machine = facts(directory)
+    with tempfile.TemporaryDirectory(dir=directory) as name, _cluster(Path(name)) as metadata:
+        scratch = Path(name).resolve()
+        cluster = _Cluster(metadata, scratch / "archive")
+        figures = cluster.measure(large_mib, small_mib, small_ledgers, rounds)
+        if beside_rounds:
+            figures |= cluster.beside(scratch, beside_rounds)
     print_json_line(figures)
     lines = [line for gate in GATES if (line := gate.line(figures))]
     print("\n".join(lines))
+    if report is not None:
+        sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
+        sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
+        print(f"written: {write_report(report, machine, sizes, figures)}")
     raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
 
 
 @contextmanager
 def _cluster(scratch: Path) -> Iterator[str]:
     """Three bookies; gives the URI of their metadata."""
-    command = [sys.executable, "-P", "-m", "tallybook.cli", "up", "--data", str(scratch / "data"), "--no-offload"]
+    command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload"]
     server = Server([*command, "--json"], scratch / "up.json")
     try:
         yield server.ready(START_SECONDS)["ready"]
@@ -109,56 +70,107 @@ def _cluster(scratch: Path) -> Iterator[str]:
         server.stop()
 
 
-def _archive(scratch: Path) -> Path:
-    return scratch.resolve() / "archive"
+class _Cluster:
+    """The loads, each in a process of its own."""
 
+    def __init__(self, metadata: str, archive: Path) -> None:
+        self._metadata = metadata
+        self._archive = archive
+        archive.mkdir()
 
-async def _offloaded(
-    metadata: str, scratch: Path, large_bytes: int, small_bytes: int, entry_bytes: int, small_ledgers: int
-) -> tuple[Figures, dict[str, LedgerMetadata]]:
-    """Write ledgers and archive them; the figures, and the ledgers for Spark."""
-    settings = OffloadSettings(max_set_wait_s=0)
-    _archive(scratch).mkdir()
-    async with Client(metadata) as client, opened(metadata, f"file://{_archive(scratch)}", settle=True) as archive:
-        mover = archive.mover(client, settings)
-        small = [await write_ledger(client, small_bytes, entry_bytes) for _ in range(3)]
-        figures = await measure_offload(client, mover, archive.store, small, os.getpid())
-        large = await write_ledger(client, large_bytes, entry_bytes)
-        # The slope: what ten times as much takes besides.
-        of_large = await measure_offload(client, mover, archive.store, [large], os.getpid())
-        figures |= {f"large_{name}": value for name, value in of_large.items()}
-        figures["memory_mib"] = round(figures["memory_mib"] + of_large["memory_mib"], 1)
-        known = {
-            "small": await client.ledger_metadata(small[0].ledger_id),
-            "large": await client.ledger_metadata(large.ledger_id),
-        }
-        figures |= await measure_reads(archive.store, archive.workers, archive.tasks, known["large"], 1_000)
+    def measure(self, large_mib: int, small_mib: int, small_ledgers: int, rounds: int) -> Figures:
+        """Archive ledgers of all sizes, and read them back one by one and through Spark."""
+        small, [large] = self._write(small_mib, 3), self._write(large_mib)
+        figures = self._offload("small", small) | self._offload("large", [large])
+        figures |= self._memory(large_mib)
+        figures |= self._load("entries", large)
         if small_ledgers:
-            figures["small_objects"] = await _small(client, archive.offloader(client, settings), archive, small_ledgers)
-    return figures, known
+            figures |= self._run("cluster_load", "merge", *self._in_archive(), "--count", str(small_ledgers))
+        for size, ledger in (("small", small[0]), ("large", large)) if rounds else ():
+            found = self._run("spark_load", *self._in_archive(), "--ledger", str(ledger), "--rounds", str(rounds))
+            figures |= {f"{size}_{figure}": value for figure, value in found.items()}
+        return figures
+
+    def beside(self, scratch: Path, rounds: int) -> Figures:
+        """Adds at a steady rate, in turns without an offloader, and with one at half of the idle read rate."""
+        ledgers = [f"--ledger={ledger}" for ledger in self._write(BESIDE_MIB, BESIDE_LEDGERS)]
+        rate = int(self._run("cluster_load", "read", "--metadata", self._metadata, *ledgers)["bytes_per_s"] / 2)
+        quiet, beside = [], []
+        for number in range(rounds):
+            quiet.append(self._p99_ms())
+            with self._offloader(scratch / f"offloader-{number}.json", rate):
+                beside.append(self._p99_ms())
+        return {
+            "beside_mb_per_s": round(rate / 1e6, 1),
+            "add_p99_ms": round(median(quiet), 3),
+            "add_p99_beside_ms": round(median(beside), 3),
+            "add_p99_ratio": round(median([one / other for one, other in zip(beside, quiet, strict=True)]), 3),
+        }
+
+    def _write(self, mib: int, count: int = 1) -> list[int]:
+        found = self._run(
+            "cluster_load", "write", "--metadata", self._metadata, "--mib", str(mib), "--count", str(count)
+        )
+        ledgers: list[int] = found["ledgers"]
+        return ledgers
+
+    def _offload(self, name: str, ledgers: Sequence[int]) -> Figures:
+        """Rates, beside reading and writing alone."""
+        found = self._archived(*(f"--ledger={ledger}" for ledger in ledgers))
+        return {f"{name}_{figure}": value for figure, value in found.items() if figure != "memory_mib"}
+
+    def _archived(self, *arguments: str) -> Figures:
+        [warm_up] = self._write(1)
+        found: Figures = self._run("offload_load", *self._in_archive(), "--warm-up", str(warm_up), *arguments)
+        return found
+
+    def _memory(self, large_mib: int) -> Figures:
+        """Of a process that does nothing but archive one ledger; and how it grows with the ledger."""
+        found = []
+        for mib in (max(1, large_mib // 4), large_mib):
+            [ledger] = self._write(mib)
+            found.append(self._archived(f"--ledger={ledger}", "--only")["memory_mib"])
+        return {"memory_mib": found[1], "memory_growth_mib": round(found[1] - found[0], 1)}
+
+    def _load(self, name: str, ledger: int) -> Figures:
+        found: Figures = self._run("cluster_load", name, *self._in_archive(), "--ledger", str(ledger))
+        return found
+
+    def _p99_ms(self) -> float:
+        value: float = self._run("cluster_load", "adds", "--metadata", self._metadata)["p99_ms"]
+        return value
+
+    @contextmanager
+    def _offloader(self, output: Path, rate: int) -> Iterator[None]:
+        """An offloader as users run it, from when it writes an object on."""
+        command = [*_program("tallybook.cli"), "offload", "run", "--metadata", self._metadata]
+        command += ["--archive", f"file://{self._archive}", "--set", f"bytes_per_second={rate}"]
+        server, deadline = Server(command, output), time.monotonic() + START_SECONDS
+        try:
+            while not self._archiving():
+                if time.monotonic() > deadline:
+                    raise ProgramFailed("the offloader does not begin")
+                time.sleep(_POLL_SECONDS)
+            yield
+            if not self._archiving():
+                raise ProgramFailed("the offloader had nothing left to do before the measurement ended")
+        finally:
+            server.stop()
+
+    def _archiving(self) -> bool:
+        return any(self._archive.rglob(f"*{UNFINISHED_SUFFIX}"))
+
+    def _in_archive(self) -> list[str]:
+        return ["--metadata", self._metadata, "--archive", str(self._archive)]
+
+    def _run(self, program: str, *arguments: str) -> dict[str, Any]:
+        command = [*_program(f"tallybook.bench.archive.{program}"), *arguments]
+        [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
+        return found
 
 
-async def _small(client: Client, offloader: Offloader, archive: Archive, count: int) -> float:
-    """The objects that so many ledgers of 10 KB end up in."""
-    block = SeededRng(4).token(10_000)
-    ledger_ids = []
-    for _ in range(count):
-        async with await client.create_ledger() as ledger:
-            await ledger.append_many([block[at : at + 1_000] for at in range(0, len(block), 1_000)])
-        ledger_ids.append(ledger.id)
-    await OffloadService(archive, offloader, OffloadSettings(max_set_wait_s=0)).work_off()
-    found = set()
-    for ledger_id in ledger_ids:
-        receipt = (await client.ledger_metadata(ledger_id)).archived
-        found.add(receipt.key if receipt else f"ledger {ledger_id} in none")
-    return float(len(found))
-
-
-def _spark(metadata: str, archive: Path, ledger_id: int, rounds: int) -> Figures:
-    command = [sys.executable, "-P", "-m", "tallybook.bench.archive.spark_load", "--metadata", metadata]
-    command += ["--archive", str(archive), "--ledger", str(ledger_id), "--rounds", str(rounds)]
-    [figures] = run_json_lines(command, timeout_seconds=SPARK_SECONDS)
-    return figures
+def _program(module: str) -> list[str]:
+    return [sys.executable, "-P", "-m", module]
 
 
 if __name__ == "__main__":

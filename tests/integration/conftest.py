@@ -1,17 +1,19 @@
-"""Real processes for tests: the command line, and clusters started by ``tallybook up``."""
+"""Real processes for tests (the command line, clusters started by ``tallybook up``), and servers told what to say."""
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -270,3 +272,45 @@ def start_bookie() -> Callable[[Path, str, str], ForkedBookie]:
     warm.start()
     warm.join()
     return lambda data, bookie_id, metadata: ForkedBookie(context, data, bookie_id, metadata)
+
+
+@dataclass
+class ToldServer:
+    """Gives the answers it was told, in their order, one for each connection; ``b""`` hangs up."""
+
+    endpoint: str
+    answers: list[bytes]
+    requests: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            if "100-continue" in head:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            length = re.search(r"(?i)content-length: (\d+)", head)
+            await reader.readexactly(int(length.group(1)) if length else 0)
+            self.heads.append(head)
+            self.requests.append(head.split(" HTTP/")[0])
+            writer.write(self.answers.pop(0).replace(b" X\r\n", b" X\r\nConnection: close\r\n", 1))
+            await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+def answering() -> Callable[..., Any]:
+    """``async with answering(answers...) as server``; every answer has to be wanted."""
+
+    @asynccontextmanager
+    async def serving(*answers: bytes) -> AsyncIterator[ToldServer]:
+        server = ToldServer("", list(answers))
+        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        server.endpoint = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        try:
+            yield server
+        finally:
+            listener.close()
+            await listener.wait_closed()
+        assert not server.answers, "not every answer was wanted"
+
+    return serving

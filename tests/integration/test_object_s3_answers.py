@@ -1,11 +1,8 @@
 """What the S3 store makes of answers: a server on loopback says what each test tells it to say."""
 
-import asyncio
-import contextlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -38,52 +35,25 @@ LOOKED = answer(
 ).replace(b"Content-Length: 0\r\n", b"")
 
 
-@dataclass
-class Server:
-    """Gives the answers it was told, in their order, one for each connection; ``b""`` hangs up."""
-
-    answers: list[Answer]
-    requests: list[str] = field(default_factory=list)
-    heads: list[str] = field(default_factory=list)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            if "100-continue" in head:
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            length = re.search(r"(?i)content-length: (\d+)", head)
-            await reader.readexactly(int(length.group(1)) if length else 0)
-            self.heads.append(head)
-            self.requests.append(head.split(" HTTP/")[0])
-            writer.write(self.answers.pop(0).replace(b" X\r\n", b" X\r\nConnection: close\r\n", 1))
-            await writer.drain()
-        writer.close()
-
-
 @pytest.fixture
-def play(monkeypatch) -> Callable[..., object]:
+def play(answering, monkeypatch) -> Callable[..., object]:
     """``async with play(answers...) as (store, server)``."""
 
     @asynccontextmanager
     async def playing(
         *answers: Answer, patience: PatienceSettings = IMPATIENT
-    ) -> AsyncIterator[tuple[ObjectStore, Server]]:
-        server = Server(list(answers))
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        for name, value in {
-            "ENDPOINT_URL": f"http://127.0.0.1:{port}", "ACCESS_KEY_ID": ACCESS, "SECRET_ACCESS_KEY": SECRET,
-            "REGION": "us-east-1", "CONFIG_FILE": "/dev/null", "SHARED_CREDENTIALS_FILE": "/dev/null",
-        }.items():  # fmt: skip
-            monkeypatch.setenv(f"AWS_{name}", value)
-        store = await open_store("s3://bucket/place", RealClock(), SystemRng(), patience)
-        try:
-            yield store, server
-        finally:
-            await store.close()
-            listener.close()
-            await listener.wait_closed()
-        assert not server.answers, "not every answer was wanted"
+    ) -> AsyncIterator[tuple[ObjectStore, Any]]:
+        async with answering(*answers) as server:
+            for name, value in {
+                "ENDPOINT_URL": server.endpoint, "ACCESS_KEY_ID": ACCESS, "SECRET_ACCESS_KEY": SECRET,
+                "REGION": "us-east-1", "CONFIG_FILE": "/dev/null", "SHARED_CREDENTIALS_FILE": "/dev/null",
+            }.items():  # fmt: skip
+                monkeypatch.setenv(f"AWS_{name}", value)
+            store = await open_store("s3://bucket/place", RealClock(), SystemRng(), patience)
+            try:
+                yield store, server
+            finally:
+                await store.close()
 
     return playing
 

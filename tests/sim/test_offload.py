@@ -1,6 +1,7 @@
 """Closed ledgers go to an object store, and are read from there as if nothing had happened."""
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow.parquet as pq
@@ -21,8 +22,9 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.metadata.model import DigestType
-from tallybook.offload.policy import PlannedObject
+from tallybook.metadata.model import DigestType, LedgerMetadata
+from tallybook.offload.mover import Moved
+from tallybook.offload.policy import Due, PlannedObject
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, read_all, scenario
@@ -334,6 +336,58 @@ async def test_a_ledger_that_cannot_be_read_is_left_out_and_the_others_go(
         left = await client.ledger_metadata(bad.id)
         assert left.archived is None
         assert left.archiving is None
+
+
+@scenario()
+async def test_many_ledgers_that_cannot_be_read_cost_one_more_attempt_and_not_one_each(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed_ledger(client, 8) for _ in range(9)]
+    bad = [ledgers[at].id for at in (1, 2, 4, 7, 8)]
+    for bookie in cluster.bookies.values():
+        for ledger_id in bad:
+            bookie.drop(ledger_id, 3)
+    async with ArchiveStage(cluster) as stage:
+        mover, announced = stage.mover(), Counter[str]()
+        announce = mover._announce
+
+        async def counted(ledger: Due, object_id: str) -> LedgerMetadata | None:
+            announced[object_id] += 1
+            return await announce(ledger, object_id)
+
+        mover._announce = counted  # type: ignore[method-assign]
+        moved = await mover.move(await stage.planned(*(ledger.id for ledger in ledgers)))
+        assert sorted(announced.values()) == [4, 9]
+        assert [ledger_id for ledger_id, _ in moved.failed] == bad
+        assert moved.archived == tuple(ledger.id for ledger in ledgers if ledger.id not in bad)
+        for ledger in ledgers:
+            assert (await client.ledger_metadata(ledger.id)).archiving is None
+
+
+@scenario()
+async def test_ledgers_that_fail_one_after_the_other_are_set_aside_together(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Each is read when it is looked at, and fails when it is to be written."""
+    ledgers = [await closed_ledger(client, 8) for _ in range(9)]
+    async with ArchiveStage(cluster) as stage:
+        mover, attempts = stage.mover(), 0
+        attempt = mover._attempt
+
+        async def failing(wanted: Sequence[Due]) -> Moved:
+            nonlocal attempts
+            for bookie in cluster.bookies.values():
+                bookie.drop(ledgers[attempts].id, 3)
+            attempts += 1
+            return await attempt(wanted)
+
+        mover._attempt = failing  # type: ignore[method-assign]
+        moved = await mover.move(await stage.planned(*(ledger.id for ledger in ledgers)))
+        assert (attempts, moved.archived) == (3, ())
+        assert [ledger_id for ledger_id, _ in moved.failed] == [ledger.id for ledger in ledgers]
+        assert [why for _, why in moved.failed if "keep failing" in why] == [why for _, why in moved.failed[3:]]
+        for ledger in ledgers[3:]:
+            assert (await client.ledger_metadata(ledger.id)).archiving is None
 
 
 @scenario()

@@ -1,5 +1,6 @@
 """An offloader at work: what is due goes, copies are let go late, small objects are merged, nothing is left behind."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
-from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
+from tallybook.metadata.archived import ArchiveAttempt, Receipt, begin_archiving
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.transactions import Transaction
@@ -19,7 +20,7 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.offload.survey import ROUNDS_UNREAD, Survey
-from tallybook.offload.verify import verify_objects
+from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
@@ -120,6 +121,59 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
         assert worker.totals.ledgers_moved == moved == 12, "what is merged is left alone"
         for ledger in ledgers:
             assert await read_all(stage.client, ledger.id) == lines(9)
+
+
+@scenario()
+async def test_a_set_most_of_whose_ledgers_were_deleted_is_written_anew_once_without_them(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 9) for _ in range(5)]
+    settings = EAGER.model_copy(update={"compact_below_bytes": 0})
+    async with ArchiveStage(cluster, settings) as stage:
+        await stage.archive(*(ledger.id for ledger in ledgers))
+        (whole,) = await keys(stage)
+        worker = offloader(stage, settings)
+        for at in range(5):
+            await worker.round()
+            assert (await keys(stage), worker.totals.ledgers_moved) == ([whole], 0), at
+            if at == 2:
+                break
+            await client.delete_ledger(ledgers[at].id)
+        await client.delete_ledger(ledgers[2].id)
+        await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        await worker.round()
+        assert worker.totals.ledgers_moved == 2
+        for _ in range(3):
+            await cluster.world.clock.sleep(settings.orphan_delay_s)
+            await worker.round()
+        assert worker.totals.ledgers_moved == 2, "what lives is left alone"
+        (rewritten,) = await keys(stage)
+        assert rewritten != whole
+        for ledger in ledgers[3:]:
+            assert await read_all(stage.client, ledger.id) == lines(9)
+
+
+@scenario()
+async def test_a_set_of_which_one_ledger_is_left_gives_its_space_back(cluster: MemoryCluster, client: Client) -> None:
+    """Also to an offloader that has only just come, and also if what is left is large."""
+    ledgers = [await closed(client, count) for count in (90, 60, 60)]
+    settings = EAGER.model_copy(update={"own_object_bytes": 4_000})
+    async with ArchiveStage(cluster, settings) as stage:
+        await stage.archive(*(ledger.id for ledger in ledgers))
+        for ledger in ledgers[1:]:
+            await client.delete_ledger(ledger.id)
+        kept = await client.ledger_metadata(ledgers[0].id)
+        assert kept.length >= settings.compact_below_bytes
+        before = (await stage.store.info((await keys(stage))[0])).size_bytes
+        await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        worker = offloader(stage, settings)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(settings.attempt_ttl_s)
+        (left,) = await keys(stage)
+        assert left.startswith("ledgers/")
+        assert (await stage.store.info(left)).size_bytes < before
+        assert await read_all(stage.client, ledgers[0].id) == lines(90)
 
 
 @scenario()
@@ -355,6 +409,41 @@ async def test_verification_finds_a_flipped_bit_anywhere_in_an_object(cluster: M
             assert [verdict.good for verdict in verdicts] == [False]
         await stage.store.put(key, good)
         assert [verdict.good async for verdict in verify_objects(stage.store, InlineWorkers(), [metadata])] == [True]
+
+
+@scenario()
+async def test_verification_compares_every_field_of_a_receipt_with_the_object(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """One ledger's receipt in a set is right, whatever the other's says."""
+    ledgers = [await closed(client, 9), await closed(client, 9)]
+    async with ArchiveStage(cluster) as stage:
+        await stage.archive(*(ledger.id for ledger in ledgers))
+        first, second = [(await client.ledger_metadata(ledger.id)).archived for ledger in ledgers]
+        assert first is not None
+        assert second is not None
+        index = second.index
+        wrong = {
+            "entries": (replace(second, entries=second.entries + 1), "another ledger"),
+            "bytes": (replace(second, payload_bytes=second.payload_bytes - 1), "another ledger"),
+            "rolling crc": (replace(second, rolling_crc=second.rolling_crc ^ 1), "another ledger"),
+            "sha-256": (replace(second, object_sha256=bytes([1]) + second.object_sha256[1:]), "other bytes"),
+            "hash of the index": (replace(second, index=replace(index, crc=index.crc ^ 1)), "index"),
+            "place of the index": (replace(second, index=replace(index, offset=index.offset - 1)), "index"),
+            "size": (replace(second, object_bytes=second.object_bytes - 1), "size"),
+            "object": (replace(second, object_id="0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77"), "another object"),
+        }
+
+        async def problem_of(*receipts: Receipt) -> str:
+            named = dict(zip((ledger.id for ledger in ledgers[-len(receipts) :]), receipts, strict=True))
+            return (await verify_object(stage.store, InlineWorkers(), second.key, named)).problem
+
+        assert await problem_of(first, second) == ""
+        for field, (receipt, words) in wrong.items():
+            assert words in await problem_of(first, receipt), field
+            assert await problem_of(receipt), field
+        missing = await verify_object(stage.store, InlineWorkers(), second.key, {12_345: second})
+        assert "does not hold ledger 12345" in missing.problem
 
 
 @scenario()

@@ -112,8 +112,8 @@ def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread
     ledgers = {number: ledger(number, size, in_object=where) for number, (size, where) in enumerate(spread)}
     made = 100
     for _ in range(10):
-        sizes = {each.archived.key: 1 for each in ledgers.values() if each.archived}
-        planned = compact(ledgers.values(), sizes, SETTINGS)
+        keys = {each.archived.key for each in ledgers.values() if each.archived}
+        planned = compact(ledgers.values(), keys, SETTINGS)
         if not planned:
             break
         for one in planned:
@@ -130,15 +130,26 @@ def test_compaction_comes_to_rest_with_few_objects_and_moves_no_large_one(spread
             for each in one.ledgers:
                 moved = ledgers[each.ledger_id]
                 ledgers[each.ledger_id] = replace(moved, archived=receipt(made, moved))
-    assert (
-        compact(ledgers.values(), {each.archived.key: 1 for each in ledgers.values() if each.archived}, SETTINGS) == []
-    )
+    keys = {each.archived.key for each in ledgers.values() if each.archived}
+    assert compact(ledgers.values(), keys, SETTINGS) == []
     objects = {each.archived.object_id for each in ledgers.values() if each.archived}
     total = sum(each.length for each in ledgers.values())
     assert len(objects) <= 12
     assert (
         len(objects) <= 3 + total // (SETTINGS.compact_below_bytes // 2) + len(ledgers) // SETTINGS.set_object_ledgers
     )
+
+
+def test_an_object_that_is_mostly_dead_is_written_anew_be_it_alone_and_one_that_lives_is_not() -> None:
+    large = [ledger(1, 700, in_object=1), ledger(2, 700, in_object=1), ledger(3, 700, in_object=2)]
+    keys = {"sets/1.parquet", "sets/2.parquet"}
+    assert compact(large, keys, SETTINGS) == []
+    planned = compact(large, keys, SETTINGS, {"sets/1.parquet"})
+    assert [[each.ledger_id for each in one.ledgers] for one in planned] == [[1, 2]]
+    small = [ledger(4, 100, in_object=3)]
+    assert compact(small, {"sets/3.parquet"}, SETTINGS) == [], "a small one alone would only be copied"
+    assert len(compact(small, {"sets/3.parquet"}, SETTINGS, {"sets/3.parquet"})) == 1
+    assert compact(small, set(), SETTINGS, {"sets/3.parquet"}) == [], "what the bucket does not hold is not read"
 
 
 def test_copies_are_released_after_the_lag_only() -> None:

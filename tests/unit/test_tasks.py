@@ -180,11 +180,14 @@ async def test_what_still_runs_beside_has_ended_when_its_owner_leaves() -> None:
             await asyncio.sleep(0)
             ended.set()
 
-    with pytest.raises(KeyError):
+    async def owner() -> None:
         async with Beside() as beside:
             await beside.start(slow())
             await asyncio.sleep(0)
             raise KeyError
+
+    with pytest.raises(KeyError):
+        await owner()
     assert ended.is_set()
 
 

@@ -90,3 +90,27 @@ def test_commands_run_tuned_and_grpc_is_loaded_with_its_settings():
         [sys.executable, "-c", RUNNING], capture_output=True, text=True, check=True, timeout=60, env=kept
     )
     assert output.stdout.split() == ["-event_engine_client,-event_engine_listener", "True"]
+
+
+ASIDE = """
+import asyncio, os
+from tallybook.runtime.tasks import ThreadWorkers
+
+def niceness():
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+async def main():
+    workers, others = ThreadWorkers(1, "aside", background=True), ThreadWorkers(1, "usual")
+    print(await workers.run(niceness), await others.run(niceness), niceness())
+    await workers.close()
+    await others.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has priorities of single threads")
+def test_threads_in_the_background_let_others_go_first_and_only_they_do():
+    output = subprocess.run([sys.executable, "-c", ASIDE], capture_output=True, text=True, check=True, timeout=60)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert output.stdout.split() == [str(max(usual, 10)), str(usual), str(usual)]

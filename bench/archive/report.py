@@ -1,0 +1,46 @@
+"""Writes docs/benchmarks-archive.md: the machine, the gates, and everything that was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tallybook.bench.gates import Figures
+
+from .gates import GATES
+
+_HEAD: Final = """# Benchmarks of the archive
+
+How fast closed ledgers go to an object store, what reading them from there costs, and how fast Spark is on them. This
+page is written by `make bench-archive`; it holds whatever was measured, good or bad.
+[Where the time goes](performance.md#the-archive) explains the figures, and why a gate is not met.
+
+The object store is a directory on the disk below. Ratios are medians of pairs from one run, in which what is compared
+takes turns; payloads cannot be compressed.
+"""
+
+
+def write_report(directory: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> Path:
+    """Write the page, and the figures beside it for whoever wants to compare runs; return where the page is."""
+    results = {"machine": dict(machine), "sizes": dict(sizes), "figures": dict(figures)}
+    (directory / "benchmarks-archive.json").write_text(json.dumps(results, indent=2) + "\n")
+    lines = [_HEAD, *_table(("machine", ""), machine.items()), ""]
+    lines += _table(("size", ""), ((name.replace("_", " "), f"{value:,}") for name, value in sizes.items()))
+    lines += ["", "## Gates", ""]
+    verdicts = [(gate, figures[gate.figure]) for gate in GATES if gate.figure in figures]
+    rows = [
+        (gate.title, gate.wanted, f"**{value:g}**", "yes" if gate.met_by(value) else "**no**")
+        for gate, value in verdicts
+    ]
+    lines += _table(("gate", "wanted", "measured", "met"), rows)
+    lines += ["", "## Figures", "", *_table(("figure", "value"), ((f"`{n}`", f"{v:g}") for n, v in figures.items()))]
+    page = directory / "benchmarks-archive.md"
+    page.write_text("\n".join(lines) + "\n")
+    return page
+
+
+def _table(head: tuple[str, ...], rows: object) -> list[str]:
+    found = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return found + ["| " + " | ".join(row) + " |" for row in rows]  # type: ignore[attr-defined]

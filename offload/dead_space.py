@@ -1,0 +1,70 @@
+"""Which objects are mostly dead: what is left in a set when ledgers that share it are deleted, or have moved away.
+
+The metadata tell only of the ledgers that live. What an object held when it was written is in its own directory,
+which never changes: it is read once, a small request for each set, and a bounded number of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tallybook.archive.reader import ArchiveReader
+from tallybook.archive.schema import SETS_FOLDER
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import ObjectDamaged, ObjectMissing
+from tallybook.core.limits import KIB
+from tallybook.metadata.archived import Receipt
+from tallybook.metadata.model import LedgerMetadata
+
+LOOKS_AT_A_TIME: Final = 200
+LEDGER_BYTES: Final = KIB
+"""What a ledger takes in the index of an object, however little it holds: so that sets of empty ledgers count."""
+
+
+class DeadSpace:
+    """Knows how much each set object held.
+
+    Args:
+        reader: reads directories.
+    """
+
+    def __init__(self, reader: ArchiveReader, settings: OffloadSettings) -> None:
+        self._reader = reader
+        self._settings = settings
+        self._held: dict[str, int] = {}
+
+    async def mostly_dead(self, ledgers: Iterable[LedgerMetadata], keys: Iterable[str]) -> frozenset[str]:
+        """Those of ``keys`` of which at least ``compact_dead_percent`` is nobody's any more.
+
+        Args:
+            ledgers: all there are.
+            keys: what the bucket holds.
+
+        Raises:
+            ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        """
+        receipts: dict[str, Receipt] = {}
+        alive: dict[str, int] = {}
+        for metadata in ledgers:
+            receipt = metadata.archived
+            if receipt is not None and receipt.key.startswith(SETS_FOLDER):
+                receipts[receipt.key] = receipt
+                alive[receipt.key] = alive.get(receipt.key, 0) + receipt.payload_bytes + LEDGER_BYTES
+        found = sorted(receipts.keys() & set(keys))
+        self._held = {key: self._held[key] for key in found if key in self._held}
+        for key in [key for key in found if key not in self._held][:LOOKS_AT_A_TIME]:
+            await self._look(receipts[key])
+        bound = self._settings.compact_dead_percent
+        return frozenset(
+            key
+            for key in found
+            if key in self._held and (self._held[key] - alive[key]) * 100 >= bound * self._held[key] > 0
+        )
+
+    async def _look(self, receipt: Receipt) -> None:
+        try:
+            directory = await self._reader.directory(receipt)
+        except (ObjectMissing, ObjectDamaged):
+            return  # whoever reads or releases it says so
+        self._held[receipt.key] = sum(held.payload_bytes + LEDGER_BYTES for held in directory.ledgers)

@@ -1,0 +1,138 @@
+"""Objects as streams that somebody else cuts into parts."""
+
+import asyncio
+
+import pytest
+
+from tallybook.archive.objects import streamed_upload
+from tallybook.archive.objects.streamed_upload import GivenUp, StreamedUpload
+from tallybook.core.errors import ArchiveUnavailable, InvariantViolation
+from tallybook.core.limits import MIB
+
+KEY = "ledgers/1"
+
+
+class Taker:
+    """A ``StreamStore`` that takes pieces when it is let, and fails before a piece if it is told to."""
+
+    def __init__(self, *, max_bytes: int = 64 * MIB, fails_before: int = -1) -> None:
+        self.max_bytes = max_bytes
+        self.fails_before = fails_before
+        self.wholes: list[bytes] = []
+        self.taken: list[bytes] = []
+        self.given_up = False
+        self.may_take = asyncio.Event()
+        self.may_take.set()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def whole(self, key: str, data: bytes) -> None:
+        self.wholes.append(data)
+
+    def begin(self, upload: StreamedUpload) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(self._take(upload)))
+
+    async def _take(self, upload: StreamedUpload) -> None:
+        error = None
+        try:
+            async for piece in upload.pieces():
+                if len(self.taken) == self.fails_before:
+                    error = ArchiveUnavailable("no room")
+                    break
+                await self.may_take.wait()
+                self.taken.append(piece)
+        except GivenUp:
+            self.given_up = True
+        upload.ended(error)
+
+
+async def test_a_small_object_is_put_whole():
+    store = Taker()
+    upload = StreamedUpload(store, KEY)
+    await upload.write(b"a")
+    await upload.write(memoryview(b"bc"))
+    await upload.finish()
+    assert (store.wholes, store.tasks) == ([b"abc"], [])
+
+
+async def test_a_large_object_is_one_stream_with_no_byte_lost():
+    store = Taker()
+    upload = StreamedUpload(store, KEY)
+    data = bytes(range(251)) * (50_000)
+    for at in range(0, len(data), 700_001):
+        await upload.write(data[at : at + 700_001])
+    await upload.finish()
+    assert b"".join(store.taken) == data
+    assert store.wholes == []
+    assert max(map(len, store.taken)) <= streamed_upload.WHOLE_BYTES + MIB
+
+
+async def test_writes_wait_until_the_piece_before_was_taken():
+    store = Taker()
+    store.may_take.clear()
+    upload = StreamedUpload(store, KEY)
+    await upload.write(bytes(9 * MIB))
+    await asyncio.wait_for(upload.write(bytes(MIB)), 1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(upload.write(bytes(MIB)), 0.05)
+    store.may_take.set()
+    await upload.finish()
+    assert sum(map(len, store.taken)) == 11 * MIB
+
+
+async def test_what_a_cancelled_write_has_gathered_is_not_lost():
+    store = Taker()
+    store.may_take.clear()
+    upload = StreamedUpload(store, KEY)
+    for _ in range(2):
+        await upload.write(bytes(9 * MIB))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(upload.write(b"x" * MIB), 0.05)
+    store.may_take.set()
+    await upload.finish()
+    assert b"".join(store.taken) == bytes(18 * MIB) + b"x" * MIB
+
+
+@pytest.mark.parametrize("fails_before", [0, 1])
+async def test_a_failure_is_told_to_who_writes_or_finishes(fails_before):
+    store = Taker(fails_before=fails_before)
+    upload = StreamedUpload(store, KEY)
+
+    async def write_on() -> None:
+        for _ in range(4):
+            await upload.write(bytes(9 * MIB))
+
+    with pytest.raises(ArchiveUnavailable, match="no room"):
+        await write_on()
+    with pytest.raises(ArchiveUnavailable, match="no room"):
+        await upload.finish()
+    await upload.abort()
+
+
+async def test_an_abort_lets_the_stream_raise_and_waits_for_its_end():
+    store = Taker()
+    upload = StreamedUpload(store, KEY)
+    await upload.write(bytes(9 * MIB))
+    await upload.abort()
+    assert store.given_up
+    with pytest.raises(InvariantViolation, match="has ended"):
+        await upload.write(b"x")
+    with pytest.raises(InvariantViolation, match="has ended"):
+        await upload.finish()
+
+
+async def test_an_abort_before_anything_was_sent_sends_nothing():
+    store = Taker()
+    upload = StreamedUpload(store, KEY)
+    await upload.write(b"x")
+    await upload.abort()
+    assert (store.wholes, store.tasks) == ([], [])
+
+
+async def test_an_object_that_the_store_cannot_hold_is_refused_before_it_is_sent():
+    store = Taker(max_bytes=10 * MIB)
+    upload = StreamedUpload(store, KEY)
+    await upload.write(bytes(10 * MIB))
+    with pytest.raises(ArchiveUnavailable, match="at most 10485760 bytes"):
+        await upload.write(b"x")
+    await upload.abort()
+    assert store.given_up
