@@ -23,10 +23,11 @@ class Bucket:
 
     def __init__(self, bad: set[str], now: dict[str, dict[int, Receipt]]) -> None:
         self.bad, self.now, self.checked = bad, now, list[tuple[str, tuple[int, ...]]]()
+        self.not_in: dict[str, int] = {}
 
     async def check(self, key: str, receipts: Any) -> str:
         self.checked.append((key, tuple(receipts)))
-        return f"{key} is bad" if key in self.bad else ""
+        return f"{key} is bad" if key in self.bad or self.not_in.get(key) in receipts else ""
 
     async def current(self, _key: str, receipts: Any) -> dict[str, dict[int, Receipt]]:
         found = {key: {each: one for each, one in held.items() if each in receipts} for key, held in self.now.items()}
@@ -46,6 +47,9 @@ async def test_an_object_that_was_merged_away_is_no_row_and_the_new_one_is_check
 async def test_what_is_wrong_counts_for_the_ledgers_that_are_still_there() -> None:
     bucket = Bucket({"a"}, {"a": at("a", 1), "b": at("b", 2)})
     assert await bucket.rows({"a": at("a", 1, 2, 3)}) == [("a", (1,), "a is bad"), ("b", (2,), "")]
+    bucket = Bucket(set(), {"a": at("a", 1)})
+    bucket.not_in["a"] = 3
+    assert await bucket.rows({"a": at("a", 1, 3)}) == [("a", (1,), "")], "the ledger that it lacks has been deleted"
     still = Bucket({"a"}, {"a": at("a", 1)})
     assert await still.rows({"a": at("a", 1)}) == [("a", (1,), "a is bad")]
 
