@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -63,7 +63,17 @@ async def read_catalog(store: ObjectStore) -> Catalog:
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
     """
-    objects = [found async for page in store.list() for found in page if object_id_of(found.key) is not None]
+    return await catalog_of(
+        store, [found async for page in store.list() for found in page if object_id_of(found.key) is not None]
+    )
+
+
+async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catalog:
+    """Look at some objects; one that is not there (any more) is left out.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+    """
     turns, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), dict[str, str]()
     ledgers: dict[int, Found] = {}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tallybook.core.errors import InvalidConfig
+from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.runtime.blocking import LoopThread
 
 from .columns import columns_for
@@ -40,26 +41,35 @@ class TableReader(DataSourceReader):
 
 
 class EntryReader(DataSourceReader):
-    """Reads entries. Travels to executors, so it holds plain values only."""
+    """Reads entries. Travels to executors, so it holds plain values only, and leaves behind what only a plan needs."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
+        self._query: ReadOptions | None = options
+        # Each task has its own ledgers, in its partition: a snapshot names all of them.
+        self._options = replace(options, snapshot=None, ledgers=None)
         self._schema = schema
         wanted = columns_for(options)
         if [field.name for field in schema.fields] != [name for name, _ in wanted.names]:
             raise InvalidConfig(f"the columns of this table are: {wanted.ddl}; choose some of them with select()")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_query": None}
+
     def partitions(self) -> list[EntryPartition]:
         """What the tasks read; settles which entries are read, once for all of them."""
+        if self._query is None:
+            raise InvariantViolation("this reader has travelled to a task, which plans nothing")
         with LoopThread("tallybook") as loop:
-            return loop.run(self._planned())
-
-    async def _planned(self) -> list[EntryPartition]:
-        async with opened(self._options.place) as place:
-            snapshot, known, gaps = await settle(place, self._options)
-            found = await cut(place, self._options, snapshot, known)
-        return found + ([EntryPartition((), gaps=tuple(gaps))] if gaps else [])
+            return loop.run(_planned(self._query))
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of one partition."""
         return read_rows(self._options, self._schema, partition)
+
+
+async def _planned(options: ReadOptions) -> list[EntryPartition]:
+    async with opened(options.place) as place:
+        snapshot, known, gaps = await settle(place, options)
+        found = await cut(place, options, snapshot, known)
+    # One even if there is nothing to read: in place of none, Spark sends a task something that is no partition of ours.
+    return found + ([EntryPartition((), gaps=tuple(gaps))] if gaps or not found else [])

@@ -23,6 +23,7 @@ from tallybook.core.errors import InvalidConfig, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.runtime.blocking import LoopThread
 
+from .choosing import FILE, WantedObject, chosen_rows
 from .columns import ENTRY_DDL
 from .options import SNAPSHOT_BOUNDS, ReadOptions, options_of, read_options
 from .places import LedgerPlace, opened
@@ -36,15 +37,8 @@ if TYPE_CHECKING:
 
 CONCURRENT_INDEXES: Final = 32
 
-
-@dataclass(frozen=True, slots=True)
-class WantedObject:
-    """An archive object that Spark scans, and what of it is wanted."""
-
-    key: str
-    wanted: tuple[EntryRange, ...]
-    held: tuple[EntryRange, ...]
-    """All that it holds."""
+_NO_FILE_SYSTEM: Final = ("FileSystem not found", "No FileSystem for scheme")
+"""How Hadoop says that a class is missing, or that nobody has told it of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,8 @@ def read_ledgers(
         options: those of ``format("tallybook")``, as ``startingEntry`` or ``starting_entry``.
 
     Raises:
-        InvalidConfig: an option makes no sense, or payloads are to be parsed: ``from_json`` of Spark does that here.
+        InvalidConfig: an option makes no sense; or payloads are to be parsed: ``from_json`` of Spark does that here; or
+            this Spark cannot read where the archive is.
         As ``format("tallybook")`` otherwise.
     """
     given = options_of(metadata, options)
@@ -179,8 +174,8 @@ def _scan(spark: SparkSession, root: str, plan: NativePlan, options: ReadOptions
     if whole:
         frames.append(_parquet(spark, root, whole, options))
     if partial:
-        name = F.col("_metadata.file_name").alias("_file")
-        frames.append(_parquet(spark, root, partial, options, name).where(_chosen(partial)).drop("_file"))
+        name = F.col("_metadata.file_name").alias(FILE)
+        frames.append(chosen_rows(_parquet(spark, root, partial, options, name), partial).drop(FILE))
     scanned = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
     if first > 0:
         scanned = scanned.where(F.col("entry_id") >= first)
@@ -205,9 +200,7 @@ def _parquet(
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
-    # Whatever the session says: a file that is missing or damaged is not an empty one.
-    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-    frame = spark.read.options(**strict).schema(ENTRY_DDL).parquet(*(f"{root}/{found.key}" for found in objects))
+    frame = _opened(spark, [f"{root}/{found.key}" for found in objects])
     columns = [F.col(name) for name in frame.columns]
     if options.include_metadata:
         key = F.regexp_extract("_metadata.file_path", f"(?:{LEDGERS_FOLDER}|{SETS_FOLDER})[^/]+$", 0)
@@ -218,20 +211,19 @@ def _parquet(
     return frame.select(*columns, *more)
 
 
-def _chosen(objects: Sequence[WantedObject]) -> Column:
-    """What is wanted of each file."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
+def _opened(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 (comes with Spark)
 
-    found = F.lit(False)
-    for each in objects:
-        ranges = F.lit(False)
-        entire = [wanted.ledger_id for wanted in each.wanted if wanted in each.held]
-        if entire:
-            ranges |= F.col("ledger_id").isin(entire)
-        for wanted in each.wanted:
-            if wanted not in each.held:
-                ranges |= (F.col("ledger_id") == wanted.ledger_id) & F.col("entry_id").between(
-                    wanted.first, wanted.last
-                )
-        found |= (F.col("_file") == each.key.rpartition("/")[2]) & ranges
-    return found
+    # Whatever the session says: a file that is missing or damaged is not an empty one.
+    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    try:
+        return spark.read.options(**strict).schema(ENTRY_DDL).parquet(*files)
+    except Py4JJavaError as error:
+        if not any(sign in str(error) for sign in _NO_FILE_SYSTEM):
+            raise
+        scheme = files[0].partition(":")[0]
+        raise InvalidConfig(
+            f"this Spark has no file system for {scheme}: paths, and read_ledgers leaves {files[0]} to it. For s3a it "
+            "is in the package org.apache.hadoop:hadoop-aws of Spark's own version of Hadoop (docs/spark.md); "
+            "format('tallybook') reads the same rows without it"
+        ) from error

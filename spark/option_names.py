@@ -47,7 +47,10 @@ READ_OPTIONS: Final = (
     ),
     OptionInfo("includeMetadata", "false", "Whether there are columns `tier` and `object`: where an entry came from."),
     OptionInfo("maxBytesPerPartition", "128m", "Payload that one task reads, about."),
-    OptionInfo("minPartitions", "1", "Tasks at least, where there are so many entries."),
+    OptionInfo(
+        "minPartitions", "1", "Tasks at least, where there are so many entries. Of what `read_ledgers` leaves to "
+        "Parquet, Spark decides.",
+    ),
     OptionInfo(
         "payloadFormat", "raw", "`json`, `avro` or `arrow`: payloads become column `value`, a struct, by "
         "`payloadSchema`.",

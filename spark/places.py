@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from tallybook.archive.catalog import Catalog, read_catalog
+from tallybook.archive.catalog import Catalog, catalog_of, read_catalog
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.location import read_location
 from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.scan import ObjectScan
 from tallybook.client.client import Client
@@ -34,12 +34,14 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from .options import Place
+from .plan import EntryPartition
 
 T = TypeVar("T")
 
 CONCURRENT_LOOKUPS: Final = 32
 _READ_BYTES: Final = 2 << 20
 _THREADS: Final = 2
+_NOTHING: Final = Catalog({}, {})
 
 
 class SealedLedger(Protocol):
@@ -96,8 +98,11 @@ class LedgerPlace(Protocol):
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[LedgerPlace]:
+async def opened(place: Place, partition: EntryPartition | None = None) -> AsyncIterator[LedgerPlace]:
     """Open a place.
+
+    Args:
+        partition: all that is going to be read of it; of a bucket, no more is then looked at than that takes.
 
     Raises:
         InvalidConfig: a URI or URL makes no sense.
@@ -107,7 +112,10 @@ async def opened(place: Place) -> AsyncIterator[LedgerPlace]:
     async with AsyncExitStack() as stack:
         if place.metadata is None:
             archive = await stack.enter_async_context(archive_at(place.archive or ""))
-            yield Bucket(place.archive or "", await read_catalog(archive.store), archive)
+            if partition is None:
+                yield Bucket(place.archive or "", archive, await read_catalog(archive.store))
+            else:
+                yield BucketOfTask(place.archive or "", archive, partition)
             return
         settings = ClientSettings()
         world = await open_world(place.metadata, settings)
@@ -256,11 +264,11 @@ class Cluster:
 class Bucket:
     """A ``LedgerPlace`` that is nothing but an object store."""
 
-    def __init__(self, url: str, catalog: Catalog, archive: OpenedArchive) -> None:
+    def __init__(self, url: str, archive: OpenedArchive, catalog: Catalog) -> None:
         self._url = url
+        self._archive = archive
         self._ledgers = _catalogued(catalog)
         self._damaged = catalog.damaged
-        self._archive = archive
 
     @property
     def cluster_id(self) -> str:
@@ -309,6 +317,35 @@ class Bucket:
     async def archive_url(self) -> str:
         """Where the bucket is."""
         return self._url
+
+
+class BucketOfTask(Bucket):
+    """A bucket of which one partition is read, by one task of many: nobody else's objects are looked at.
+
+    A scan needs no more than the receipt that the partition has. Metadata are asked for where a scan will not do, and
+    are in the very object; and where an object is not what it was. Only then somebody has to look for another one.
+    """
+
+    def __init__(self, url: str, archive: OpenedArchive, partition: EntryPartition) -> None:
+        super().__init__(url, archive, _NOTHING)
+        careful = {each.ledger_id: each.receipt for each in partition.stretches if each.receipt and not each.scannable}
+        self._careful = careful.keys()
+        self._unread = {each.key: ObjectInfo(each.key, each.object_bytes, 0) for each in careful.values()}
+        self._has_all = False
+        self._reading = asyncio.Lock()
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """As of the archiving of the ledger."""
+        async with self._reading:
+            if self._unread:
+                found = _catalogued(await catalog_of(self._archive.store, self._unread.values()))
+                # Of the others, which are here after a scan has failed, a younger object may be wanted.
+                self._ledgers = {each: found[each] for each in self._careful if each in found}
+                self._unread.clear()
+            if ledger_id not in self._ledgers and not self._has_all:
+                self._ledgers = _catalogued(await read_catalog(self._archive.store))
+                self._has_all = True
+        return self._ledgers.get(ledger_id)
 
 
 class _ArchivedLedger:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappush, heapreplace
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
@@ -76,29 +77,72 @@ def partitions_of(
     min_partitions: int = 1,
     written: TimeRange = ALL_TIMES,
 ) -> list[EntryPartition]:
-    """Partitions of about ``max_bytes`` of payload, or less where that gives ``min_partitions``.
+    """Partitions of about ``max_bytes`` of payload, and ``min_partitions`` at least where there are so many entries.
 
     Args:
-        cuts_of: entry ids before which a large stretch is best cut; cut evenly where it gives none.
+        cuts_of: entry ids before which a large stretch is best cut; cut evenly where it gives none, and where that
+            does not make partitions enough.
     """
     wanted = sorted(stretches, key=_place)
     limit = max(1, min(max_bytes, sum(each.payload_bytes for each in wanted) // max(1, min_partitions)))
-    found: list[EntryPartition] = []
+    found: list[tuple[Stretch, ...]] = []
     open_: list[Stretch] = []
     size = 0
     for piece in (piece for each in wanted for piece in _cut(each, cuts_of, limit)):
         if open_ and size + piece.payload_bytes > limit:
-            found.append(EntryPartition(tuple(open_), written))
+            found.append(tuple(open_))
             open_, size = [], 0
         open_.append(piece)
         size += piece.payload_bytes
     if open_:
-        found.append(EntryPartition(tuple(open_), written))
-    return found
+        found.append(tuple(open_))
+    return [EntryPartition(each, written) for each in _at_least(min_partitions, found)]
 
 
 def _place(stretch: Stretch) -> tuple[str, int, int]:
     return stretch.receipt.key if stretch.receipt else "", stretch.ledger_id, stretch.first
+
+
+def _at_least(count: int, found: list[tuple[Stretch, ...]]) -> list[tuple[Stretch, ...]]:
+    """Halves the largest until there are so many, or only single entries."""
+    if len(found) >= count or not found:
+        return found
+    heap = [(_rank(each), each) for each in found]
+    heapify(heap)
+    while len(heap) < count and heap[0][0] < _INDIVISIBLE:
+        one, other = _halves(heap[0][1])
+        heapreplace(heap, (_rank(one), one))
+        heappush(heap, (_rank(other), other))
+    return sorted((each for _, each in heap), key=lambda each: _place(each[0]))
+
+
+_INDIVISIBLE: Final = (1,)
+"""Behind every rank of what can be halved."""
+
+
+def _rank(stretches: tuple[Stretch, ...]) -> tuple[int, ...]:
+    """The largest first, and no two of one rank."""
+    begin = stretches[0].ledger_id, stretches[0].first
+    if len(stretches) == 1 and stretches[0].first == stretches[0].last:
+        return (*_INDIVISIBLE, *begin)
+    return (-sum(map(_weight, stretches)), *begin)
+
+
+def _weight(stretch: Stretch) -> int:
+    """An entry without a payload is not for nothing."""
+    return stretch.payload_bytes + stretch.last - stretch.first + 1
+
+
+def _halves(stretches: tuple[Stretch, ...]) -> tuple[tuple[Stretch, ...], tuple[Stretch, ...]]:
+    if len(stretches) == 1:
+        [one] = stretches
+        one, other = _cut_before(one, [one.first + (one.last - one.first + 1) // 2])
+        return (one,), (other,)
+    half = sum(map(_weight, stretches)) // 2
+    taken, at = _weight(stretches[0]), 1
+    while at + 1 < len(stretches) and taken + _weight(stretches[at]) <= half:
+        taken, at = taken + _weight(stretches[at]), at + 1
+    return stretches[:at], stretches[at:]
 
 
 def _cut(stretch: Stretch, cuts_of: Callable[[Stretch], Sequence[int]], limit: int) -> Iterable[Stretch]:
@@ -113,8 +157,13 @@ def _cut(stretch: Stretch, cuts_of: Callable[[Stretch], Sequence[int]], limit: i
         # The last cut that still fits: a piece as large as may be.
         if following - chosen[-1] > step:
             chosen.append(cut)
-    ends = [*(cut - 1 for cut in chosen[1:]), stretch.last]
+    return _cut_before(stretch, chosen[1:])
+
+
+def _cut_before(stretch: Stretch, cuts: Sequence[int]) -> list[Stretch]:
+    entries = stretch.last - stretch.first + 1
+    ends = [*(cut - 1 for cut in cuts), stretch.last]
     return [
         replace(stretch, first=first, last=last, payload_bytes=stretch.payload_bytes * (last - first + 1) // entries)
-        for first, last in zip(chosen, ends, strict=True)
+        for first, last in zip([stretch.first, *cuts], ends, strict=True)
     ]

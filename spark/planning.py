@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.index_codec import Directory
-from tallybook.core.errors import EntryAbsent, InvalidConfig, NoSuchLedger, ObjectDamaged, ObjectMissing, Unauthorized
+from tallybook.core.errors import (
+    BookieUnavailable,
+    EntryAbsent,
+    InvalidConfig,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+    RequestTimeout,
+    Unauthorized,
+)
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata
 
@@ -20,6 +30,12 @@ from .snapshot import Snapshot
 MOST_NAMED: Final = 10_000
 """Ledgers that are asked for one by one, and have to exist. Of more, those are read that there are."""
 
+CONCURRENT_ENDS: Final = 16
+"""Open ledgers whose bookies are asked at once."""
+
+END_SECONDS: Final = 30
+"""How long the bookies of an open ledger may take to say what is confirmed."""
+
 
 async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Mapping[int, LedgerMetadata], list[Gap]]:
     """The snapshot that a query reads, the metadata of its ledgers, and what of it is gone already.
@@ -28,6 +44,7 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
         InvalidConfig: the snapshot is of another cluster.
         NoSuchLedger: a ledger that was asked for by its id does not exist.
         Unauthorized: a ledger has a password, and it was not given.
+        BookieUnavailable, RequestTimeout: the bookies of an open ledger do not say what is confirmed.
         ObjectDamaged: a bucket has objects that cannot be understood, and data may not be missing.
     """
     if place.damaged and options.fail_on_data_loss:
@@ -42,20 +59,63 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
     view = await place.view()
     named = options.ledgers is not None and options.ledgers.count <= MOST_NAMED
     found = await lookups(place, options.ledgers if named and options.ledgers else await _listed(place, options))
-    ranges, known = [], {}
+    wanted = []
     for ledger_id, metadata in found.items():
         if metadata is None:
             if named:
                 raise NoSuchLedger(f"ledger {ledger_id} does not exist")
             continue  # deleted since the listing
-        if not view.sees(metadata) or not is_wanted(metadata, options):
-            continue
-        authorise(metadata, options.place.password)
-        last = min(options.last_entry, await place.confirmed(metadata))
+        if view.sees(metadata) and is_wanted(metadata, options):
+            authorise(metadata, options.place.password)
+            wanted.append(metadata)
+    ends = await _ends_of_open(place, [metadata for metadata in wanted if not metadata.closed], must_exist=named)
+    ranges, known = [], {}
+    for metadata in wanted:
+        end = metadata.last_entry_id if metadata.closed else ends[metadata.ledger_id]
+        last = min(options.last_entry, end)
         if options.first_entry <= last:
-            known[ledger_id] = metadata
-            ranges.append(EntryRange(ledger_id, options.first_entry, last))
+            known[metadata.ledger_id] = metadata
+            ranges.append(EntryRange(metadata.ledger_id, options.first_entry, last))
     return Snapshot(place.cluster_id, tuple(ranges), options.written), known, []
+
+
+async def _ends_of_open(place: LedgerPlace, ledgers: Iterable[LedgerMetadata], *, must_exist: bool) -> dict[int, int]:
+    """The last entry of each open ledger that may be read; -1 for none."""
+    turns, ends = asyncio.Semaphore(CONCURRENT_ENDS), dict[int, int]()
+
+    async def ask(metadata: LedgerMetadata) -> None:
+        async with turns:
+            try:
+                ends[metadata.ledger_id] = await _confirmed(place, metadata)
+            except NoSuchLedger:
+                if must_exist:
+                    raise
+                ends[metadata.ledger_id] = -1  # deleted since the listing
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for metadata in ledgers:
+                group.create_task(ask(metadata))
+    except ExceptionGroup as failed:
+        # One is enough to know; the group has ended the others.
+        raise failed.exceptions[0] from None
+    return ends
+
+
+async def _confirmed(place: LedgerPlace, metadata: LedgerMetadata) -> int:
+    hint = "option openLedgers=false leaves open ledgers out"
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            return await place.confirmed(metadata)
+    except BookieUnavailable as error:
+        raise BookieUnavailable(
+            f"ledger {metadata.ledger_id} is open, and how far it may be read is not known: {error.message} ({hint})"
+        ) from error
+    except TimeoutError as error:
+        raise RequestTimeout(
+            f"ledger {metadata.ledger_id} is open, and its bookies have not said within {END_SECONDS} s how far it may "
+            f"be read ({hint})"
+        ) from error
 
 
 async def _listed(place: LedgerPlace, options: ReadOptions) -> list[int]:

@@ -11,7 +11,7 @@ Spark starts a Python for each step of a query, so what a step does is loaded wi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
@@ -31,6 +31,8 @@ NAME = "tallybook"
 class TallybookDataSource(DataSource):
     """Ledgers, and what is known of them. docs/spark.md lists the options."""
 
+    _has_reader = False
+
     @classmethod
     def name(cls) -> str:
         """What ``format`` is given."""
@@ -48,7 +50,12 @@ class TallybookDataSource(DataSource):
         options = read_options(self.options)
         if options.table != "entries":
             return TableReader(options)
+        self._has_reader = True
         return EntryReader(options, schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark sends the source along with its reader to each task, where only its name is asked for.
+        return {**self.__dict__, "options": {}} if self._has_reader else self.__dict__
 
     def streamReader(self, schema: StructType) -> LedgerStreamReader:
         """Ledgers as they close."""

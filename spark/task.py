@@ -36,7 +36,7 @@ def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartitio
 async def _shaped(
     options: ReadOptions, shaper: Shaper, partition: EntryPartition
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    async with opened(options.place) as place:
+    async with opened(options.place, partition) as place:
         rows = read_partition(place, partition, whole_gaps=not options.fail_on_data_loss)
         try:
             async for found in rows:

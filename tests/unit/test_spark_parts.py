@@ -178,10 +178,11 @@ def test_every_entry_is_in_exactly_one_partition_and_partitions_are_bounded(
         assert all(one.last + 1 == other.first for one, other in itertools.pairwise(own))
         assert all(piece.receipt == each.receipt and piece.scannable == each.scannable for piece in own)
         inner = [piece.first for piece in own[1:]]
-        if [cut for cut in cuts[each.ledger_id] if each.first < cut <= each.last]:
+        if least == 1 and [cut for cut in cuts[each.ledger_id] if each.first < cut <= each.last]:
             assert set(inner) <= set(cuts[each.ledger_id]), "cut where row groups begin"
     assert len(pieces) == len({(piece.ledger_id, piece.first) for piece in pieces})
     assert all(partition.stretches and partition.written == times and not partition.gaps for partition in found)
+    assert len(found) >= min(least, sum(each.last - each.first + 1 for each in wanted))
     for partition in found:
         size = sum(piece.payload_bytes for piece in partition.stretches)
         assert size <= max_bytes or len(partition.stretches) == 1
@@ -190,13 +191,24 @@ def test_every_entry_is_in_exactly_one_partition_and_partitions_are_bounded(
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 1000))
-@settings(max_examples=60)
+@pytest.mark.parametrize(
+    ("sizes", "least", "expected"),
+    [
+        # Entries without payload; one that outweighs all others; ledgers of which each is small; too few entries.
+        ([(40, 0)], 4, [10, 10, 10, 10]),
+        ([(1, 1000), (3, 3)], 4, [1, 1, 1, 1]),
+        ([(1, 0)] * 8, 4, [2, 2, 2, 2]),
+        ([(1, 5), (2, 10)], 60, [1, 1, 1]),
+        ([(60, 600)], 1, [60]),
+    ],
+)
+@pytest.mark.parametrize("cuts", [(), (20,)])
 def test_there_are_as_many_partitions_as_are_wanted_if_there_are_so_many_entries(
-    entries: int, least: int, size: int
+    sizes: list[tuple[int, int]], least: int, expected: list[int], cuts: tuple[int, ...]
 ) -> None:
-    found = partitions_of([Stretch(1, 0, entries - 1, entries * size)], lambda _: (), min_partitions=least)
-    assert len(found) >= min(entries, least)
+    wanted = [Stretch(each, 0, entries - 1, size) for each, (entries, size) in enumerate(sizes)]
+    found = partitions_of(wanted, lambda _: cuts, min_partitions=least)
+    assert [sum(piece.last - piece.first + 1 for piece in each.stretches) for each in found] == expected
 
 
 @pytest.mark.parametrize(

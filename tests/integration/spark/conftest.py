@@ -1,6 +1,7 @@
 """One Spark session for all tests of a process, and clusters whose ledgers go to an archive."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
+from moto.server import ThreadedMotoServer
 from pyspark.sql import DataFrame, SparkSession
 
 from tallybook.client.client import Client
@@ -18,13 +21,44 @@ NOW = ("--set", "max_set_wait_s=0", "--set", "orphan_delay_s=0")
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on two threads of this machine."""
+def s3() -> Iterator[dict[str, str]]:
+    """An S3 server with a bucket called "bucket": the variables by which everybody finds it."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = botocore.session.get_session().create_client(
+        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="any",
+        aws_secret_access_key="any",
+    )  # fmt: skip
+    client.create_bucket(Bucket="bucket")
+    yield {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on two threads of this machine, whose tasks may fail once and know the S3 server."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     scratch = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
+    with pytest.MonkeyPatch.context() as while_it_starts:
+        for name, value in s3.items():
+            while_it_starts.setenv(name, value)
+        session = _started(scratch)
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(TallybookDataSource)
+    yield session
+    session.stop()
+
+
+def _started(scratch: Path) -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2,2]")
         .config("spark.driver.memory", "1g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -34,10 +68,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(scratch))
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("OFF")
-    session.dataSource.register(TallybookDataSource)
-    yield session
-    session.stop()
 
 
 @dataclass
@@ -46,6 +76,9 @@ class Written:
 
     up: Any
     bucket: Path
+    archive: str
+    variables: dict[str, str] = field(default_factory=dict)
+    """What the offloader is told of an S3 server."""
     entries: dict[int, list[bytes]] = field(default_factory=dict)
 
     @property
@@ -73,7 +106,8 @@ class Written:
     def offload(self, *settings: str) -> dict[str, Any]:
         """One round of the offloader."""
         given = [word for setting in settings for word in ("--set", setting)]
-        done = self.up("offload", "run", "--once", "--archive", f"file://{self.bucket}", *NOW, *given, "--json")
+        run = ("offload", "run", "--once", "--archive", self.archive, *NOW, *given, "--json")
+        done = self.up(*run, **self.variables)
         assert done.code == 0, done.err
         return done.json
 
@@ -102,7 +136,15 @@ def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writ
     folder = tmp_path_factory.mktemp("tables")
     (folder / "bucket").mkdir()
     with cli.up(folder / "data") as up:
-        yield Written(up, folder / "bucket")
+        yield Written(up, folder / "bucket", f"file://{folder}/bucket")
+
+
+@pytest.fixture(scope="module")
+def written_to_s3(cli: Any, s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A cluster whose archive is in S3, for the tests of one file."""
+    folder = tmp_path_factory.mktemp("s3")
+    with cli.up(folder / "data") as up:
+        yield Written(up, folder, f"s3://bucket/{folder.name}", s3)
 
 
 def rows_of(frame: DataFrame) -> list[tuple[int, int, bytes]]:

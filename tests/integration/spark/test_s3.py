@@ -1,0 +1,43 @@
+"""Ledgers in an archive on S3, read by Spark: through their cluster, and out of the bucket alone."""
+
+import pytest
+
+from tallybook.core.errors import InvalidConfig
+from tallybook.spark import read_ledgers
+
+SMALL = [b"%d" % number for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def tiers(written_to_s3):
+    """Small ledgers in one object, a larger one in its own, both released; one more at bookies."""
+    written = written_to_s3
+    small = [written.ledger([b"%d/" % each + line for line in SMALL]) for each in range(3)]
+    large = written.ledger([bytes([number]) * 100_000 for number in range(40)])
+    told = written.offload("deletion_lag_s=0", "own_object_bytes=1MiB", "row_group_bytes=1MiB")
+    assert told["ledgers_released"] == 4
+    return {"archived": [*small, large], "bookies": written.ledger(SMALL)}
+
+
+def test_ledgers_in_s3_are_one_table_with_those_at_bookies(written_to_s3, tiers, load, rows):
+    table = load(written_to_s3.metadata, includeMetadata=True, minPartitions=3).cache()
+    assert rows(table) == written_to_s3.rows()
+    assert table.rdd.getNumPartitions() >= 3
+    from_s3 = table.where("tier = 'archive' AND object LIKE '%.parquet'").select("ledger_id").distinct().collect()
+    assert sorted(row.ledger_id for row in from_s3) == tiers["archived"]
+
+
+def test_a_bucket_of_s3_is_read_without_its_cluster(written_to_s3, tiers, spark, rows):
+    table = spark.read.format("tallybook").option("archive", written_to_s3.archive)
+    assert rows(table.option("maxBytesPerPartition", "1m").load()) == written_to_s3.rows(*tiers["archived"])
+
+
+def test_a_spark_without_s3a_is_told_what_read_ledgers_needs_there(written_to_s3, tiers, spark, s3, monkeypatch):
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidConfig, match=r"no file system for s3a.*s3a://bucket/.*hadoop-aws"):
+        read_ledgers(spark, written_to_s3.metadata)
+    with pytest.raises(InvalidConfig, match="hadoop-aws"):
+        read_ledgers(spark, archive=written_to_s3.archive)
+    elsewhere = read_ledgers(spark, written_to_s3.metadata, ledger=tiers["bookies"])
+    assert elsewhere.count() == len(SMALL)

@@ -1,0 +1,64 @@
+"""What travels from the driver into each task: what the task reads, and nothing of what the others do."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import types as spark
+
+from tallybook.archive.catalog import Catalog
+from tallybook.core.errors import InvariantViolation
+from tallybook.spark import TallybookDataSource, places
+from tallybook.spark.columns import columns_for
+from tallybook.spark.options import read_options
+from tallybook.spark.plan import EntryPartition
+
+MANY = [{"ledger": each, "first": 0, "last": 9} for each in range(10_000)]
+BOUNDS = {
+    "snapshot": json.dumps({"tallybook_snapshot": 1, "cluster": "c", "ledgers": MANY}),
+    "ledgers": ",".join(str(each) for each in range(0, 20_000, 2)),
+}
+
+
+def schema(options: dict[str, str]) -> spark.StructType:
+    """The columns by their names, which is all that a reader looks at before it is sent off."""
+    return spark.StructType(
+        [spark.StructField(name, spark.LongType()) for name, _ in columns_for(read_options(options)).names]
+    )
+
+
+@pytest.mark.parametrize("bound", list(BOUNDS))
+def test_a_task_is_not_sent_what_all_of_them_read(bound: str) -> None:
+    given = {"metadata": "sqlite:///x", "failondataloss": "false", bound: BOUNDS[bound]}
+    source = TallybookDataSource(given)
+    arrived: Any = pickle.loads(cloudpickle.dumps(source))
+    assert arrived.options == given, "who plans needs all of it"
+    reader = arrived.reader(schema(given))
+    sent = cloudpickle.dumps((reader, arrived))
+    assert len(sent) < 3_000
+    in_task, _ = pickle.loads(sent)
+    assert not in_task._options.fail_on_data_loss, "how things are read is what a task has to know"
+    with pytest.raises(InvariantViolation, match="plans nothing"):
+        in_task.partitions()
+
+
+def test_a_task_of_a_bucket_does_not_look_through_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(store: object) -> Catalog:
+        raise AssertionError("the whole bucket is looked through")
+
+    monkeypatch.setattr(places, "read_catalog", refuse)
+    given = {"archive": f"file://{tmp_path}"}
+    reader = TallybookDataSource(given).reader(schema(given))
+    assert list(reader.read(EntryPartition(()))) == []
+    with pytest.raises(AssertionError, match="looked through"):
+        reader.partitions()
+
+
+def test_a_query_of_nothing_has_a_partition_of_ours(tmp_path: Path) -> None:
+    """In place of none at all, Spark makes one that our reader knows nothing of."""
+    given = {"archive": f"file://{tmp_path}"}
+    reader = TallybookDataSource(given).reader(schema(given))
+    assert reader.partitions() == [EntryPartition(())]
