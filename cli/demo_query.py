@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from .launcher import LocalCluster
 _SPARK_SECONDS: Final = 180.0
 _LAST_WORDS: Final = 1_500
 _JAVA_SECONDS: Final = 30.0
+_LEAST_JAVA: Final = 17
 
 
 def missing_for_spark() -> str:
@@ -27,13 +30,25 @@ def missing_for_spark() -> str:
     absent = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed (pip install 'tallybook[spark]')"
-    java = shutil.which("java")
+    return _missing_java(os.environ.get("JAVA_HOME", ""))
+
+
+def _missing_java(home: str) -> str:
+    """What is wrong with the Java that Spark would start: that of ``JAVA_HOME``, else the first on the path."""
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
-        return "there is no java, and Spark runs on Java 17"
+        where = f"JAVA_HOME is {home}, and has no bin/java" if home else "there is no java"
+        return f"{where}; Spark needs Java {_LEAST_JAVA} or later"
     try:
-        subprocess.run([java, "-version"], check=True, capture_output=True, timeout=_JAVA_SECONDS)  # noqa: S603 (Spark runs it, too)
+        said = subprocess.run([java, "-version"], check=True, capture_output=True, timeout=_JAVA_SECONDS)  # noqa: S603 (Spark runs it, too)
     except (subprocess.SubprocessError, OSError) as error:
         return f"java does not run: {error}"
+    # Java 8 calls itself 1.8, later ones by their number first: openjdk version "17.0.9" 2023-10-17
+    version = re.search(rb'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if version is None:
+        return f"{java} does not say which Java it is; Spark needs Java {_LEAST_JAVA} or later"
+    if int(version[1]) < _LEAST_JAVA:
+        return f"{java} is Java {int(version[1])}, and Spark needs {_LEAST_JAVA} or later (JAVA_HOME names another one)"
     return ""
 
 

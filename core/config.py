@@ -249,6 +249,11 @@ class OffloadSettings(Settings):
     orphan_delay_s: Seconds = Field(
         600, description="Time between finding that no ledger names an object and removing it: readers may be at it."
     )
+    transaction_ttl_s: Seconds = Field(
+        604_800,
+        description="Time since the creation of its youngest ledger after which a transaction that nobody has "
+        "committed is given up, and its ledgers are deleted.",
+    )
     interval_s: Seconds = Field(30, description="Pause between looks for work.")
     retry_s: Seconds = Field(
         60, description="Pause before a ledger that could not be archived is tried again; it doubles, up to an hour."

@@ -1,13 +1,15 @@
 """A first look at ledgers in Spark: what is there, one question by SQL, and an export to go on with.
 
     tallybook demo --data ./flights --no-spark      # two ledgers of flights, archived
-    python examples/flights.py sqlite:///$PWD/flights/metadata.db
+    python examples/flights.py sqlite:///$PWD/flights/metadata.db exported-flights
 
 Each block may be pasted into a notebook as it is.
 """
 
+import argparse
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -15,7 +17,16 @@ from pyspark.sql import functions as F
 from tallybook.spark import TallybookDataSource, read_ledgers, take_snapshot
 from tallybook.spark.pipelines import export, verify
 
-METADATA = sys.argv[1]
+# In a notebook: METADATA, TARGET = "sqlite:////data/flights/metadata.db", "/data/exported-flights"
+parser = argparse.ArgumentParser(description="A first look at ledgers in Spark.")
+parser.add_argument("metadata", help="URI of the cluster's metadata store, as sqlite:////srv/tallybook/metadata.db")
+parser.add_argument(
+    "target", nargs="?", default="exported-flights", help="folder for the export (default: %(default)s)"
+)
+given = parser.parse_args()
+METADATA, TARGET = given.metadata, given.target
+if "://" not in TARGET:
+    TARGET = str(Path(TARGET).resolve())
 
 # A session on this machine, whose tasks run in this Python. On a cluster, tallybook[spark] has to be in that of every
 # executor, and Spark wants its own package for the object store.
@@ -57,6 +68,6 @@ entries.where("entry_id < 1000").explain()
 verify(spark, METADATA).select("key", "entries", "problem").show(truncate=48)
 
 # On to the next tool: closed ledgers as Parquet by day of writing. Run it again, and only what is new is written.
-export(spark, METADATA, "exported-flights", partition_by=("day",))
-print(spark.read.parquet("exported-flights").count(), "rows exported")
+export(spark, METADATA, TARGET, partition_by=("day",))
+print(spark.read.parquet(TARGET).count(), "rows exported to", TARGET)
 spark.stop()

@@ -3,48 +3,37 @@
 A writer that may fail half-way, or be run twice, marks its ledgers with a *sink* and the number of a transaction when
 it creates them, and at its end one record of the sink says which ledgers the transaction has:
 
-    ledger, marked "sales/17", pending          record sinks/sales: {"last": 17, "ledgers": [...]}
+    ledger, marked "sales/17", pending          record sinks/sales: last 17, and its ledgers
         created, written, closed                       one compare-and-set: this is the commit
         no longer pending, once committed              a second commit of 17 finds it and changes nothing
 
 Transactions of a sink are committed in ascending order. Who reads a consistent view reads the records first, then the
 ledgers: a marked ledger belongs to the view if its transaction is older than the last one and it is not pending, or if
-it is named by the last one. What a failed attempt left behind never gets into view; its writer, or the next commit,
-deletes it.
+it is named by the last one. What a failed attempt left behind never gets into view.
+
+This module is what readers need. ``commits`` brings ledgers into view, ``left_behind`` deletes what never came there.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from tallybook.core.errors import (
-    Conflict,
-    DamagedFile,
-    InvalidArgument,
-    MetadataConflict,
-    MetadataOutcomeUnknown,
-    MetadataUnavailable,
-    NoSuchLedger,
-)
-from tallybook.core.ids import MAX_ID
+from tallybook.core.errors import DamagedFile, MetadataUnavailable
 
+from .at_once import each
 from .model import LedgerMetadata
-from .store import MetadataStore, Ok
-from .update import LedgerUpdater
+from .sink_record import CLOCK, NOTHING, ONCE, SINKS, Committed, SinkRecord, is_once
+from .store import MetadataStore
 
-FORMAT: Final = 1
 SINK: Final = "tallybook.sink"
 """Key of the mark among a ledger's custom metadata: the name of the sink, a slash, the number of the transaction."""
 PENDING: Final = "tallybook.pending"
+SINCE: Final = "tallybook.since"
+"""Key of the tick of the sinks' clock from which on a ledger vouches for itself."""
 
-_COMMITS: Final = "sinks/"
-_ATTEMPTS: Final = "sink-attempts/"
-_MOST_TRIES: Final = 20
-MAX_LEDGERS: Final = 3_000
-"""Of one transaction: its record has at most 64 KiB."""
+_MOST_DIGITS: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +48,20 @@ class Transaction:
     number: int
     owner: str = ""
 
+    @classmethod
+    def once(cls, name: str) -> Transaction:
+        """The only transaction of a sink, which nobody is going to repeat: no record of it stays.
+
+        Args:
+            name: one that no other sink ever has.
+        """
+        return cls(ONCE + name, 0)
+
+    @property
+    def is_once(self) -> bool:
+        """Whether its sink has no other one."""
+        return is_once(self.sink)
+
     @property
     def marks(self) -> dict[str, bytes]:
         """Custom metadata of a ledger that it is to have."""
@@ -66,30 +69,27 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The last transaction of a sink, and its ledgers."""
-
-    number: int
-    ledger_ids: tuple[int, ...]
-    owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class View:
-    """Which marked ledgers are to be seen: a moment in the life of all sinks, by their names."""
+    """Which marked ledgers are to be seen: a moment in the life of all sinks, by their names.
+
+    Args:
+        clock: the sinks' clock. A ledger that vouches for itself from a later tick on was committed after this view.
+    """
 
     committed: Mapping[str, Committed]
     everything: bool = False
     """Whether marks do not matter."""
+    clock: int = 0
 
     def sees(self, metadata: LedgerMetadata) -> bool:
         """Whether a ledger belongs to the view; one that is not marked always does."""
         mark = transaction_of(metadata)
         if mark is None or self.everything:
             return True
-        last = self.committed.get(mark.sink)
-        if last is None or mark.number > last.number:
-            return False
+        last = self.committed.get(mark.sink, NOTHING)
+        if mark.number > last.number:
+            since = _since(metadata)
+            return mark.is_once and since is not None and since <= self.clock
         if mark.number == last.number:
             return metadata.ledger_id in last.ledger_ids
         return not is_pending(metadata)
@@ -97,8 +97,19 @@ class View:
 
 EVERYTHING: Final = View({}, everything=True)
 
-_NOTHING: Final = Committed(-1, ())
-"""Before the first transaction of a sink: no record, or one that was written by ``abandon``."""
+
+class StoredSink(NamedTuple):
+    """A sink's record, with the version that a compare-and-set on it must name; ``None`` if it is not there."""
+
+    record: SinkRecord
+    version: int | None
+
+
+class StoredClock(NamedTuple):
+    """The sinks' clock, which is at 0 first and only goes up, with the version of its record."""
+
+    now: int
+    version: int | None
 
 
 def transaction_of(metadata: LedgerMetadata) -> Transaction | None:
@@ -112,11 +123,16 @@ def is_pending(metadata: LedgerMetadata) -> bool:
     return PENDING in metadata.custom
 
 
-def settled(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The ledger, no longer pending; it keeps its mark. Doing so again changes nothing."""
-    if not is_pending(metadata):
-        return metadata
-    return replace(metadata, custom={key: value for key, value in metadata.custom.items() if key != PENDING})
+def settled(metadata: LedgerMetadata, since: int | None = None) -> LedgerMetadata:
+    """The ledger, no longer pending; it keeps its mark. Doing so again changes nothing.
+
+    Args:
+        since: the tick from which on it vouches for itself.
+    """
+    custom = {key: value for key, value in metadata.custom.items() if key != PENDING}
+    if since is not None:
+        custom.setdefault(SINCE, str(since).encode())
+    return metadata if custom == metadata.custom else replace(metadata, custom=custom)
 
 
 async def read_view(store: MetadataStore) -> View:
@@ -126,12 +142,31 @@ async def read_view(store: MetadataStore) -> View:
         MetadataUnavailable: the store does not answer.
         DamagedFile: a record cannot be understood.
     """
-    found = {}
-    async for name in _names(store, _COMMITS):
-        record = await store.read_record(name, linearizable=True)
-        if record is not None:
-            found[name.removeprefix(_COMMITS)] = _decoded(name, record.value)
-    return View(found)
+    before = (await read_clock(store)).now
+    found = await _records(store, [name async for name in names(store, SINKS)])
+    clock = (await read_clock(store)).now
+    if clock != before:
+        # What ticked since then may have been committed after its folder was listed: docs/protocol.md.
+        found |= await _records(store, [name async for name in names(store, SINKS) if name not in found])
+    committed = {name.removeprefix(SINKS): record.last for name, record in found.items()}
+    return View(committed, clock=clock)
+
+
+async def _records(store: MetadataStore, wanted: Iterable[str]) -> dict[str, SinkRecord]:
+    found = await each(lambda name: read_sink(store, name.removeprefix(SINKS)), listed := list(wanted))
+    return {name: stored.record for name, stored in zip(listed, found, strict=True) if stored.version is not None}
+
+
+async def read_sink(store: MetadataStore, sink: str) -> StoredSink:
+    """The record of a sink, an empty one if it is not there.
+
+    Raises:
+        MetadataUnavailable, DamagedFile: as ``read_view``.
+    """
+    record = await store.read_record(SINKS + sink, linearizable=True)
+    if record is None:
+        return StoredSink(SinkRecord(), None)
+    return StoredSink(SinkRecord.decode(SINKS + sink, record.value), record.version)
 
 
 async def last_committed(store: MetadataStore, sink: str) -> Committed | None:
@@ -140,183 +175,30 @@ async def last_committed(store: MetadataStore, sink: str) -> Committed | None:
     Raises:
         MetadataUnavailable, DamagedFile: as ``read_view``.
     """
-    record = await store.read_record(_COMMITS + sink, linearizable=True)
-    last = _NOTHING if record is None else _decoded(_COMMITS + sink, record.value)
-    return None if last == _NOTHING else last
+    last = (await read_sink(store, sink)).record.last
+    return None if last == NOTHING else last
 
 
-async def note_attempt(store: MetadataStore, transaction: Transaction, ledger_id: int) -> None:
-    """Leave word of a ledger, so that whoever commits can delete it if it is not among those committed.
-
-    Raises:
-        MetadataUnavailable, MetadataOutcomeUnknown: it may be without.
-    """
-    name = f"{_ATTEMPTS}{transaction.sink}/{transaction.number}-{ledger_id}"
-    for _ in range(_MOST_TRIES):
-        result = await store.write_record(name, b"", None)
-        if isinstance(result, Ok) or await store.read_record(name, linearizable=True) is not None:
-            return
-    raise MetadataOutcomeUnknown(f"the record {name} may or may not be there")
-
-
-async def commit(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
-) -> bool:
-    """Bring the ledgers of a transaction into view; ``False`` if it was committed before, and nothing has changed.
-
-    The ledgers of other attempts at this and at older transactions are deleted.
+async def read_clock(store: MetadataStore) -> StoredClock:
+    """The sinks' clock.
 
     Raises:
-        InvalidArgument: too many ledgers.
-        Conflict: the sink belongs to another owner; nothing has changed.
-        MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable: it may be committed; the same call settles it.
-        DamagedFile: the record cannot be understood.
+        MetadataUnavailable, DamagedFile: as ``read_view``.
     """
-    wanted = Committed(transaction.number, tuple(sorted(ledger_ids)), transaction.owner)
-    if len(wanted.ledger_ids) > MAX_LEDGERS:
-        raise InvalidArgument(f"a transaction has up to {MAX_LEDGERS} ledgers, not {len(wanted.ledger_ids)}")
-    name, done = _COMMITS + transaction.sink, False
-    for _ in range(_MOST_TRIES):
-        record = await store.read_record(name, linearizable=True)
-        last = _NOTHING if record is None else _decoded(name, record.value)
-        if last != _NOTHING and last.owner != transaction.owner:
-            # Its numbers would make ours look like repetitions, and they would be dropped without a word.
-            raise Conflict(
-                f"sink {transaction.sink} belongs to another writer (with a new checkpoint, a stream is another one): "
-                "choose another name"
-            )
-        if last.number >= transaction.number:
-            # Ours, if it is the same to the last ledger: then an attempt whose outcome was not known has landed.
-            done = last == wanted or (last.number > wanted.number and await _any_settled(store, wanted))
-            break
-        # A view that has a younger transaction takes those before it for settled.
-        await _settle(updater, last)
-        result = await store.write_record(name, _encoded(wanted), record.version if record else None)
-        if isinstance(result, Ok):
-            last, done = wanted, True
-            break
-    else:
-        raise MetadataConflict(f"sink {transaction.sink}: others commit to it all the time")
-    # Whoever committed them may have stopped before: what is still pending below would be swept away.
-    await _settle(updater, last)
-    await _sweep(store, updater, transaction, last)
-    return done
+    record = await store.read_record(CLOCK, linearizable=True)
+    if record is None:
+        return StoredClock(0, None)
+    if not _is_tick(record.value):
+        raise DamagedFile(f"the record {CLOCK} is not a number")
+    return StoredClock(int(record.value), record.version)
 
 
-async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
-    """Whether a ledger of this transaction has ever come into view and is still there; looks at all ledgers.
+async def names(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
+    """Names of records that begin with ``prefix``.
 
     Raises:
-        MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
+        MetadataUnavailable: there may be more than the store tells.
     """
-    after = -1
-    while True:
-        page = await store.list_ledgers(after)
-        for ledger_id in page.ledger_ids:
-            try:
-                metadata = (await store.read_ledger(ledger_id, linearizable=True)).value
-            except NoSuchLedger:
-                continue
-            mark = transaction_of(metadata)
-            if mark and (mark.sink, mark.number) == (transaction.sink, transaction.number) and not is_pending(metadata):
-                return True
-        if page.complete:
-            return False
-        if not page.ledger_ids:
-            raise MetadataUnavailable("a listing of ledgers was cut off")
-        after = page.ledger_ids[-1]
-
-
-async def abandon(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
-) -> None:
-    """Delete the ledgers of an attempt that is given up, unless they are committed: who gives up may not know that.
-
-    A write of its commit that is still under way comes to nothing.
-
-    Raises:
-        As ``commit``; some may be left, for the next commit to delete.
-    """
-    name = _COMMITS + transaction.sink
-    for _ in range(_MOST_TRIES):
-        record = await store.read_record(name, linearizable=True)
-        last = _NOTHING if record is None else _decoded(name, record.value)
-        if last.number >= transaction.number:
-            break
-        # The same again, at another version: what was to replace the one before cannot land any more.
-        result = await store.write_record(name, _encoded(last), record.version if record else None)
-        if isinstance(result, Ok):
-            break
-    else:
-        raise MetadataConflict(f"sink {transaction.sink}: others commit to it all the time")
-    await _settle(updater, last)
-    for ledger_id in ledger_ids:
-        await _discard_pending(updater, ledger_id)
-
-
-async def discard(updater: LedgerUpdater, ledger_ids: Iterable[int]) -> None:
-    """Delete the ledgers of a task that failed, and that nobody can have committed.
-
-    Raises:
-        MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: some may be left, for the next commit to delete.
-    """
-    for ledger_id in ledger_ids:
-        try:
-            await updater.delete(ledger_id)
-        except NoSuchLedger:
-            continue
-
-
-async def _any_settled(store: MetadataStore, committed: Committed) -> bool:
-    """Whether ledgers were committed by a transaction that others have followed since."""
-    for ledger_id in committed.ledger_ids:
-        try:
-            if not is_pending((await store.read_ledger(ledger_id, linearizable=True)).value):
-                return True
-        except NoSuchLedger:
-            continue
-    return False
-
-
-async def _settle(updater: LedgerUpdater, committed: Committed) -> None:
-    for ledger_id in committed.ledger_ids:
-        try:
-            await updater.update(ledger_id, settled)
-        except NoSuchLedger:
-            continue  # somebody has deleted it since
-
-
-async def _sweep(store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, last: Committed) -> None:
-    """Delete what attempts up to this transaction have left behind."""
-    prefix = f"{_ATTEMPTS}{transaction.sink}/"
-    names = [name async for name in _names(store, prefix)]
-    for name in names:
-        number, _, ledger_id = name.removeprefix(prefix).partition("-")
-        if int(number) > last.number:
-            continue
-        await _discard_pending(updater, int(ledger_id))
-        record = await store.read_record(name, linearizable=True)
-        if record is not None:
-            await store.delete_record(name, record.version)
-
-
-async def _discard_pending(updater: LedgerUpdater, ledger_id: int) -> None:
-    """Delete a ledger, unless it is settled."""
-    try:
-        await updater.update(ledger_id, _not_left_behind)
-    except Conflict:
-        await discard(updater, [ledger_id])
-    except NoSuchLedger:
-        return
-
-
-def _not_left_behind(metadata: LedgerMetadata) -> LedgerMetadata:
-    if is_pending(metadata):
-        raise Conflict(f"ledger {metadata.ledger_id} belongs to no transaction that was committed")
-    return metadata
-
-
-async def _names(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
     after = ""
     while True:
         page = await store.list_records(prefix, after)
@@ -329,23 +211,10 @@ async def _names(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
         after = page.names[-1]
 
 
-def _encoded(committed: Committed) -> bytes:
-    found: dict[str, object] = {"format": FORMAT, "last": committed.number, "ledgers": list(committed.ledger_ids)}
-    if committed.owner:
-        found["owner"] = committed.owner
-    return json.dumps(found, separators=(",", ":")).encode()
+def _since(metadata: LedgerMetadata) -> int | None:
+    value = metadata.custom.get(SINCE, b"")
+    return int(value) if _is_tick(value) else None
 
 
-def _decoded(name: str, value: bytes) -> Committed:
-    try:
-        found = json.loads(value)
-        version, number, ledger_ids, owner = found["format"], found["last"], found["ledgers"], found.get("owner", "")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFile(f"the record {name} cannot be understood: {error}") from error
-    if (version, number, ledger_ids) == (FORMAT, _NOTHING.number, []):
-        return _NOTHING
-    numbers = [number, *ledger_ids] if isinstance(ledger_ids, list) else [None]
-    sound = isinstance(owner, str) and all(type(each) is int and 0 <= each <= MAX_ID for each in numbers)
-    if version != FORMAT or not sound:
-        raise DamagedFile(f"the record {name} is of format {version}, or damaged; this Tallybook knows {FORMAT}")
-    return Committed(number, tuple(ledger_ids), owner)
+def _is_tick(value: bytes) -> bool:
+    return value.isdigit() and len(value) <= _MOST_DIGITS

@@ -67,6 +67,11 @@ class LedgerUpdater:
         self._rng = rng
         self._timeout_seconds = timeout_seconds
 
+    @property
+    def store(self) -> MetadataStore:
+        """Where the ledgers are."""
+        return self._store
+
     async def update(self, ledger_id: int, transition: Transition, *, known: Versioned | None = None) -> Versioned:
         """Apply ``transition`` and return the value that holds its change, with its version.
 

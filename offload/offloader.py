@@ -1,9 +1,9 @@
 """One offloader: looks for work again and again, and does it.
 
 A round is: look at all ledgers; archive what is due; let bookies drop what has been archived for long enough,
-checked once more. Now and then it also tidies up, which takes a listing of the whole bucket: give up attempts
-that nobody is at any more, merge small objects, remove what belongs to nobody. Every step is safe to be cut off,
-and safe to be done by two at once: being the only one (``service``) only saves work.
+checked once more. Now and then it also tidies up, which takes a listing of the whole bucket: give up attempts,
+and transactions, that nobody is at any more, merge small objects, remove what belongs to nobody. Every step is safe
+to be cut off, and safe to be done by two at once: being the only one (``service``) only saves work.
 
 A ledger that cannot be archived now is tried again later and later, and does not keep others waiting.
 """
@@ -31,6 +31,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
+from tallybook.metadata.left_behind import delete_left_behind
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -170,6 +171,9 @@ class Offloader:
     async def _tidy(self) -> None:
         began = self._clock.monotonic()
         await self._give_up_dead_attempts()
+        await delete_left_behind(
+            self._updater, self._survey.ledgers.values(), ttl_s=self._settings.transaction_ttl_s, now_ms=self._now_ms()
+        )
         objects = [found async for page in self._store.list() for found in page]
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
         await self._survey.look()

@@ -1,9 +1,9 @@
 """Rows become entries: each task writes a ledger of its own, and all ledgers of a batch come into view together.
 
 The rows of a batch that was written twice are there once: a micro-batch is a transaction of its sink, numbered by
-Spark, and a transaction is committed once (``metadata/transactions.py``). Within a ledger entries are in the order of
+Spark, and a transaction is committed once (``metadata/commits.py``). Within a ledger entries are in the order of
 the rows that the task was given. What a task leaves behind that failed, or that ran beside its own copy, is never seen
-and is deleted by the next commit.
+and is deleted by the next commit, or in the end by the offloader.
 """
 
 from __future__ import annotations
@@ -21,16 +21,9 @@ from tallybook.client.world import open_world
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, PeerError
 from tallybook.core.limits import MIB
+from tallybook.metadata.commits import abandon, commit, discard, forget, note_attempt, was_committed
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import (
-    Transaction,
-    abandon,
-    commit,
-    discard,
-    last_committed,
-    note_attempt,
-    was_committed,
-)
+from tallybook.metadata.transactions import Transaction, last_committed
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.clock import RealClock
@@ -48,7 +41,8 @@ _log = logger("spark.sink")
 
 APPEND_BYTES: Final = 4 * MIB
 """Payload that is appended at a time."""
-
+APPEND_ROWS: Final = 16_384
+"""Rows that are appended at a time: where payloads are small or empty, it is the rows that take room."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -93,7 +87,7 @@ class LedgerWriter(DataSourceArrowWriter):
 
     def _chosen(self) -> Transaction:
         if self._options.sink is None:
-            return Transaction(SystemRng().uuid(), 0)
+            return Transaction.once(SystemRng().uuid())
         if self._options.transaction is not None:
             return Transaction(self._options.sink, self._options.transaction)
         with LoopThread("tallybook") as loop:
@@ -104,8 +98,11 @@ class LedgerWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._transaction, iterator, self._column)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Bring everything into view."""
-        if _commit(self._options, self._transaction, _written(messages)):
+        """Bring everything into view. Without rows, there is a record of it only where its number may come again."""
+        written = _written(messages)
+        if self._options.transaction is None and not _ledger_ids(written):
+            return
+        if _commit(self._options, self._transaction, written):
             return
         if self._options.transaction is None:
             raise Conflict(f"somebody else has written to sink {self._transaction.sink} meanwhile; nothing was written")
@@ -136,8 +133,13 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, transaction, iterator, self._column)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Bring the micro-batch into view; once, however often this is called for it."""
-        if written := _written(messages):
+        """Bring the micro-batch into view; once, however often this is called for it.
+
+        One without rows leaves nothing, and needs no record: if it is run again, it has none again, or is the first
+        that has.
+        """
+        written = _written(messages)
+        if _ledger_ids(written):
             _commit(self._options, Transaction(written[0].sink, batchId, written[0].owner), written)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -156,7 +158,7 @@ def write_rows(
         EntryTooLarge: a payload is larger than an entry may be.
         TallybookError: the cluster does not take them.
     """
-    payloads = _payloads(batches, column)
+    payloads = payload_batches(batches, column)
     first = next(payloads, None)
     if first is None:
         return Written(transaction.sink, transaction.owner, ())
@@ -207,11 +209,13 @@ class _Output:
         await self._ledger.close()
 
     async def discard_if_possible(self) -> None:
-        """Delete the ledger; if that cannot be, the next commit does. What has failed before is what counts."""
+        """Delete the ledger; if that cannot be, others do. What has failed before is what counts."""
         try:
             await discard(self._cluster.updater, [self.ledger_id])
         except PeerError as error:
-            _log.warning("a ledger is left for the next commit to delete", ledger=self.ledger_id, error=error.message)
+            _log.warning(
+                "a ledger is left for a commit, or the offloader, to delete", ledger=self.ledger_id, error=error.message
+            )
 
     async def release(self) -> None:
         await self._cluster.close()
@@ -241,8 +245,12 @@ class Writing:
         await self.client.close()
 
 
-def _payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
-    """The payloads of all rows, some MiB at a time."""
+def payload_batches(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
+    """The payloads of all rows, up to some MiB, or some thousands, at a time.
+
+    Raises:
+        InvalidArgument: a row has no payload.
+    """
     gathered: list[bytes] = []
     size = rows = 0
     for batch in batches:
@@ -252,7 +260,7 @@ def _payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[b
             gathered.append(payload)
             rows += 1
             size += len(payload)
-            if size >= APPEND_BYTES:
+            if size >= APPEND_BYTES or len(gathered) == APPEND_ROWS:
                 yield gathered
                 gathered, size = [], 0
     if gathered:
@@ -263,19 +271,33 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
+def _ledger_ids(written: Sequence[Written]) -> list[int]:
+    return [ledger_id for message in written for ledger_id in message.ledger_ids]
+
+
 def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[Written]) -> bool:
     """Commit; says whether it was this commit that did it, or one with the same ledgers."""
 
     async def work() -> bool:
         cluster = await Writing.open(options)
         try:
-            ledger_ids = [ledger_id for message in written for ledger_id in message.ledger_ids]
-            return await commit(cluster.store, cluster.updater, transaction, ledger_ids)
+            done = await commit(cluster.store, cluster.updater, transaction, _ledger_ids(written))
+            if transaction.is_once:
+                await _forget(cluster, transaction.sink)
+            return done
         finally:
             await cluster.close()
 
     with LoopThread("tallybook") as loop:
         return loop.run(work())
+
+
+async def _forget(cluster: Writing, sink: str) -> None:
+    """Leave no record of a sink that nobody writes to again. What is written is in view, come what may."""
+    try:
+        await forget(cluster.store, cluster.updater, sink)
+    except PeerError as error:
+        _log.warning("a record is left for the offloader to delete", sink=sink, error=error.message)
 
 
 def _was_committed(options: WriteOptions, transaction: Transaction) -> bool:
@@ -296,8 +318,7 @@ def _undo(options: WriteOptions, transaction: Transaction, messages: Sequence[Wr
     async def work() -> None:
         cluster = await Writing.open(options)
         try:
-            ledger_ids = [each for message in _written(messages) for each in message.ledger_ids]
-            await abandon(cluster.store, cluster.updater, transaction, ledger_ids)
+            await abandon(cluster.store, cluster.updater, transaction, _ledger_ids(_written(messages)))
         finally:
             await cluster.close()
 

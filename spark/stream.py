@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import (
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
-from tallybook.runtime.blocking import LoopThread
 
 from .gaps import Gap
 from .id_ranges import IdRanges
+from .kept import KeptPlace
 from .options import NO_LIMIT, ReadOptions
-from .places import LedgerPlace, lookups, opened
+from .places import LedgerPlace, lookups
 from .plan import EntryPartition
 from .planning import authorise, cut, is_wanted
 from .snapshot import Snapshot
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads ledgers as a stream. Travels to executors, so it holds plain values only."""
+    """Reads ledgers as a stream. Travels to executors, so it holds values, and a connection that stays behind."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.snapshot or options.first_entry or options.last_entry != MAX_ID or options.tier == "bookies":
@@ -51,6 +51,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: IdRanges | None = None
+        self._place = KeptPlace(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
         """Before everything, or behind what has closed by now: option ``startingPosition``."""
@@ -86,8 +87,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EntryPartition]:
         """What the tasks of the micro-batch that ends at ``end`` read."""
-        with LoopThread("tallybook") as loop:
-            return loop.run(self._planned(StreamOffset.parse(end)))
+        offset = StreamOffset.parse(end)
+        return self._place.ask(lambda place: _cut(place, self._options, offset))
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of one partition."""
@@ -96,39 +97,35 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for a stream that could be let go of."""
 
+    def stop(self) -> None:
+        """Leave the cluster."""
+        self._place.close()
+
     def _closed(self, offset: StreamOffset) -> list[Closed]:
-        with LoopThread("tallybook") as loop:
-            return loop.run(self._looked(offset))
+        return self._place.ask(lambda place: self._looked(place, offset))
 
     def _cluster_id(self) -> str:
-        async def ask() -> str:
-            async with opened(self._options.place) as place:
-                return place.cluster_id
+        async def ask(place: LedgerPlace) -> str:
+            return place.cluster_id
 
-        with LoopThread("tallybook") as loop:
-            return loop.run(ask())
+        return self._place.ask(ask)
 
-    async def _looked(self, offset: StreamOffset) -> list[Closed]:
+    async def _looked(self, place: LedgerPlace, offset: StreamOffset) -> list[Closed]:
         options, found = self._options, []
-        async with opened(options.place) as place:
-            _check_cluster(place, offset)
-            view = await place.view()
-            wanted = [
-                ledger_id
-                for ledger_id in await place.ledger_ids()
-                if offset.wants(ledger_id) and (options.ledgers is None or ledger_id in options.ledgers)
-            ]
-            for metadata in (await lookups(place, wanted)).values():
-                if metadata is None or not metadata.closed:
-                    continue
-                if view.sees(metadata) and is_wanted(metadata, options):
-                    authorise(metadata, options.place.password)
-                    found.append(Closed(metadata.ledger_id, metadata.last_entry_id, metadata.length))
+        _check_cluster(place, offset)
+        view = await place.view()
+        wanted = [
+            ledger_id
+            for ledger_id in await place.ledger_ids()
+            if offset.wants(ledger_id) and (options.ledgers is None or ledger_id in options.ledgers)
+        ]
+        for metadata in (await lookups(place, wanted)).values():
+            if metadata is None or not metadata.closed:
+                continue
+            if view.sees(metadata) and is_wanted(metadata, options):
+                authorise(metadata, options.place.password)
+                found.append(Closed(metadata.ledger_id, metadata.last_entry_id, metadata.length))
         return found
-
-    async def _planned(self, end: StreamOffset) -> list[EntryPartition]:
-        async with opened(self._options.place) as place:
-            return await _cut(place, self._options, end)
 
 
 def _check_cluster(place: LedgerPlace, offset: StreamOffset) -> None:

@@ -15,8 +15,9 @@ from tallybook.core.errors import MetadataOutcomeUnknown
 
 from ..rules import check_record_name, check_record_prefix, check_record_value
 from ..store import BadVersion, Ok, Record, Unknown, WriteResult
+from .compare_and_set import compare_and_set
 from .layout import Layout, record_entries
-from .requests import children, create, delete, get, write
+from .requests import children, create, delete, get
 from .session import Session
 from .tree import create_path
 
@@ -40,16 +41,7 @@ class ZooKeeperRecords:
         check_record_value(name, value)
         if expected_version is None:
             return await self._make(path, value)
-        if expected_version < 0:
-            # ZooKeeper takes a negative version for "any".
-            return BadVersion()
-        try:
-            stat = await self._session.tell(write(path, value, expected_version))
-        except (BadVersionError, NoNodeError):
-            return BadVersion()
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
-        return Ok(stat.version)
+        return await compare_and_set(self._session, path, value, expected_version)
 
     async def _make(self, path: str, value: bytes) -> WriteResult:
         request = create(path, value)
@@ -69,6 +61,7 @@ class ZooKeeperRecords:
         """Remove the record if it still has ``expected_version``."""
         path = self._layout.record(check_record_name(name))
         if expected_version < 0:
+            # ZooKeeper takes a negative version for "any".
             return BadVersion()
         try:
             await self._session.tell(delete(path, expected_version))

@@ -19,6 +19,7 @@ from ..id_block import IdBlock
 from ..model import LedgerMetadata
 from ..rules import check_bookie_id, check_cookie, page_limit
 from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Record, RecordPage, Unknown, Versioned, WriteResult
+from .compare_and_set import compare_and_set
 from .hub import Kind, WatchHub
 from .layout import Layout, was_deleted, with_deleted
 from .records import ZooKeeperRecords
@@ -132,16 +133,7 @@ class ZooKeeperStore:
     async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
         """Replace the value if it still has ``expected_version``."""
         path, value = self._layout.ledger(metadata.ledger_id), encode_ledger(metadata)
-        if expected_version < 0:
-            # ZooKeeper takes a negative version for "any".
-            return BadVersion()
-        try:
-            stat = await self._session.tell(write(path, value, expected_version))
-        except (BadVersionError, NoNodeError):
-            return BadVersion()
-        except MetadataOutcomeUnknown as error:
-            return Unknown(error.message)
-        return Ok(stat.version)
+        return await compare_and_set(self._session, path, value, expected_version)
 
     async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
         """Remove the ledger if it still has ``expected_version``."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEFAULT_BATCH: Final = "1g"
+DAY: Final = "day"
 
 
 def export(
@@ -26,7 +27,7 @@ def export(
     *,
     table: str | None = None,
     checkpoint: str | None = None,
-    partition_by: Sequence[str] = ("day",),
+    partition_by: Sequence[str] | None = None,
     transform: Callable[[DataFrame], DataFrame] | None = None,
     output_format: str = "parquet",
     **options: object,
@@ -36,13 +37,15 @@ def export(
     Args:
         path: folder for files; or ``table`` names a table of the catalog.
         checkpoint: where the stream keeps how far it is; ``path`` with ``_checkpoint`` behind it unless given.
-        partition_by: columns of the output that become folders. Column ``day``, the date of writing, is added.
+        partition_by: columns of the output that become folders; ``day``, if it is there, unless given.
+            Column ``day``, the date of writing, is added to entries, and ``transform`` may keep it or not.
         transform: makes rows of entries; without it, the columns of ``format("tallybook")`` and ``day``.
         output_format: of files; whatever Spark can stream into.
         options: those of ``readStream.format("tallybook")``, as ``maxBytesPerTrigger`` or ``max_bytes_per_trigger``.
 
     Raises:
-        InvalidConfig: not exactly one of ``path`` and ``table``, or a table without a checkpoint.
+        InvalidConfig: not exactly one of ``path`` and ``table``, a table without a checkpoint, or ``partition_by``
+            names columns that ``transform`` does not give.
         StreamingQueryException: Spark's; what was written before stays, and the next run goes on from there.
     """
     if (path is None) == (table is None):
@@ -53,11 +56,12 @@ def export(
     spark.dataSource.register(TallybookDataSource)
     given = {"maxbytespertrigger": DEFAULT_BATCH, **options_of(metadata, options)}
     entries = spark.readStream.format(NAME).options(**given).load()
-    dated = entries.withColumn("day", entries["written_at"].cast("date"))
+    dated = entries.withColumn(DAY, entries["written_at"].cast("date"))
     rows = dated if transform is None else transform(dated)
     writing = rows.writeStream.option("checkpointLocation", place).trigger(availableNow=True).outputMode("append")
-    if partition_by:
-        writing = writing.partitionBy(*partition_by)
+    folders = folder_columns(partition_by, rows.columns)
+    if folders:
+        writing = writing.partitionBy(*folders)
     if path is not None:
         query = writing.format(output_format).option("path", path).start()
     else:
@@ -66,3 +70,22 @@ def export(
         query.awaitTermination()
     finally:
         query.stop()
+
+
+def folder_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[str]:
+    """The columns that become folders, of those that are there; by day where nobody says, and there is one.
+
+    Raises:
+        InvalidConfig: some are not there.
+    """
+    names = {name.lower() for name in there}
+    if wanted is None:
+        return [DAY] if DAY in names else []
+    columns = [wanted] if isinstance(wanted, str) else list(wanted)
+    absent = [name for name in columns if name.lower() not in names]
+    if absent:
+        raise InvalidConfig(
+            f"partition_by names {', '.join(absent)}, and the output has {', '.join(there)}: let transform keep it, or "
+            "give others, or () for no folders"
+        )
+    return columns

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Work: TypeAlias = Callable[[Sequence[str]], Iterable[tuple[object, ...]]]
 """Does pieces, each described by a text, one after the other on an executor; a row, or more, for each."""
 
+_MANY: Final = 1 << 16
+"""More rows than any cluster has cores."""
 PIECES_PER_TASK: Final = 4
 """In one job: a job that is cut off has to be done again."""
 
@@ -30,7 +32,7 @@ def run_in_chunks(
     Returns:
         The rows of all pieces; with ``results``, all that are there.
     """
-    tasks = max(1, spark.sparkContext.defaultParallelism)
+    tasks = _parallelism(spark)
     if results is None:
         return _run(spark, pieces, work, schema, tasks)
     chunk = tasks * PIECES_PER_TASK
@@ -51,6 +53,14 @@ def done_before(spark: SparkSession, results: str, schema: str) -> DataFrame | N
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return None
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """Tasks that run at a time: what a range is cut into. By DataFrames alone, as Spark Connect has nothing else."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
+
+    [(last,)] = spark.range(_MANY).select(F.spark_partition_id().alias("part")).agg(F.max("part")).collect()
+    return int(last) + 1
 
 
 def _run(spark: SparkSession, pieces: Sequence[str], work: Work, schema: str, tasks: int) -> DataFrame:

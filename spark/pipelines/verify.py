@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.entry_range import EntryRange
@@ -15,6 +16,7 @@ from tallybook.core.errors import ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.offload.verify import by_object, verify_object
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.clock import RealClock
 
 from ..options import Place, options_of, read_options
 from ..places import OpenedArchive, archive_at, lookups, opened
@@ -23,35 +25,74 @@ from .jobs import done_before, run_in_chunks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Receipts: TypeAlias = Mapping[int, Receipt]
+"""Of the ledgers in one object."""
+
 SCHEMA: Final = (
     "key STRING, object_id STRING, object_bytes BIGINT, ledgers INT, entries BIGINT, payload_bytes BIGINT, "
-    "problem STRING"
+    "problem STRING, verified_at TIMESTAMP"
 )
+GOOD_FOR: Final = timedelta(days=30)
+"""How long what was good need not be read again: disks and buckets lose data after it was written, too."""
 
 
 def verify(
-    spark: SparkSession, metadata: str | None = None, *, archive: str | None = None, results: str | None = None
+    spark: SparkSession,
+    metadata: str | None = None,
+    *,
+    archive: str | None = None,
+    results: str | None = None,
+    good_for: timedelta = GOOD_FOR,
 ) -> DataFrame:
     """Read all objects of an archive, in parallel, and compare them with what is known of them.
 
-    A row for each object; ``problem`` is null where nothing is wrong.
+    A row for each object that ledgers are in; ``problem`` is null where nothing is wrong, and ``verified_at`` is when
+    the run began that read it. Ledgers that compaction moves meanwhile are looked for where they are then.
 
     Args:
         metadata: URI of the cluster's metadata store; without it, the bucket ``archive`` has to vouch for itself.
-        results: folder of Parquet files in which the rows are kept. What was good there is not read again.
+        results: folder of Parquet files in which the rows are kept. An object that was good there is not read again
+            for ``good_for``, so a run that was stopped goes on where it was; the latest row of each object is given.
+        good_for: how long a good result in ``results`` counts; ``timedelta(0)`` reads everything again.
 
     Raises:
         InvalidConfig, MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be looked at.
     """
     named = {} if archive is None else {"archive": archive}
     place = read_options(options_of(metadata, named)).place
+    now_us = RealClock().wall_us()
     with LoopThread("tallybook") as loop:
         pieces, url = loop.run(_pieces(place))
-    before = None if results is None else done_before(spark, results, SCHEMA)
-    if before is not None:
-        good = {row.key for row in before.where("problem IS NULL").select("key").collect()}
-        pieces = {key: piece for key, piece in pieces.items() if key not in good}
-    return run_in_chunks(spark, list(pieces.values()), partial(_verified, url), SCHEMA, results=results)
+    work = partial(_verified, place, url, now_us)
+    if results is None:
+        return run_in_chunks(spark, list(pieces.values()), work, SCHEMA, results=None)
+    before = done_before(spark, results, SCHEMA)
+    good = set() if before is None else _good(before, now_us - good_for // timedelta(microseconds=1)) & set(pieces)
+    wanted = [piece for key, piece in pieces.items() if key not in good]
+    return _latest(run_in_chunks(spark, wanted, work, SCHEMA, results=results), good, now_us)
+
+
+def _good(rows: DataFrame, since_us: int) -> set[str]:
+    """Keys of the objects that were found good since then, and not bad later."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
+
+    at = F.unix_micros("verified_at")
+    last = rows.where(at.isNotNull()).groupBy("key").agg(
+        F.max(at).alias("at"), F.max_by(F.col("problem").isNull(), at).alias("good")
+    )  # fmt: skip
+    return {row["key"] for row in last.where((F.col("at") > since_us) & F.col("good")).collect()}
+
+
+def _latest(rows: DataFrame, good: Collection[str], now_us: int) -> DataFrame:
+    """What this run has found, and the last word on what it did not read."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
+
+    at = F.unix_micros("verified_at")
+    chosen = rows.where((at == now_us) | (F.col("key").isin(list(good)) & F.col("problem").isNull()))
+    # Several tasks may have followed ledgers into one object: what one of them found wrong counts.
+    order = F.struct(at, F.col("problem").isNotNull())
+    last = chosen.groupBy("key").agg(F.max_by(F.struct(*rows.columns), order).alias("row"))
+    return last.select("row.*")
 
 
 async def _pieces(place: Place) -> tuple[dict[str, str], str]:
@@ -65,33 +106,82 @@ async def _pieces(place: Place) -> tuple[dict[str, str], str]:
     return pieces | {key: json.dumps({"key": key, "problem": why}) for key, why in damaged.items()}, url
 
 
-def _verified(url: str, pieces: Sequence[str]) -> list[tuple[object, ...]]:
+def _verified(place: Place, url: str, now_us: int, pieces: Sequence[str]) -> list[tuple[object, ...]]:
+    at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)
+
+    async def work() -> list[tuple[object, ...]]:
+        async with archive_at(url) as archive:
+            return [row async for row in _verify_all(archive, place, [json.loads(piece) for piece in pieces])]
+
     with LoopThread("tallybook") as loop:
-        return loop.run(_verify_all(url, [json.loads(piece) for piece in pieces]))
+        return [(*row, at) for row in loop.run(work())]
 
 
-async def _verify_all(url: str, pieces: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
-    async with archive_at(url) as archive:
-        return [await _verify(archive, piece) for piece in pieces]
+async def _verify_all(
+    archive: OpenedArchive, place: Place, pieces: Sequence[dict[str, Any]]
+) -> AsyncIterator[tuple[object, ...]]:
+    for piece in pieces:
+        if "problem" in piece:
+            yield piece["key"], None, None, None, None, None, piece["problem"]
+    async for key, receipts, problem in verify_current(
+        {piece["key"]: _from_json(piece["receipts"]) for piece in pieces if "receipts" in piece},
+        partial(_verify, archive),
+        partial(_current, place),
+    ):
+        first = next(iter(receipts.values()))
+        yield (
+            key,
+            first.object_id,
+            first.object_bytes,
+            len(receipts),
+            sum(receipt.entries for receipt in receipts.values()),
+            sum(receipt.payload_bytes for receipt in receipts.values()),
+            problem or None,
+        )
 
 
-async def _verify(archive: OpenedArchive, piece: dict[str, Any]) -> tuple[object, ...]:
-    if "problem" in piece:
-        return piece["key"], None, None, None, None, None, piece["problem"]
-    receipts = _from_json(piece["receipts"])
-    first = next(iter(receipts.values()))
-    problem = (await verify_object(archive.store, archive.workers, piece["key"], receipts)).problem
-    if not problem and first.object_sha256 == NOT_HASHED:
+async def verify_current(
+    objects: Mapping[str, Receipts],
+    check: Callable[[str, Receipts], Awaitable[str]],
+    current: Callable[[str, Receipts], Awaitable[Mapping[str, Receipts]]],
+) -> AsyncIterator[tuple[str, Receipts, str]]:
+    """Check objects; what is wrong counts for the ledgers that are still there, and others are followed.
+
+    Args:
+        objects: receipts of the ledgers in each object, by its key.
+        check: what is wrong with an object; empty if nothing is.
+        current: where the ledgers of an object are now, by the keys of objects.
+    """
+    moved = dict(objects)
+    while moved:
+        looking, moved = moved, {}
+        for key, receipts in looking.items():
+            left, problem = receipts, await check(key, receipts)
+            if problem:
+                found = dict(await current(key, receipts))
+                left = found.pop(key, {})
+                for other, theirs in found.items():
+                    moved[other] = {**moved.get(other, {}), **theirs}
+                if left and left != receipts:
+                    problem = await check(key, left)
+            if left:
+                yield key, left, problem
+
+
+async def _current(place: Place, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
+    async with opened(place) as source:
+        found = await lookups(source, receipts)
+        damaged = key in source.damaged
+    places = by_object(metadata for metadata in found.values() if metadata is not None)
+    # A bucket without a cluster: a damaged index cannot say which ledgers are in its object, so all of them count.
+    return {key: receipts, **places} if damaged else places
+
+
+async def _verify(archive: OpenedArchive, key: str, receipts: Receipts) -> str:
+    problem = (await verify_object(archive.store, archive.workers, key, receipts)).problem
+    if not problem and next(iter(receipts.values())).object_sha256 == NOT_HASHED:
         problem = await _scanned(archive, receipts)
-    return (
-        piece["key"],
-        first.object_id,
-        first.object_bytes,
-        len(receipts),
-        sum(receipt.entries for receipt in receipts.values()),
-        sum(receipt.payload_bytes for receipt in receipts.values()),
-        problem or None,
-    )
+    return problem
 
 
 async def _scanned(archive: OpenedArchive, receipts: Mapping[int, Receipt]) -> str:

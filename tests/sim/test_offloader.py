@@ -15,6 +15,7 @@ from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.metadata.archived import ArchiveAttempt, Receipt, begin_archiving
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.transactions import Transaction
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
@@ -369,6 +370,28 @@ async def test_a_metadata_store_is_filled_again_from_the_bucket(cluster: MemoryC
             original = (await client.ledger_metadata(ledger.id)).archived
             assert original is not None
             assert metadata.archived.object_sha256 == original.object_sha256
+
+
+@scenario()
+async def test_ledgers_of_a_job_that_died_before_its_commit_are_deleted_in_the_end(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    job = Transaction("sales", 3)
+    settings = EAGER.model_copy(update={"transaction_ttl_s": 500})
+    dead = await client.create_ledger(custom=job.marks)
+    await dead.append_many(lines(5))
+    await dead.close()
+    kept = await closed(client, 5)
+    async with ArchiveStage(cluster, settings) as stage:
+        worker = offloader(stage, settings)
+        await cluster.world.clock.sleep(490)
+        await worker.round()
+        assert (await client.ledger_metadata(dead.id)).archived is None
+        await cluster.world.clock.sleep(20)
+        await worker.round()
+        with pytest.raises(NoSuchLedger):
+            await client.ledger_metadata(dead.id)
+        assert await client.ledger_metadata(kept.id)
 
 
 @scenario()

@@ -4,9 +4,10 @@ import pytest
 
 from tallybook.core.errors import Conflict
 from tallybook.core.quorum import Quorum
+from tallybook.metadata.commits import abandon, commit, was_committed
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions import Transaction, abandon, commit, last_committed, read_view, was_committed
+from tallybook.metadata.transactions import Transaction, last_committed, read_view
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng

@@ -1,5 +1,7 @@
 """Work over a whole archive on Spark: checks, merging, export; each goes on where it was stopped."""
 
+from datetime import timedelta
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +17,20 @@ def archived(written):
     return ledgers
 
 
-def test_verify_finds_what_is_damaged_and_does_not_read_again_what_was_good(written, archived, spark, tmp_path):
+@pytest.fixture
+def dataframes_only(spark):
+    """The session, without what Spark Connect does not have."""
+
+    class Session:
+        def __getattr__(self, name):
+            assert name not in {"sparkContext", "_jsparkSession", "_jvm"}, "Spark Connect has none"
+            return getattr(spark, name)
+
+    return Session()
+
+
+def test_verify_finds_what_is_damaged_and_leaves_out_what_was_good_lately(written, archived, dataframes_only, tmp_path):
+    spark = dataframes_only
     results = str(tmp_path / "results")
     found = verify(spark, written.metadata, results=results).collect()
     assert [(row.ledgers, row.entries, row.problem) for row in found] == 5 * [(1, 200, None)]
@@ -24,7 +39,11 @@ def test_verify_finds_what_is_damaged_and_does_not_read_again_what_was_good(writ
     good = victim.read_bytes()
     try:
         victim.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
-        assert verify(spark, written.metadata, results=results).where("problem IS NOT NULL").count() == 0
+        assert verify(spark, written.metadata, results=results).where("problem IS NULL").count() == 5
+        aged = verify(spark, written.metadata, results=results, good_for=timedelta(0)).collect()
+        assert (len(aged), [row.key for row in aged if row.problem]) == (5, [found[0].key])
+        [bad] = verify(spark, written.metadata, results=results).where("problem IS NOT NULL").collect()
+        assert bad.key == found[0].key, "what was found bad last is read again"
         [bad] = verify(spark, written.metadata).where("problem IS NOT NULL").collect()
         assert (bad.key, victim.name in bad.problem) == (found[0].key, True)
         [bad] = verify(spark, archive=f"file://{written.bucket}").where("problem IS NOT NULL").collect()

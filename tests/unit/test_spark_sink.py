@@ -1,0 +1,140 @@
+"""The sink below Spark: what is gathered at a time, what a batch without rows leaves, and what one with rows does."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.commits import note_attempt
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions import Transaction, read_view
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.spark.options import write_options
+from tallybook.spark.sink import (
+    APPEND_BYTES,
+    APPEND_ROWS,
+    LedgerStreamWriter,
+    LedgerWriter,
+    Written,
+    payload_batches,
+    write_rows,
+)
+
+SCHEMA = spark.StructType([spark.StructField("payload", spark.BinaryType())])
+
+
+def batches(*payloads: list[bytes]) -> Iterator[pa.RecordBatch]:
+    for each in payloads:
+        yield pa.RecordBatch.from_pydict({"payload": pa.array(each, pa.binary())})
+
+
+def test_rows_with_empty_payloads_are_gathered_up_to_a_number_and_others_up_to_their_bytes() -> None:
+    empty = payload_batches(batches(*[[b""] * 10_000] * 5), "payload")
+    assert [len(each) for each in empty] == [APPEND_ROWS] * 3 + [50_000 - 3 * APPEND_ROWS]
+    large = payload_batches(batches([bytes(APPEND_BYTES // 2)] * 5), "payload")
+    assert [len(each) for each in large] == [2, 2, 1]
+
+
+class Sink:
+    """A metadata store in a file, as the driver and the tasks of Spark open it, each for itself."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def options(self, **given: object) -> Any:
+        return write_options({"metadata": self.uri, **{name: str(value) for name, value in given.items()}})
+
+    def ask(self, work: Callable[[Any], Any]) -> Any:
+        async def asked() -> Any:
+            metadata = await open_metadata(self.uri, clock=RealClock(), rng=SystemRng())
+            try:
+                return await work(metadata.store)
+            finally:
+                await metadata.close()
+
+        return asyncio.run(asked())
+
+    def records(self) -> list[str]:
+        async def work(store: Any) -> list[str]:
+            return sorted((await store.list_records()).names)
+
+        return list(self.ask(work))
+
+    def written(self, transaction: Transaction) -> Written:
+        """What a task of it leaves."""
+
+        async def work(store: Any) -> Written:
+            ledger_id = await store.next_ledger_id()
+            await store.create_ledger(
+                LedgerMetadata(
+                    ledger_id, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, custom=transaction.marks,
+                    state=LedgerState.CLOSED, last_entry_id=9, length=90,
+                )
+            )  # fmt: skip
+            await note_attempt(store, transaction, ledger_id)
+            return Written(transaction.sink, transaction.owner, (ledger_id,))
+
+        found: Written = self.ask(work)
+        return found
+
+    def visible(self) -> list[int]:
+        async def work(store: Any) -> list[int]:
+            view = await read_view(store)
+            ledger_ids = (await store.list_ledgers()).ledger_ids
+            return [each for each in ledger_ids if view.sees((await store.read_ledger(each)).value)]
+
+        return list(self.ask(work))
+
+
+@pytest.fixture
+def sink(tmp_path):
+    return Sink(f"sqlite:///{tmp_path}/metadata.db")
+
+
+def test_a_task_without_rows_makes_no_ledger_and_opens_nothing(sink):
+    nothing = write_rows(sink.options(), Transaction("sales", 0), batches([], []), "payload")
+    assert nothing == Written("sales", "", ())
+
+
+def test_a_batch_without_rows_leaves_nothing_unless_its_number_may_come_again(sink):
+    empty = [Written("x", "", ()), None]
+    LedgerWriter(sink.options(), SCHEMA, overwrite=False).commit(empty)
+    LedgerWriter(sink.options(sink="daily"), SCHEMA, overwrite=False).commit(empty)
+    stream = LedgerStreamWriter(sink.options(), SCHEMA, overwrite=False)
+    stream.commit([Written("query", "query", ())], 0)
+    assert sink.records() == []
+    LedgerWriter(sink.options(sink="daily", transaction=3), SCHEMA, overwrite=False).commit(empty)
+    assert sink.records() == ["sinks/daily"]
+    late = sink.written(Transaction("daily", 3))
+    LedgerWriter(sink.options(sink="daily", transaction=3), SCHEMA, overwrite=False).commit([late])
+    assert sink.visible() == [], "of two writes with one number, the second changes nothing"
+
+
+def test_a_micro_batch_that_is_run_again_is_known_after_others_without_rows(sink):
+    stream = LedgerStreamWriter(sink.options(), SCHEMA, overwrite=False)
+    first = sink.written(Transaction("query", 0, "query"))
+    stream.commit([first], 0)
+    stream.commit([Written("query", "query", ())], 1)
+    again = sink.written(Transaction("query", 0, "query"))
+    stream.commit([again], 0)
+    assert sink.visible() == list(first.ledger_ids)
+    third = sink.written(Transaction("query", 2, "query"))
+    stream.commit([third], 2)
+    assert sink.visible() == [*first.ledger_ids, *third.ledger_ids]
+
+
+def test_a_batch_without_a_sink_comes_into_view_and_leaves_no_record_of_its_own(sink):
+    for _ in range(2):
+        writer = LedgerWriter(sink.options(), SCHEMA, overwrite=False)
+        written = [sink.written(writer._transaction) for _ in range(2)]
+        writer.commit(written)
+        # Spark gives a write up whose commit it has not heard of.
+        writer.abort(written)
+    assert len(sink.visible()) == 4
+    assert sink.records() == ["sink-clock"]
