@@ -197,7 +197,8 @@ class _Rows:
         self._what = f"{place}: row group {number}"
         if any(column.null_count for column in table.columns):
             raise DamagedFile(f"{self._what} lacks values")
-        columns = [column.combine_chunks() for column in table.columns]
+        # One chunk is what a row group comes in, and joining one with nothing would copy it.
+        columns = [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in table.columns]
         self._ledger_ids, self._entry_ids = columns[0].to_numpy(), columns[1].to_numpy()
         self._times, self._crcs = columns[2].view(pa.int64()).to_numpy(), columns[3].to_numpy()
         _, offsets, payload = columns[4].buffers()

@@ -67,7 +67,7 @@ _MAX_PAGE_STEP: Final = 16
 class EncoderOptions:
     """How objects are laid out."""
 
-    row_group_bytes: int = 16 * MIB
+    row_group_bytes: int = 8 * MIB
     """Payload bytes of a row group, about: what Spark reads in one go, and of what an encoder holds three."""
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     page_bytes: int = PAGE_BYTES
@@ -225,9 +225,9 @@ class ObjectEncoder:
             self._cut()
 
     @property
-    def full_row_groups(self) -> int:
-        """How many wait for ``take``: each of them is in memory."""
-        return len(self._full)
+    def row_groups(self) -> int:
+        """How many have been full so far. Each of them is in memory until it is taken."""
+        return self._cut_groups
 
     def end(self) -> ArchivedLedger:
         """The ledger is complete. What is returned has no runs yet: they come with ``finish``."""

@@ -4,21 +4,21 @@
                                                                                     |
     receipts <-- ObjectCheck, on worker threads <-- the whole object, read back <--'
 
-Nothing waits for its neighbour: a row group is encoded and sent while the next one is gathered, and read back and
-hashed while the one before is decoded and compared. The memory is that of two row groups and a few parts, whatever the
-size of the ledgers.
+Nothing waits for its neighbour: a row group is sent while the next is encoded and the one after it is gathered; it is
+read back while the one before is hashed, decoded and compared. The memory is that of four row groups and a few parts,
+whatever the size of the ledgers.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import DamagedFile, InvalidBatch, ObjectDamaged
@@ -38,10 +38,6 @@ READ_BACK_BYTES: Final = 4 * MIB
 """Largest range of an object that is read back at a time. Memory of this size is used again once it is freed."""
 
 _READS_AT_ONCE: Final = 2
-
-_LARGE_BYTES: Final = 32 * MIB
-"""Before a larger object is read back, memory that was freed after writing it is given back: it lies in pieces of other
-sizes than those that are needed now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +69,26 @@ async def write_object(
     upload = store.upload(key)
     finished = False
     try:
-        async with Beside() as sending:
+        async with Beside() as sending, Beside() as encoding:
+
+            async def encode() -> None:
+                chunks = deque(await workers.run(encoder.take))
+                await sending.start(_send(upload, chunks))
+
+            begun = 0
             for source in sources:
                 encoder.begin(source.ledger_id, source.metadata)
                 async with aclosing(source.batches()) as groups:
                     async for batches in groups:
                         await workers.run(_add, encoder, batches)
-                        if encoder.full_row_groups:
-                            await sending.start(_encode(encoder, workers, upload))
-                encoder.end()
+                        if encoder.row_groups > begun:
+                            begun = encoder.row_groups
+                            await encoding.start(encode())
+                await workers.run(encoder.end)
+            await encoding.result()
             await sending.result()
         encoded, rest = await workers.run(_finish, encoder)
-        await _send(upload, rest)
+        await _send(upload, deque(rest))
         await upload.finish()
         finished = True
     finally:
@@ -119,8 +123,6 @@ async def check_object(
         if size != object_bytes:
             raise ObjectDamaged(f"{store.url}: {key} has {size} bytes instead of {object_bytes}")
         check = await _opened(store, workers, key, object_bytes, directory_part)
-        if object_bytes > _LARGE_BYTES:
-            await workers.run(pa.default_memory_pool().release_unused)
         segments = check.segments()
         largest = max(segment.size for segment in segments)
         rooms = [np.empty(largest, np.uint8).data for _ in range(2)]
@@ -143,8 +145,11 @@ async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview
     begins = range(segment.begin, segment.end, READ_BACK_BYTES)
     for at in range(0, len(begins), _READS_AT_ONCE):
         ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READS_AT_ONCE]]
-        parts = await asyncio.gather(*(store.read(key, offset, size) for offset, size in ranges))
+        reads = (store.read(key, offset, size) for offset, size in ranges)
+        parts = await asyncio.gather(*reads, return_exceptions=True)
         for (begin, size), part in zip(ranges, parts, strict=True):
+            if isinstance(part, BaseException):
+                raise part
             if len(part) != size:
                 raise ObjectDamaged(f"{store.url}: of {key}, {len(part)} bytes came back instead of {size}")
             room[begin - segment.begin : begin - segment.begin + size] = part
@@ -205,15 +210,12 @@ def _add(encoder: ObjectEncoder, batches: Batches) -> None:
         encoder.add(batch, header)
 
 
-async def _encode(encoder: ObjectEncoder, workers: Workers, upload: Upload) -> None:
-    await _send(upload, await workers.run(encoder.take))
-
-
 def _finish(encoder: ObjectEncoder) -> tuple[EncodedObject, list[bytes]]:
     encoded = encoder.finish()
     return encoded, encoder.take()
 
 
-async def _send(upload: Upload, chunks: list[bytes]) -> None:
-    for chunk in chunks:
-        await upload.write(chunk)
+async def _send(upload: Upload, chunks: deque[bytes]) -> None:
+    """Send ``chunks``, and let go of each."""
+    while chunks:
+        await upload.write(chunks.popleft())

@@ -5,8 +5,6 @@ glibc gives each of them back to the system when it is freed, and the next one i
 pages, which the kernel must find and clear first. That was one page fault for every 3 KiB
 written, and most of the time of a bookie in the kernel; with freed memory kept, there is hardly
 any (measured: 180 to 350 faults a MiB against 1 to 7, and half as many entries again in a second).
-Arrow brings allocators of its own, which keep what they free to themselves; with glibc's for both, either uses
-again what the other has freed (measured: an offloader needs 60 MiB less at its peak).
 
 *Processors.* A message passes through three threads of a bookie: gRPC's, the event loop, the
 journal's. Linux takes the processor from whoever runs to give it to the thread that was just
@@ -57,8 +55,6 @@ def tune_process() -> None:
 def keep_freed_memory() -> bool:
     """Let the process use freed memory again, instead of giving it back and asking for other.
 
-    For Arrow it is to be called before ``pyarrow`` is imported.
-
     Returns:
         Whether the C library knows how; where it is not glibc, nothing is changed.
     """
@@ -66,7 +62,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     return all(mallopt(option, value) for option, value in _OPTIONS)
 
