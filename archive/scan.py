@@ -26,7 +26,7 @@ from .objects.port import ObjectStore
 from .row_groups import decode_row_group, extent_of, read_footer
 
 READ_BYTES: Final = 16 * MIB
-"""Largest range that is read at a time: more than a row group as an encoder makes them, so that none is put together."""
+"""Largest range that is read at a time: more than a row group has by default, so that none has to be joined."""
 
 
 class _Slice(NamedTuple):
