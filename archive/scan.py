@@ -25,8 +25,8 @@ from .index_codec import Directory, RowGroup, Run, read_directory
 from .objects.port import ObjectStore
 from .row_groups import decode_row_group, extent_of, read_footer
 
-READ_BYTES: Final = 8 * MIB
-"""Largest range that is read at a time."""
+READ_BYTES: Final = 16 * MIB
+"""Largest range that is read at a time: more than a row group as an encoder makes them, so that none is put together."""
 
 
 class _Slice(NamedTuple):

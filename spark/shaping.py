@@ -36,7 +36,10 @@ class Shaper:
         size = rows.table.nbytes
         step = max(1, rows.table.num_rows * BATCH_BYTES // max(1, size))
         for at in range(0, rows.table.num_rows, step):
-            yield from self._batches(rows.table.slice(at, step).combine_chunks(), rows.object_key)
+            part = rows.table.slice(at, step)
+            # What a row group gives comes in one piece, and joining it with nothing would copy it.
+            whole = all(column.num_chunks == 1 for column in part.columns)
+            yield from self._batches(part if whole else part.combine_chunks(), rows.object_key)
 
     def _batches(self, table: pa.Table, object_key: str | None) -> Iterator[pa.RecordBatch]:
         found: dict[str, pa.Array | pa.ChunkedArray]
