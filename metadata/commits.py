@@ -10,14 +10,36 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallybook.core.errors import Conflict, MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger
+from tallybook.core.errors import (
+    Conflict,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+    PeerError,
+    StorageError,
+)
+from tallybook.runtime.logging import logger
 
 from .at_once import each
 from .model import LedgerMetadata
-from .sink_record import CLOCK, NOTHING, SINKS, Committed, SinkRecord, attempt_name, attempt_of, attempts_of, check_fits
+from .sink_record import (
+    CLOCK,
+    NOTHING,
+    SINKS,
+    Committed,
+    SinkRecord,
+    attempt_name,
+    attempt_of,
+    attempts_of,
+    check_fits,
+    is_once,
+)
 from .store import MetadataStore, Ok, Versioned, WriteResult
 from .transactions import StoredSink, Transaction, is_pending, names, read_clock, read_sink, settled, transaction_of
 from .update import LedgerUpdater
+
+_log = logger("transactions")
 
 MOST_TRIES: Final = 20
 
@@ -41,7 +63,8 @@ async def commit(
 ) -> bool:
     """Bring the ledgers of a transaction into view; ``False`` if it was committed before, and nothing has changed.
 
-    The ledgers of other attempts at this and at older transactions are deleted.
+    The ledgers of other attempts at this and at older transactions are deleted. Where that cannot be done once this one
+    is committed, it is left to the next commit, or the offloader.
 
     Raises:
         InvalidArgument: too many ledgers.
@@ -81,14 +104,20 @@ async def commit(
             break
     else:
         raise MetadataConflict(f"sink {sink}: others commit to it all the time")
-    if transaction.is_once and done:
-        record = await _dated(store, sink)
-    # Whoever committed them may have stopped before: what is still pending below would be swept away.
-    await settle(updater, record, known if record.last == wanted else {})
-    if transaction.is_once and wrote and done:
-        # Word of such a sink may be deleted, so this write may have landed after its ledgers were given up.
-        _refuse(transaction, set(wanted.ledger_ids) - set(await _present(store, wanted)))
-    await sweep(store, updater, sink, record)
+    try:
+        if transaction.is_once and done:
+            record = await dated(store, sink)
+        # Whoever committed them may have stopped before: what is still pending below would be swept away.
+        await settle(updater, record, known if record.last == wanted else {})
+        if transaction.is_once and wrote and done:
+            # Word of such a sink may be deleted, so this write may have landed after its ledgers were given up.
+            _refuse(transaction, set(wanted.ledger_ids) - set(await _present(store, wanted)))
+        await sweep(store, updater, sink, record)
+    except (PeerError, StorageError) as error:
+        if not done:
+            raise
+        # All is in view. Who is told that it failed would write all of it again.
+        _log.warning("committed; tidying up is left to others", sink=sink, error=error.message)
     return done
 
 
@@ -104,7 +133,7 @@ async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> Non
     for _ in range(MOST_TRIES):
         if (await read_sink(store, sink)).record.last == NOTHING:
             return
-        record = await _dated(store, sink)
+        record = await dated(store, sink)
         await settle(updater, record)
         await sweep(store, updater, sink, record)
         version = (await read_sink(store, sink)).version
@@ -153,7 +182,7 @@ async def abandon(
             break
     else:
         raise MetadataConflict(f"sink {sink}: others commit to it all the time")
-    await settle(updater, stored.record)
+    await settle(updater, await dated(store, sink) if is_once(sink) else stored.record)
     await each(partial(discard_pending, updater), ledger_ids)
     if transaction.is_once and stored.record.last == NOTHING:
         # Nobody commits to this sink any more, and what has become of it all is settled.
@@ -173,8 +202,7 @@ async def delete_emptied(store: MetadataStore, sink: str) -> bool:
     if stored.version is None:
         return True
     left = [name async for name in names(store, attempts_of(sink))]
-    present = await each(partial(read_if_there, store), stored.record.given_up)
-    if stored.record.last != NOTHING or left or any(present):
+    if stored.record.last != NOTHING or left or await pending_of(store, stored.record.given_up):
         return False
     return isinstance(await store.delete_record(SINKS + sink, stored.version), Ok)
 
@@ -250,6 +278,19 @@ async def read_if_there(store: MetadataStore, ledger_id: int) -> Versioned | Non
         return None
 
 
+async def pending_of(store: MetadataStore, ledger_ids: Iterable[int]) -> tuple[int, ...]:
+    """Those of the ledgers that are there, and pending: the others are gone, or committed.
+
+    Raises:
+        As ``read_if_there``.
+    """
+    wanted = list(ledger_ids)
+    found = await each(partial(read_if_there, store), wanted)
+    return tuple(
+        ledger_id for ledger_id, one in zip(wanted, found, strict=True) if one is not None and is_pending(one.value)
+    )
+
+
 async def write_sink(store: MetadataStore, sink: str, record: SinkRecord, stored: StoredSink) -> WriteResult:
     """Compare-and-set a sink's record.
 
@@ -279,15 +320,20 @@ async def settle(updater: LedgerUpdater, record: SinkRecord, known: Mapping[int,
     await each(one, record.last.ledger_ids)
 
 
-async def _dated(store: MetadataStore, sink: str) -> SinkRecord:
-    """The record of a sink with a single, committed transaction, with its tick; settled here if nobody has before."""
+async def dated(store: MetadataStore, sink: str) -> SinkRecord:
+    """The record of a sink with a single transaction, with its tick, if that is committed; settled here if nobody has
+    before.
+
+    Raises:
+        As ``forget``.
+    """
     for _ in range(MOST_TRIES):
         stored = await read_sink(store, sink)
         if stored.version is None or stored.record.last == NOTHING or stored.record.since is not None:
             return stored.record
-        dated = replace(stored.record, since=await _tick(store))
-        if isinstance(await write_sink(store, sink, dated, stored), Ok):
-            return dated
+        record = replace(stored.record, since=await _tick(store))
+        if isinstance(await write_sink(store, sink, record, stored), Ok):
+            return record
     raise MetadataConflict(f"sink {sink}: others write its record all the time")
 
 

@@ -9,20 +9,21 @@ they are deleted.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
-from tallybook.core.errors import MetadataConflict
+from tallybook.core.errors import DamagedFile, MetadataConflict
 from tallybook.runtime.logging import logger
 
 from .at_once import each
 from .commits import (
     MOST_TRIES,
+    dated,
     delete_attempt,
     delete_emptied,
     discard_pending,
     forget,
+    pending_of,
     read_if_there,
     settle,
     write_sink,
@@ -37,7 +38,12 @@ _log = logger("transactions")
 
 
 async def delete_left_behind(
-    updater: LedgerUpdater, ledgers: Iterable[LedgerMetadata], *, ttl_s: float, now_ms: int
+    updater: LedgerUpdater,
+    ledgers: Iterable[LedgerMetadata],
+    *,
+    ttl_s: float,
+    now_ms: int,
+    say_damaged: Callable[[DamagedFile], None],
 ) -> int:
     """Delete what is left of transactions that nobody commits; how many ledgers went.
 
@@ -47,18 +53,31 @@ async def delete_left_behind(
         ledgers: all there are, or some: only these are looked at. They may have changed since they were read.
         ttl_s: seconds since the creation of its youngest ledger after which a transaction is given up.
         now_ms: wall clock, in milliseconds since the epoch.
+        say_damaged: told of what is left as it is, for the record of its sink cannot be understood; the rest is tidied.
 
     Raises:
         MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: some may be left, for the next call.
-        DamagedFile: the record of a sink cannot be understood.
+        DamagedFile: a ledger that there is word of cannot be understood.
     """
+
+    async def unless_damaged(work: Awaitable[int | None]) -> int:
+        try:
+            return await work or 0
+        except DamagedFile as error:
+            say_damaged(error)
+            return 0
+
+    async def tidy(name: str) -> int:
+        return await unless_damaged(_tidy_record(store, updater, name))
+
     store, pending = updater.store, _pending(ledgers)
     deleted = 0
     for transaction, found in pending.items():
         if now_ms - max(metadata.created_at_ms for metadata in found) >= ttl_s * 1000:
-            deleted += await _give_up(store, updater, transaction, sorted(metadata.ledger_id for metadata in found))
+            ledger_ids = sorted(metadata.ledger_id for metadata in found)
+            deleted += await unless_damaged(_give_up(store, updater, transaction, ledger_ids))
     await _delete_old_word(store, {metadata.ledger_id for found in pending.values() for metadata in found})
-    await each(partial(_tidy_record, store, updater), [name async for name in names(store, SINKS)])
+    await each(tidy, [name async for name in names(store, SINKS)])
     return deleted
 
 
@@ -99,17 +118,22 @@ async def _rule_out(
     store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]
 ) -> None:
     """See to it that no commit can bring these ledgers into view; if one has, they are pending no more."""
+    sink = transaction.sink
     for _ in range(MOST_TRIES):
-        stored = await read_sink(store, transaction.sink)
+        stored = await read_sink(store, sink)
         if stored.record.last.number >= transaction.number:
-            await settle(updater, stored.record)
+            await settle(updater, await dated(store, sink) if transaction.is_once else stored.record)
             return
-        present = await _present(store, stored.record.given_up)
-        given_up = tuple(sorted({*present, *ledger_ids}))
+        # Looked at after the record: where that was deleted behind a commit, they are settled by now.
+        living = await pending_of(store, ledger_ids)
+        if not living:
+            return
+        present = await pending_of(store, stored.record.given_up)
+        given_up = tuple(sorted({*present, *living}))
         marked = replace(stored.record, given_up=given_up)
-        if isinstance(await write_sink(store, transaction.sink, marked, stored), Ok):
+        if isinstance(await write_sink(store, sink, marked, stored), Ok):
             return
-    raise MetadataConflict(f"sink {transaction.sink}: others write its record all the time")
+    raise MetadataConflict(f"sink {sink}: others write its record all the time")
 
 
 async def _delete_old_word(store: MetadataStore, pending: set[int]) -> None:
@@ -142,12 +166,7 @@ async def _tidy_record(store: MetadataStore, updater: LedgerUpdater, name: str) 
         else:
             await forget(store, updater, sink)
     elif stored.record.given_up:
-        present = await _present(store, stored.record.given_up)
+        present = await pending_of(store, stored.record.given_up)
         if present != stored.record.given_up:
             # Whoever writes it meanwhile keeps them, and the next call comes back to it.
             await write_sink(store, sink, replace(stored.record, given_up=present), stored)
-
-
-async def _present(store: MetadataStore, ledger_ids: Sequence[int]) -> tuple[int, ...]:
-    found = await each(partial(read_if_there, store), ledger_ids)
-    return tuple(ledger_id for ledger_id, one in zip(ledger_ids, found, strict=True) if one is not None)

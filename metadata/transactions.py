@@ -20,11 +20,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import DamagedFile, MetadataUnavailable
+from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataUnavailable
+from tallybook.core.ids import MAX_ID
 
 from .at_once import each
 from .model import LedgerMetadata
-from .sink_record import CLOCK, NOTHING, ONCE, SINKS, Committed, SinkRecord, is_once
+from .rules import check_record_name
+from .sink_record import CLOCK, NOTHING, ONCE, SINKS, Committed, SinkRecord, attempt_name, is_once
 from .store import MetadataStore
 
 SINK: Final = "tallybook.sink"
@@ -113,14 +115,32 @@ class StoredClock(NamedTuple):
 
 
 def transaction_of(metadata: LedgerMetadata) -> Transaction | None:
-    """The transaction that a ledger was written by, if any."""
+    """The transaction that a ledger was written by, if any.
+
+    Custom metadata are anybody's: what no writer of transactions can have put there is no mark.
+    """
     sink, _, number = metadata.custom.get(SINK, b"").decode(errors="replace").rpartition("/")
-    return Transaction(sink, int(number)) if sink and number.isdecimal() else None
+    if not (
+        number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS and "/" not in sink.removeprefix(ONCE)
+    ):
+        return None
+    try:
+        check_record_name(SINKS + sink)
+        check_record_name(attempt_name(sink, int(number), MAX_ID))
+    except InvalidArgument:
+        return None
+    return Transaction(sink, int(number))
 
 
 def is_pending(metadata: LedgerMetadata) -> bool:
     """Whether a ledger waits for the commit of its transaction, or was left behind by an attempt."""
     return PENDING in metadata.custom
+
+
+def unmarked(metadata: LedgerMetadata) -> LedgerMetadata:
+    """The ledger as one of no transaction."""
+    custom = {key: value for key, value in metadata.custom.items() if key not in {SINK, PENDING, SINCE}}
+    return replace(metadata, custom=custom)
 
 
 def settled(metadata: LedgerMetadata, since: int | None = None) -> LedgerMetadata:

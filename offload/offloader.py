@@ -172,7 +172,11 @@ class Offloader:
         began = self._clock.monotonic()
         await self._give_up_dead_attempts()
         await delete_left_behind(
-            self._updater, self._survey.ledgers.values(), ttl_s=self._settings.transaction_ttl_s, now_ms=self._now_ms()
+            self._updater,
+            self._survey.ledgers.values(),
+            ttl_s=self._settings.transaction_ttl_s,
+            now_ms=self._now_ms(),
+            say_damaged=lambda error: self._say_failed(f"what a transaction left behind stays: {error.message}"),
         )
         objects = [found async for page in self._store.list() for found in page]
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.

@@ -2,6 +2,9 @@
 
 Each ledger comes back closed, in the object it was found in, with no copies at bookies. What was never archived is
 not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone.
+
+What says which transactions were committed does not come back either. A bucket holds only what was (``policy.due``), so
+each ledger comes back as one of no transaction, in everybody's view.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from tallybook.archive.packing import check_object
 from tallybook.core.errors import LedgerExists, NoSuchLedger, ObjectDamaged, ObjectMissing
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.transactions import unmarked
 from tallybook.runtime.tasks import Workers
 
 
@@ -80,7 +84,7 @@ async def _is_known(metadata: MetadataStore, ledger_id: int) -> bool:
 
 def _ledger(found: Found, sha256: bytes) -> LedgerMetadata:
     receipt = replace(found.receipt, object_sha256=sha256)
-    return replace(found.metadata, archiving=None, archived=receipt, copies_released=True)
+    return replace(unmarked(found.metadata), archiving=None, archived=receipt, copies_released=True)
 
 
 async def _raise_counter(metadata: MetadataStore, last_id: int) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from tallybook.client.client import Client
 from tallybook.client.world import open_world
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, PeerError
+from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, PeerError, StorageError
 from tallybook.core.limits import MIB
 from tallybook.metadata.commits import abandon, commit, discard, forget, note_attempt, was_committed
 from tallybook.metadata.store import MetadataStore
@@ -296,7 +296,7 @@ async def _forget(cluster: Writing, sink: str) -> None:
     """Leave no record of a sink that nobody writes to again. What is written is in view, come what may."""
     try:
         await forget(cluster.store, cluster.updater, sink)
-    except PeerError as error:
+    except (PeerError, StorageError) as error:
         _log.warning("a record is left for the offloader to delete", sink=sink, error=error.message)
 
 

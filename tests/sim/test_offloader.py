@@ -395,6 +395,26 @@ async def test_ledgers_of_a_job_that_died_before_its_commit_are_deleted_in_the_e
 
 
 @scenario()
+async def test_a_sink_whose_record_cannot_be_understood_keeps_the_bucket_from_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger(custom=Transaction("sales", 3).marks)
+    await ledger.close()
+    settings = EAGER.model_copy(update={"transaction_ttl_s": 500})
+    await cluster.metadata.client().store.write_record("sinks/sales", b'{"format": 9}', None)
+    async with ArchiveStage(cluster, settings) as stage:
+        worker = offloader(stage, settings)
+        await stage.store.put(object_key("0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77", [7]), b"of nobody")
+        await cluster.world.clock.sleep(510)
+        await worker.round()
+        await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
+        await worker.round()
+        assert (worker.totals.rounds, worker.totals.objects_removed) == (2, 1)
+        assert "sinks/sales" in worker.totals.last_error
+        assert (await client.ledger_metadata(ledger.id)).closed
+
+
+@scenario()
 async def test_verification_finds_a_flipped_bit_anywhere_in_an_object(cluster: MemoryCluster, client: Client) -> None:
     ledger = await closed(client, 30)
     async with ArchiveStage(cluster, EAGER) as stage:

@@ -16,6 +16,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions import read_view
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
@@ -99,6 +100,28 @@ async def test_an_object_that_lies_is_named_and_keeps_nobody_from_the_others(for
     found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
     assert [(each.key, each.ledger_ids, bool(each.problem)) for each in found] == [(BAD, (), True), (GOOD, (1,), False)]
     assert (await metadata.list_ledgers()).ledger_ids == (1,)
+
+
+@pytest.mark.parametrize(
+    "custom",
+    [
+        {"tallybook.sink": b"sales/17"},
+        {"tallybook.sink": b"once/8d0c-11/0", "tallybook.since": b"7"},
+        {"tallybook.sink": b"sales/17", "tallybook.pending": b"1"},
+    ],
+    ids=["named", "once", "pending"],
+)
+async def test_ledgers_of_a_sink_come_back_in_view_though_nothing_is_known_of_the_sink(
+    custom: dict[str, bytes],
+) -> None:
+    store = MemoryStore(RealClock())
+    marked = replace(metadata_of(1), custom=custom | {"mine": b"x"})
+    await store.put(GOOD, an_object(1, encode_ledger(marked)))
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    assert [each.ledger_ids async for each in rebuild_catalog(store, metadata, InlineWorkers())] == [(1,)]
+    found = (await metadata.read_ledger(1)).value
+    assert (await read_view(metadata)).sees(found)
+    assert dict(found.custom) == {"mine": b"x"}
 
 
 async def test_objects_that_do_not_lie_are_both_found() -> None:

@@ -56,8 +56,10 @@ class Party:
         return await commit(self.store, self.updater, transaction, ledger_ids)
 
     async def tidy(self, now_ms=OLD_MS):
-        found = (await self.ledgers()).values()
-        return await delete_left_behind(self.updater, found, ttl_s=TTL_S, now_ms=now_ms)
+        found, damaged = (await self.ledgers()).values(), []
+        deleted = await delete_left_behind(self.updater, found, ttl_s=TTL_S, now_ms=now_ms, say_damaged=damaged.append)
+        assert not damaged
+        return deleted
 
     async def ledgers(self):
         page = await self.store.list_ledgers(limit=10_000)
@@ -122,7 +124,6 @@ async def test_what_nobody_commits_is_deleted_once_its_youngest_ledger_is_old(wo
         assert await writer.commit(transaction, again)
         assert await writer.visible() == again
         assert await offloader.tidy() == 0
-        assert len(await writer.store.list_records("sink-attempts")) == 2
         assert len((await writer.store.list_records("sink-attempts")).names) == 1, "that of the young one"
         stored = await writer.store.read_record("sinks/sales")
         assert stored is None or SinkRecord.decode("sales", stored.value).given_up == ()

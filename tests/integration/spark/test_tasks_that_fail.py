@@ -1,10 +1,20 @@
 """Tasks that Spark tries again after they have given, or taken, a part of their rows: no row is lost or there twice."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
+import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from tallybook.core.errors import NoSuchLedger
+from tallybook.metadata.left_behind import delete_left_behind
+from tallybook.spark.options import write_options
+from tallybook.spark.sink import LedgerWriter, Writing
 
 BATCH_ROWS = 10
 
@@ -48,3 +58,64 @@ def test_a_task_that_failed_among_its_rows_is_written_once(written, spark, load)
     assert load(written.metadata).count() == before + 81
     pending = load(written.metadata, table="ledgers").where("map_contains_key(custom, 'tallybook.pending')")
     assert pending.count() == 0, "what failed attempts left behind is deleted by the next commit"
+
+
+async def tidy_up(options):
+    """As the offloader does, long after; ledgers of sinks that are left, and records of attempts at them."""
+    cluster = await Writing.open(options)
+
+    async def ledgers():
+        found = [
+            (await cluster.store.read_ledger(each)).value for each in (await cluster.store.list_ledgers()).ledger_ids
+        ]
+        return [metadata for metadata in found if "tallybook.sink" in metadata.custom]
+
+    try:
+        long_after_ms = max(metadata.created_at_ms for metadata in await ledgers()) + 1_000_000
+        deleted = await delete_left_behind(
+            cluster.updater,
+            await ledgers(),
+            ttl_s=1_000,
+            now_ms=long_after_ms,
+            say_damaged=lambda error: pytest.fail(str(error)),
+        )
+        words = (await cluster.store.list_records()).names
+        left = {metadata.ledger_id for metadata in await ledgers()}
+        return deleted, left, [name for name in words if "attempts" in name or "once" in name]
+    finally:
+        await cluster.close()
+
+
+@pytest.mark.parametrize(("given", "size"), [({"sink": "speculated"}, 150_001), ({}, 150_002)], ids=["named", "once"])
+def test_of_attempts_at_a_task_side_by_side_one_is_seen_whenever_the_others_end(written, load, given, size):
+    """One ends before the commit, one that has written by then ends after it, and one only begins after it."""
+    options = write_options({"metadata": written.metadata, **given})
+    schema = spark_types.StructType([spark_types.StructField("payload", spark_types.BinaryType())])
+    writer = LedgerWriter(options, schema, overwrite=False)
+    payloads = [(b"%d" % n).ljust(size, b"x") for n in range(60)]
+    rows = [pa.RecordBatch.from_pydict({"payload": pa.array(payloads[at : at + 30], pa.binary())}) for at in (0, 30)]
+    has_written, committed = threading.Event(), threading.Event()
+
+    def slowly():
+        yield rows[0]
+        # The first half is more than is gathered, so it is appended before this one is asked for.
+        has_written.set()
+        assert committed.wait(60)
+        yield rows[1]
+
+    with ThreadPoolExecutor(1) as other:
+        slow = other.submit(writer.write, slowly())
+        assert has_written.wait(60)
+        first = writer.write(iter(rows))
+        writer.commit([first])
+        committed.set()
+        with pytest.raises(NoSuchLedger):
+            slow.result(60)
+    late = writer.write(iter(rows))
+    seen = load(written.metadata).where(f"length(payload) = {size}").collect()
+    assert sorted(int(bytes(row.payload).rstrip(b"x")) for row in seen) == list(range(60))
+    assert {row.ledger_id for row in seen} == set(first.ledger_ids)
+    deleted, left, words = asyncio.run(tidy_up(options))
+    assert (deleted, words) == (1, [])
+    assert set(first.ledger_ids) <= left
+    assert not set(late.ledger_ids) & left
