@@ -6,8 +6,9 @@
 
 A row group is decoded by Parquet itself, as Spark will decode it: the checksum of every page is verified there. Then
 every row is compared with the batch that it came from, every batch with the checksum its writer gave it, each page
-with the table that finds it, each ledger with its number of entries, its length and the checksum over all of its
-batches, and the object with its SHA-256. Only an object that passes may ever become the only copy of a ledger.
+with the table that finds it, each row group with what the footer says of it, each ledger with its number of entries,
+its length and the checksum over all of its batches, and the object with its SHA-256. Only an object that passes may
+ever become the only copy of a ledger.
 
 Pure computation, in memory for a row group, and nothing per entry. The tables of the index and the footer, which lie
 behind the row groups, have to be read first.
@@ -29,11 +30,12 @@ from crc32c import crc32c
 from tallybook.core.batch import Buffer, seal_columns
 from tallybook.core.errors import DamagedFile, InvalidArgument
 from tallybook.core.limits import MIB
+from tallybook.metadata.archived import IndexPart
 
 from .batch_rows import BatchFacts
 from .index_codec import Directory, Run
 from .page_header import IncompleteHeader, parse_page_header
-from .row_groups import decode_row_group, extent_of
+from .row_groups import check_footer_keys, decode_row_group, extent_of
 from .schema import PAYLOAD_COLUMN
 from .tables import BatchTable, PageTable
 
@@ -85,21 +87,27 @@ class ObjectCheck:
 
     Args:
         directory: its directory.
+        directory_part: where it lies.
         footer: of the Parquet file.
         page_tables: one for each row group.
         batch_tables: by ledger, one for each of its runs.
         place: names the object in messages.
+
+    Raises:
+        DamagedFile: the footer does not point at the directory.
     """
 
     def __init__(
         self,
         directory: Directory,
+        directory_part: IndexPart,
         footer: pq.FileMetaData,
         page_tables: Sequence[PageTable],
         batch_tables: Sequence[Sequence[BatchTable]],
         object_bytes: int,
         place: str,
     ) -> None:
+        check_footer_keys(footer, directory.object_id, directory_part, place)
         self._directory = directory
         self._footer = footer
         self._page_tables = page_tables
@@ -146,6 +154,7 @@ class ObjectCheck:
         rows = self._directory.row_groups[number].rows
         table = decode_row_group(data, begin, self._footer, number, rows, self._object_bytes, self._place)
         group = _Rows(table, number, self._place)
+        group.check_statistics(self._footer.row_group(number))
         for piece in self._pieces[number]:
             group.check_ids(piece)
             progress = self._progress[piece.ledger_id]
@@ -205,6 +214,13 @@ class _Rows:
         rows, skipped = len(columns[4]), columns[4].offset
         self._offsets: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32)[skipped : skipped + rows + 1]
         self._payload = memoryview(payload) if payload is not None else memoryview(b"")
+
+    def check_statistics(self, group: pq.RowGroupMetaData) -> None:
+        """What the footer says of the smallest and the largest is true: by that, readers pass over row groups."""
+        for at, values in enumerate((self._ledger_ids, self._entry_ids, self._times)):
+            said = group.column(at).statistics
+            if said is not None and (said.min_raw, said.max_raw) != (values.min(), values.max()):
+                raise DamagedFile(f"{self._what}: its footer says {said.min_raw} .. {said.max_raw} of column {at}")
 
     def check_ids(self, piece: _Piece) -> None:
         """Every row has the ledger, the id and the time of the entry that it is."""

@@ -15,7 +15,6 @@ of them may encode a full row group while ``add`` on another gathers the next.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -42,7 +41,8 @@ from .index_codec import (
     seal_part,
 )
 from .page_walk import PageWalk
-from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, OBJECT_KEY, PAYLOAD_COLUMN, SCHEMA
+from .row_groups import footer_keys
+from .schema import PAYLOAD_COLUMN, SCHEMA
 
 PAGE_BYTES: Final = 64 * KIB
 """Payload bytes of a page, before compression: one page is what a read of one entry fetches."""
@@ -258,10 +258,7 @@ class ObjectEncoder:
         )
         directory = Directory(self._object_id, self._created_at_ms, groups, ledgers)
         part = self._put(seal_part(directory_message(directory)))
-        where = {"offset": part.offset, "bytes": part.stored_bytes, "raw_bytes": part.raw_bytes, "crc32c": part.crc}
-        writer.add_key_value_metadata(
-            {FORMAT_KEY: str(FORMAT), OBJECT_KEY: self._object_id, DIRECTORY_KEY: json.dumps(where)}
-        )
+        writer.add_key_value_metadata(footer_keys(self._object_id, part))
         writer.close()
         return EncodedObject(directory, part, self._sink.written, self._sink.sha256.digest())
 

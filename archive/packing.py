@@ -169,15 +169,21 @@ async def _opened(
     runs = [run.batches for ledger in directory.ledgers for run in ledger.runs]
     parts = await store.read_many(key, [(part.offset, part.stored_bytes) for part in (*pages, *runs)])
     footer = memoryview(tail)[directory_part.stored_bytes :]
-    return await workers.run(_check_of, directory, footer, parts, key, object_bytes)
+    return await workers.run(_check_of, directory, directory_part, footer, parts, key, object_bytes)
 
 
 def _check_of(
-    directory: Directory, tail: memoryview, stored: Sequence[bytes], key: str, object_bytes: int
+    directory: Directory,
+    directory_part: IndexPart,
+    tail: memoryview,
+    stored: Sequence[bytes],
+    key: str,
+    object_bytes: int,
 ) -> ObjectCheck:
     parts = iter(stored)
     return ObjectCheck(
         directory,
+        directory_part,
         read_footer(tail, len(directory.row_groups), key),
         [read_pages(next(parts), group, key, object_bytes) for group in directory.row_groups],
         [[read_batches(next(parts), run, key) for run in ledger.runs] for ledger in directory.ledgers],

@@ -1,10 +1,12 @@
-"""Decodes row groups of an archive object from bytes that were read: by Parquet itself, with every page's checksum.
+"""The Parquet side of an archive object that is read back: its footer, and its row groups, decoded by Parquet itself.
 
-Costs nothing per entry. What a row group should hold is for the caller to compare.
+Decoding verifies the checksum of every page, and costs nothing per entry. What a row group should hold is for the
+caller to compare.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import pyarrow as pa
@@ -12,8 +14,9 @@ import pyarrow.parquet as pq
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import DamagedFile
+from tallybook.metadata.archived import IndexPart
 
-from .schema import SCHEMA
+from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, OBJECT_KEY, SCHEMA
 
 _END_BYTES: Final = 8
 """Length of the footer, and the magic."""
@@ -44,6 +47,29 @@ def read_footer(tail: Buffer, row_groups: int, place: str) -> pq.FileMetaData:
     if footer.num_row_groups != row_groups:
         raise DamagedFile(f"{place}: it has {footer.num_row_groups} row groups, {row_groups} listed")
     return footer
+
+
+def check_footer_keys(footer: pq.FileMetaData, object_id: str, directory: IndexPart, place: str) -> None:
+    """See that the footer points at the directory: whoever has nothing but the bucket finds ledgers by that.
+
+    Raises:
+        DamagedFile: it does not.
+    """
+    expected = footer_keys(object_id, directory)
+    said = footer.metadata or {}
+    if any(said.get(name.encode()) != value.encode() for name, value in expected.items()):
+        raise DamagedFile(f"{place}: its footer does not say that it is object {object_id}, or where its index lies")
+
+
+def footer_keys(object_id: str, directory: IndexPart) -> dict[str, str]:
+    """What the footer says of the object."""
+    where = {
+        "offset": directory.offset,
+        "bytes": directory.stored_bytes,
+        "raw_bytes": directory.raw_bytes,
+        "crc32c": directory.crc,
+    }
+    return {FORMAT_KEY: str(FORMAT), OBJECT_KEY: object_id, DIRECTORY_KEY: json.dumps(where)}
 
 
 def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: str) -> tuple[int, int]:

@@ -240,9 +240,7 @@ class OffloadSettings(Settings):
     compact_dead_percent: Percent = Field(
         50, description="Part of an object that deleted ledgers leave behind at which it is written anew without them."
     )
-    row_group_bytes: Room = Field(
-        _size(8 * MIB), description="Payload of a row group. Archiving holds some ten of them in memory."
-    )
+    row_group_bytes: Room = Field(_size(8 * MIB), description="Payload of a row group.")
     deletion_lag_s: Seconds = Field(
         14_400, description="Time between archiving a ledger and letting bookies drop their copies of it."
     )

@@ -50,7 +50,8 @@ def main(
         if beside_rounds:
             figures |= cluster.beside(scratch, beside_rounds)
     print_json_line(figures)
-    lines = [line for gate in GATES if (line := gate.line(figures))]
+    off = {name for name, size in (("merge", small_ledgers), ("spark", rounds), ("beside", beside_rounds)) if not size}
+    lines = [gate.line(figures) for gate in GATES if gate.part not in off]
     print("\n".join(lines))
     if report is not None:
         sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
@@ -83,7 +84,7 @@ class _Cluster:
         small, [large] = self._write(small_mib, 3), self._write(large_mib)
         figures = self._offload("small", small) | self._offload("large", [large])
         figures |= self._memory(large_mib)
-        figures |= self._load("entries", large)
+        figures |= self._run("cluster_load", "entries", *self._in_archive(), "--ledger", str(large))
         if small_ledgers:
             figures |= self._run("cluster_load", "merge", *self._in_archive(), "--count", str(small_ledgers))
         for size, ledger in (("small", small[0]), ("large", large)) if rounds else ():
@@ -125,16 +126,18 @@ class _Cluster:
         return found
 
     def _memory(self, large_mib: int) -> Figures:
-        """Of a process that does nothing but archive one ledger; and how it grows with the ledger."""
+        """Of a process that does nothing but archive one ledger; and how it grows with a ledger ten times as large."""
         found = []
         for mib in (max(1, large_mib // 4), large_mib):
             [ledger] = self._write(mib)
             found.append(self._archived(f"--ledger={ledger}", "--only")["memory_mib"])
-        return {"memory_mib": found[1], "memory_growth_mib": round(found[1] - found[0], 1)}
-
-    def _load(self, name: str, ledger: int) -> Figures:
-        found: Figures = self._run("cluster_load", name, *self._in_archive(), "--ledger", str(ledger))
-        return found
+        growth = self._run("encoder_load", "--mib", str(large_mib))["encoder_growth_mib"]
+        return {
+            "memory_mib": found[1],
+            "quarter_memory_mib": found[0],
+            "encoder_growth_mib": growth,
+            "memory_of_tenfold_mib": round(found[1] + growth, 1),
+        }
 
     def _p99_ms(self) -> float:
         value: float = self._run("cluster_load", "adds", "--metadata", self._metadata)["p99_ms"]

@@ -24,7 +24,7 @@ from tallybook.archive.index_codec import (
 from tallybook.archive.object_check import Found, ObjectCheck
 from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.page_header import IncompleteHeader, parse_page_header
-from tallybook.archive.row_groups import decode_row_group, read_footer
+from tallybook.archive.row_groups import check_footer_keys, decode_row_group, read_footer
 from tallybook.archive.schema import SCHEMA, object_key
 from tallybook.core.batch import BatchHeader, encode_batch, entries, verify_batch
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidBatch, TallybookError
@@ -83,12 +83,21 @@ def check_of(blob: bytes, part: IndexPart) -> ObjectCheck:
     directory = read_directory(cut(blob, part), part, "blob", size)
     return ObjectCheck(
         directory,
+        part,
         read_footer(blob[part.end :], len(directory.row_groups), "blob"),
         [read_pages(cut(blob, group.pages), group, "blob", size) for group in directory.row_groups],
         [[read_batches(cut(blob, run.batches), run, "blob") for run in one.runs] for one in directory.ledgers],
         size,
         "blob",
     )
+
+
+def test_an_object_under_another_ones_name_does_not_pass() -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 5])})
+    footer = read_footer(blob[encoded.directory_part.end :], 1, "blob")
+    other = replace(encoded.directory, object_id="another")
+    with pytest.raises(DamagedFile, match="that it is object another"):
+        ObjectCheck(other, encoded.directory_part, footer, [], [[]], len(blob), "blob")
 
 
 def checked(blob: bytes, part: IndexPart) -> tuple[bytes, dict[int, Found]]:
@@ -262,6 +271,49 @@ def test_a_page_table_that_counts_other_rows_than_its_pages_have_does_not_pass()
     [segment] = [segment for segment in check.segments() if segment.row_group is not None]
     with pytest.raises(DamagedFile, match="is not what its table says"):
         check.row_group(0, segment.begin, blob[segment.begin : segment.end])
+
+
+class Lying:
+    """What Parquet says of a file, but for one answer."""
+
+    def __init__(self, real: Any, **answers: Any) -> None:
+        self._real = real
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        return self._answers[name] if name in self._answers else getattr(self._real, name)
+
+
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_footer_by_which_a_reader_would_pass_over_rows_does_not_pass(
+    column: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 5]), 2: batches_of(2, [[9]])})
+    check = check_of(blob, encoded.directory_part)
+    real = check._footer
+
+    def lying(number: int) -> Lying:
+        group = real.row_group(number)
+        lie = Lying(group.column(column), statistics=Lying(group.column(column).statistics, max_raw=-1))
+        return Lying(group, column=lambda at: lie if at == column else group.column(at))
+
+    check._footer = Lying(real, row_group=lying)
+    monkeypatch.setattr(
+        object_check, "decode_row_group", lambda data, at, _, *rest: decode_row_group(data, at, real, *rest)
+    )
+    [segment] = [segment for segment in check.segments() if segment.row_group is not None]
+    with pytest.raises(DamagedFile, match=f"of column {column}"):
+        check.row_group(0, segment.begin, blob[segment.begin : segment.end])
+
+
+@pytest.mark.parametrize("key", [b"tallybook.format", b"tallybook.object", b"tallybook.directory"])
+def test_a_footer_that_points_elsewhere_does_not_pass(key: bytes) -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 5])})
+    footer = read_footer(blob[encoded.directory_part.end :], 1, "blob")
+    check_footer_keys(footer, "an-object", encoded.directory_part, "blob")
+    other = Lying(footer, metadata={**footer.metadata, key: b"{}"})
+    with pytest.raises(DamagedFile, match="footer does not say"):
+        check_footer_keys(other, "an-object", encoded.directory_part, "blob")
 
 
 def test_an_object_that_ends_early_does_not_pass() -> None:

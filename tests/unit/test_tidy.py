@@ -76,7 +76,7 @@ TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py", "bench/zook
 # Modules that nothing imports, each with the reason why it is not dead.
 ENTRY_POINTS: dict[str, str] = {
     f"bench/archive/{name}.py": "started as a program by bench/archive/__main__.py"
-    for name in ("cluster_load", "offload_load", "spark_load")
+    for name in ("cluster_load", "encoder_load", "offload_load", "spark_load")
 }
 
 OUTSIDE_MENTIONS = re.compile(r"\.\./shared\b|/work/(?:main|shared|\.library)\b")
