@@ -3,7 +3,9 @@
 Every object says in its footer where its index lies, and its index has the metadata of its ledgers. So a
 listing and two small reads an object are enough. An object holds whole ledgers or nothing, and ledgers that
 are archived never change: of several objects with the same ledger (after a failed attempt, or while
-compaction has not cleaned up) any one will do.
+compaction has not cleaned up) any whole one will do. The youngest is the one that compaction leaves; but an
+attempt may have failed because what it wrote was damaged, and an index does not tell. So the others are kept
+in mind.
 
 What is found is what the bucket holds: also ledgers that were deleted a moment ago.
 """
@@ -54,6 +56,9 @@ class Catalog:
     """All ledgers of a bucket, by id ascending, and objects that cannot be understood, by key."""
 
     ledgers: Mapping[int, Found]
+    """In the youngest object of each."""
+    older: Mapping[int, tuple[Found, ...]]
+    """The same ledgers in other objects, youngest first, where there are others."""
     damaged: Mapping[str, str]
 
 
@@ -76,6 +81,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
     """
     turns, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), dict[str, str]()
     ledgers: dict[int, Found] = {}
+    older: dict[int, tuple[Found, ...]] = {}
 
     async def look(found: ObjectInfo) -> list[Found]:
         async with turns:
@@ -87,12 +93,15 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 damaged[found.key] = error.message
                 return []
 
-    # The youngest object of a ledger is the one that compaction leaves.
     for of_object in await asyncio.gather(
         *map(look, sorted(objects, key=lambda each: (each.modified_at_ms, each.key)))
     ):
-        ledgers.update((each.metadata.ledger_id, each) for each in of_object)
-    return Catalog(dict(sorted(ledgers.items())), damaged)
+        for each in of_object:
+            ledger_id = each.metadata.ledger_id
+            if ledger_id in ledgers:
+                older[ledger_id] = (ledgers[ledger_id], *older.get(ledger_id, ()))
+            ledgers[ledger_id] = each
+    return Catalog(dict(sorted(ledgers.items())), older, damaged)
 
 
 async def _look(store: ObjectStore, found: ObjectInfo) -> list[Found]:

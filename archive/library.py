@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from tallybook.core.batch import Entry, entries
-from tallybook.core.errors import InvalidArgument, InvariantViolation, NoSuchLedger
+from tallybook.core.errors import InvalidArgument, InvariantViolation, NoSuchLedger, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -85,10 +85,12 @@ class ArchiveLibrary:
     async def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
         """The entries ``first .. last`` of a ledger, both included; without ``last``, to its end.
 
+        Where the youngest object that has it is damaged or gone, the next older one goes on.
+
         Raises:
             NoSuchLedger: no object has it.
             InvalidArgument: the range is empty, or goes past the end.
-            ObjectMissing, ObjectDamaged: its object is gone, or not what it was.
+            ObjectMissing, ObjectDamaged: every object that has it is gone, or not what it was.
             ArchiveUnavailable, ArchiveDenied: the store does not give it.
         """
         found = self._opened.ledgers.get(ledger_id)
@@ -99,9 +101,17 @@ class ArchiveLibrary:
             raise InvalidArgument(
                 f"ledger {ledger_id} has entries 0 .. {found.receipt.entries - 1}, not {first} .. {end}"
             )
+        older = list(self._opened.older.get(ledger_id, ()))
         position = first
         while position <= end:
-            for header, batch in await self._reader.batches(found.receipt, ledger_id, position, end, READ_BYTES):
+            try:
+                batches = await self._reader.batches(found.receipt, ledger_id, position, end, READ_BYTES)
+            except (ObjectMissing, ObjectDamaged):
+                if not older:
+                    raise
+                found = older.pop(0)
+                continue
+            for header, batch in batches:
                 for entry in entries(batch, header, position, end):
                     yield entry
                 position = header.last_entry_id + 1

@@ -33,6 +33,8 @@ class DeadSpace:
         self._reader = reader
         self._settings = settings
         self._held: dict[str, int] = {}
+        self._failed: dict[str, int] = {}
+        """How often an object was missing or damaged."""
 
     async def mostly_dead(self, ledgers: Iterable[LedgerMetadata], keys: Iterable[str]) -> frozenset[str]:
         """Those of ``keys`` of which at least ``compact_dead_percent`` is nobody's any more.
@@ -53,7 +55,10 @@ class DeadSpace:
                 alive[receipt.key] = alive.get(receipt.key, 0) + receipt.payload_bytes + LEDGER_BYTES
         found = sorted(receipts.keys() & set(keys))
         self._held = {key: self._held[key] for key in found if key in self._held}
-        for key in [key for key in found if key not in self._held][:LOOKS_AT_A_TIME]:
+        self._failed = {key: self._failed[key] for key in found if key in self._failed}
+        # Those that failed come behind, and in turn: else they could take all looks each time.
+        unknown = sorted((key for key in found if key not in self._held), key=lambda key: self._failed.get(key, 0))
+        for key in unknown[:LOOKS_AT_A_TIME]:
             await self._look(receipts[key])
         bound = self._settings.compact_dead_percent
         return frozenset(
@@ -66,5 +71,7 @@ class DeadSpace:
         try:
             directory = await self._reader.directory(receipt)
         except (ObjectMissing, ObjectDamaged):
-            return  # whoever reads or releases it says so
+            # Whoever reads or releases it says so.
+            self._failed[receipt.key] = self._failed.get(receipt.key, 0) + 1
+            return
         self._held[receipt.key] = sum(held.payload_bytes + LEDGER_BYTES for held in directory.ledgers)

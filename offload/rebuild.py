@@ -3,19 +3,22 @@
 Each ledger comes back closed, in the object it was found in, with no copies at bookies. What was never archived is
 not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone.
 
+The youngest object of a ledger is tried first; if that is damaged or gone, the next older one that has it.
+
 What says which transactions were committed does not come back either. A bucket holds only what was (``policy.due``), so
 each ledger comes back as one of no transaction, in everybody's view.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from tallybook.archive.catalog import Found, read_catalog
+from tallybook.archive.catalog import Catalog, Found, read_catalog
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import LedgerExists, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import unmarked
@@ -35,7 +38,9 @@ class Rebuilt:
 
 
 async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> AsyncIterator[Rebuilt]:
-    """Read every object, check all of it, and enter its ledgers.
+    """Read every object that ledgers are to be in, check all of it, and enter its ledgers.
+
+    An object is given again for each ledger that comes to it because a younger one is damaged.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the object store does not answer.
@@ -45,21 +50,40 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
     for key, problem in sorted(catalog.damaged.items()):
         yield Rebuilt(key, problem=problem)
     await _raise_counter(metadata, max(catalog.ledgers, default=-1))
-    by_key: dict[str, list[Found]] = {}
-    for found in catalog.ledgers.values():
-        by_key.setdefault(found.receipt.key, []).append(found)
-    for key, members in sorted(by_key.items()):
-        yield await _enter(store, metadata, workers, key, members)
+    wanted, hashes, bad = list(catalog.ledgers.values()), dict[str, bytes](), set[str]()
+    while wanted:
+        by_key: dict[str, list[Found]] = {}
+        for found in wanted:
+            by_key.setdefault(found.receipt.key, []).append(found)
+        wanted = []
+        for key, members in sorted(by_key.items()):
+            try:
+                if key not in hashes:
+                    hashes[key] = await _checked(store, workers, members[0].receipt)
+            except (ObjectMissing, ObjectDamaged) as error:
+                bad.add(key)
+                wanted += _fallen_back(catalog, members, bad)
+                yield Rebuilt(key, problem=error.message)
+            else:
+                yield await _enter(metadata, key, members, hashes[key])
 
 
-async def _enter(
-    store: ObjectStore, metadata: MetadataStore, workers: Workers, key: str, members: list[Found]
-) -> Rebuilt:
-    receipt = members[0].receipt
-    try:
-        sha256, _ = await check_object(store, workers, key, receipt.object_bytes, receipt.index)
-    except (ObjectMissing, ObjectDamaged) as error:
-        return Rebuilt(key, problem=error.message)
+async def _checked(store: ObjectStore, workers: Workers, receipt: Receipt) -> bytes:
+    """The SHA-256 of an object that is whole."""
+    sha256, _ = await check_object(store, workers, receipt.key, receipt.object_bytes, receipt.index)
+    return sha256
+
+
+def _fallen_back(catalog: Catalog, members: Iterable[Found], bad: Collection[str]) -> list[Found]:
+    """The same ledgers in the youngest objects that are not known to be bad; without those that are in no other."""
+    found = []
+    for member in members:
+        older = catalog.older.get(member.metadata.ledger_id, ())
+        found += [each for each in older if each.receipt.key not in bad][:1]
+    return found
+
+
+async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sha256: bytes) -> Rebuilt:
     entered, known = [], []
     for found in members:
         ledger = _ledger(found, sha256)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 CONCURRENT_LOOKUPS: Final = 32
 _READ_BYTES: Final = 2 << 20
 _THREADS: Final = 2
-_NOTHING: Final = Catalog({}, {})
+_NOTHING: Final = Catalog({}, {}, {})
 
 
 class SealedLedger(Protocol):

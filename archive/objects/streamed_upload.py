@@ -14,8 +14,13 @@ from typing import Final, Protocol
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveUnavailable, TallybookError, check
 from tallybook.core.limits import MIB
+from tallybook.runtime.logging import logger
+
+_log = logger("objects")
 
 WHOLE_BYTES: Final = 8 * MIB
+ABORT_SECONDS: Final = 10.0
+"""How long parts are waited for to be taken back: who stops cannot wait until a store that is away answers."""
 _PIECE_BYTES: Final = MIB
 """Handed over at a time: each piece costs a hop between threads."""
 
@@ -86,12 +91,17 @@ class StreamedUpload:
         self._raise_error()
 
     async def abort(self) -> None:
-        """Let the stream raise, and wait until its parts were taken back."""
+        """Let the stream raise, and wait until its parts were taken back, up to ``ABORT_SECONDS``."""
         self._given_up = True
         self._gathered.clear()
         self._arrived.set()
-        if self._begun:
-            await self._over.wait()
+        if not self._begun:
+            return
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                await self._over.wait()
+        except TimeoutError:
+            _log.warning("parts of an upload may be left: the store took too long to remove them", object=self.key)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """What was written, to the end.

@@ -71,8 +71,8 @@ async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObje
     async with opened(metadata, None) as archive:
         survey = Survey(archive.metadata)
         await survey.look()
-        sizes = {found.key: found.size_bytes async for page in archive.store.list() for found in page}
-        return chosen(survey.ledgers.values(), sizes, settings)
+        keys = {found.key async for page in archive.store.list() for found in page}
+        return chosen(survey.ledgers.values(), keys, settings)
 
 
 def _moved(metadata: str, settings: str, pieces: Sequence[str]) -> Iterator[tuple[object, ...]]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tallybook.archive.catalog import NOT_HASHED
-from tallybook.archive.entry_range import EntryRange
-from tallybook.core.errors import ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.offload.verify import by_object, verify_object
 from tallybook.runtime.blocking import LoopThread
@@ -65,7 +61,7 @@ def verify(
         pieces, url = loop.run(_pieces(place))
     work = partial(_verified, place, url, now_us)
     if results is None:
-        return run_in_chunks(spark, list(pieces.values()), work, SCHEMA, results=None)
+        return _one_each(run_in_chunks(spark, list(pieces.values()), work, SCHEMA, results=None))
     before = done_before(spark, results, SCHEMA)
     good = set() if before is None else _good(before, now_us - good_for // timedelta(microseconds=1)) & set(pieces)
     wanted = [piece for key, piece in pieces.items() if key not in good]
@@ -88,10 +84,15 @@ def _latest(rows: DataFrame, good: Collection[str], now_us: int) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
 
     at = F.unix_micros("verified_at")
-    chosen = rows.where((at == now_us) | (F.col("key").isin(list(good)) & F.col("problem").isNull()))
-    # Several tasks may have followed ledgers into one object: what one of them found wrong counts.
-    order = F.struct(at, F.col("problem").isNotNull())
-    last = chosen.groupBy("key").agg(F.max_by(F.struct(*rows.columns), order).alias("row"))
+    return _one_each(rows.where((at == now_us) | (F.col("key").isin(list(good)) & F.col("problem").isNull())))
+
+
+def _one_each(rows: DataFrame) -> DataFrame:
+    """The latest row of each object. Several tasks may have followed ledgers into one: what one found wrong counts."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
+
+    order = F.struct(F.unix_micros("verified_at"), F.col("problem").isNotNull())
+    last = rows.groupBy("key").agg(F.max_by(F.struct(*rows.columns), order).alias("row"))
     return last.select("row.*")
 
 
@@ -178,24 +179,7 @@ async def _current(place: Place, key: str, receipts: Receipts) -> Mapping[str, R
 
 
 async def _verify(archive: OpenedArchive, key: str, receipts: Receipts) -> str:
-    problem = (await verify_object(archive.store, archive.workers, key, receipts)).problem
-    if not problem and next(iter(receipts.values())).object_sha256 == NOT_HASHED:
-        problem = await _scanned(archive, receipts)
-    return problem
-
-
-async def _scanned(archive: OpenedArchive, receipts: Mapping[int, Receipt]) -> str:
-    """What is wrong with the columns beside the payload, where there is no hash of the object that would tell."""
-    wanted = [
-        EntryRange(ledger_id, 0, receipt.entries - 1) for ledger_id, receipt in receipts.items() if receipt.entries
-    ]
-    try:
-        async with aclosing(archive.scan(next(iter(receipts.values()))).rows(wanted)) as tables:
-            async for _ in tables:
-                pass
-    except (ObjectMissing, ObjectDamaged) as error:
-        return error.message
-    return ""
+    return (await verify_object(archive.store, archive.workers, key, receipts)).problem
 
 
 def _as_json(receipts: Mapping[int, Receipt]) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tallybook.archive.catalog import Catalog, read_catalog
+from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import object_key
 from tallybook.core.batch import encode_batch, verify_batch
+from tallybook.core.errors import ObjectMissing
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
@@ -34,9 +36,9 @@ def metadata_of(ledger_id: int) -> LedgerMetadata:
     )  # fmt: skip
 
 
-def an_object(number: int, metadata: bytes | None = None) -> bytes:
+def an_object(number: int, metadata: bytes | None = None, *, uuid: int | None = None) -> bytes:
     """An object with one ledger of two entries, whose metadata are as given."""
-    encoder = ObjectEncoder(UUID.format(number), 17)
+    encoder = ObjectEncoder(UUID.format(uuid or number), 17)
     encoder.begin(number, metadata or encode_ledger(metadata_of(number)))
     batch = encode_batch(number, 0, PAYLOADS, lac=-1, ledger_length=11, written_at_us=5)
     encoder.add(batch, verify_batch(batch))
@@ -130,3 +132,58 @@ async def test_objects_that_do_not_lie_are_both_found() -> None:
     await store.put(BAD, footer(lambda part: part)())
     catalog = await read_catalog(store)
     assert (list(catalog.ledgers), dict(catalog.damaged)) == ([1, 2], {})
+
+
+OLD, YOUNG = (object_key(UUID.format(number), [1]) for number in (1, 2))
+
+
+async def store_with_a_damaged_younger_object() -> MemoryStore:
+    """Ledger 1 twice: what was archived, and what an attempt left behind that was never committed."""
+    store, damaged = MemoryStore(RealClock()), an_object(1, uuid=2)
+    at = damaged.index(PAYLOADS[0])
+    await store.put(OLD, an_object(1))
+    await store.put(YOUNG, damaged[:at] + b"F" + damaged[at + 1 :])
+    catalog = await read_catalog(store)
+    assert catalog.ledgers[1].receipt.key == YOUNG
+    assert [found.receipt.key for found in catalog.older[1]] == [OLD]
+    assert not catalog.damaged, "its index does not tell"
+    return store
+
+
+async def test_a_ledger_whose_youngest_object_is_damaged_comes_back_out_of_an_older_one() -> None:
+    store, metadata = await store_with_a_damaged_younger_object(), MemoryMetadata(SeededRng(1)).client().store
+    found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert [(each.key, each.ledger_ids, bool(each.problem)) for each in found] == [
+        (YOUNG, (), True),
+        (OLD, (1,), False),
+    ]
+    archived = (await metadata.read_ledger(1)).value.archived
+    assert archived is not None
+    assert archived.key == OLD
+
+
+async def test_a_ledger_that_is_damaged_in_all_of_its_objects_is_given_up() -> None:
+    store, metadata = await store_with_a_damaged_younger_object(), MemoryMetadata(SeededRng(1)).client().store
+    whole = an_object(1)
+    await store.put(OLD, whole.replace(PAYLOADS[0], b"First"))
+    found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert sorted(each.key for each in found if each.problem) == [OLD, YOUNG]
+    assert len(found) == 2, "each is read once"
+    assert (await metadata.list_ledgers()).ledger_ids == ()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_library_goes_on_in_an_older_object_where_the_youngest_is_damaged_or_gone(gone: bool) -> None:
+    store = await store_with_a_damaged_younger_object()
+    async with ArchiveLibrary(store, InlineWorkers()) as library:
+        if gone:
+            await store.delete(YOUNG)
+        assert [entry.payload async for entry in library.read(1)] == PAYLOADS
+
+
+async def test_a_library_fails_where_every_object_of_a_ledger_is_damaged_or_gone() -> None:
+    store = await store_with_a_damaged_younger_object()
+    async with ArchiveLibrary(store, InlineWorkers()) as library:
+        await store.delete(OLD)
+        with pytest.raises(ObjectMissing):
+            await anext(library.read(1))

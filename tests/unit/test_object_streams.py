@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from tallybook.archive.objects import streamed_upload
+from tallybook.archive.objects import streamed_upload, streamed_writes
 from tallybook.archive.objects.streamed_upload import GivenUp, StreamedUpload
+from tallybook.archive.objects.streamed_writes import StreamedWrites
 from tallybook.core.errors import ArchiveUnavailable, InvariantViolation
 from tallybook.core.limits import MIB
+from tallybook.runtime.tasks import Tasks
 
 KEY = "ledgers/1"
 
@@ -136,3 +138,64 @@ async def test_an_object_that_the_store_cannot_hold_is_refused_before_it_is_sent
         await upload.write(b"x")
     await upload.abort()
     assert store.given_up
+
+
+async def test_an_abort_waits_for_its_parts_no_longer_than_it_may(monkeypatch):
+    monkeypatch.setattr(streamed_upload, "ABORT_SECONDS", 0.01)
+    store = Taker()
+    store.may_take.clear()
+    upload = StreamedUpload(store, KEY)
+    await upload.write(bytes(9 * MIB))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(upload.abort(), 5)
+    assert not store.given_up
+    store.may_take.set()
+    await asyncio.gather(*store.tasks)
+    assert store.given_up, "once the store answers"
+
+
+async def writes_with_two_uploads(monkeypatch, send):
+    """A store to which two uploads are under way, each of which ``send`` takes."""
+    monkeypatch.setattr(streamed_writes.obstore, "put_async", send)
+    tasks = Tasks("test", lambda name, error: None)
+    writes = StreamedWrites(None, None, "gs://bucket", None, tasks, max_parts=10)
+    uploads = [writes.upload(f"ledgers/{number}") for number in range(2)]
+    for upload in uploads:
+        await upload.write(bytes(9 * MIB))
+    return writes
+
+
+async def test_uploads_that_nobody_has_finished_are_taken_back_side_by_side(monkeypatch):
+    given_up, ended, all_given_up = [], [], asyncio.Event()
+
+    async def send(_source, key, pieces, **_):
+        try:
+            async for _piece in pieces:
+                pass
+        except GivenUp:
+            given_up.append(key)
+            if len(given_up) == 2:
+                all_given_up.set()
+            await all_given_up.wait()
+            ended.append(key)
+            raise
+
+    writes = await writes_with_two_uploads(monkeypatch, send)
+    await asyncio.wait_for(writes.close(), 5)
+    assert sorted(ended) == ["ledgers/0", "ledgers/1"]
+
+
+async def test_uploads_that_a_store_does_not_let_go_are_cut_off(monkeypatch):
+    monkeypatch.setattr(streamed_upload, "ABORT_SECONDS", 0.01)
+    cut_off = []
+
+    async def send(_source, key, _pieces, **_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut_off.append(key)
+
+    writes = await writes_with_two_uploads(monkeypatch, send)
+    await asyncio.sleep(0)
+    await asyncio.wait_for(writes.close(), 5)
+    assert sorted(cut_off) == ["ledgers/0", "ledgers/1"]

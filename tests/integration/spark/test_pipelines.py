@@ -54,7 +54,12 @@ def test_verify_finds_what_is_damaged_and_leaves_out_what_was_good_lately(writte
 
 
 def test_compact_merges_objects_and_every_entry_stays(written, archived, spark, load, rows):
+    planned_before = verify(spark, written.metadata)
     [merged] = compact(spark, written.metadata, object_bytes="1MiB", below="1MiB").collect()
+    for replaced in written.bucket.glob("ledgers/*"):
+        replaced.unlink()  # as an offloader does after a while
+    [verified] = planned_before.collect()
+    assert (verified.key.partition("/")[0], verified.problem) == ("sets", None), "both tasks have come to one object"
     assert (merged.ledgers, merged.moved, merged.problem) == (5, 5, None)
     receipts = load(written.metadata, table="receipts").collect()
     assert {row.key.partition("/")[0] for row in receipts} == {"sets"}

@@ -17,6 +17,16 @@ from tallybook.spark.options import write_options
 from tallybook.spark.sink import LedgerWriter, Writing
 
 BATCH_ROWS = 10
+ROWS_OF_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.fixture(autouse=True)
+def small_batches(spark):
+    """The session is everybody's: what it had before is put back."""
+    before = spark.conf.get(ROWS_OF_A_BATCH)
+    spark.conf.set(ROWS_OF_A_BATCH, BATCH_ROWS)
+    yield
+    spark.conf.set(ROWS_OF_A_BATCH, before)
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -29,7 +39,6 @@ def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_task_that_failed_among_its_rows_is_read_again_from_the_start(written, spark, load, rows):
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH_ROWS)
     at_bookies, archived = (written.ledger([b"%d/%d" % (each, n) for n in range(200)]) for each in range(2))
     written.offload()
     later = written.ledger([b"later %d" % n for n in range(200)])
@@ -41,7 +50,6 @@ def test_a_task_that_failed_among_its_rows_is_read_again_from_the_start(written,
 
 
 def test_a_task_that_failed_among_its_rows_is_written_once(written, spark, load):
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH_ROWS)
     # More than is appended at a time, so that the ledger of the first attempt has some of them.
     wide = F.expr("CAST(rpad(CAST(id AS STRING), 200000, 'x') AS BINARY) AS payload")
     failing = spark.range(0, 80, 1, 2).select(wide).mapInArrow(failing_once, "payload BINARY, attempt INT")
