@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tallybook.archive.entry_range import EntryRange
-from tallybook.archive.objects.open import FileUrl, S3Url, parse_url
+from tallybook.archive.objects.open import AzureUrl, FileUrl, GcsUrl, MemoryUrl, S3Url, parse_url
 from tallybook.archive.schema import LEDGERS_FOLDER, SETS_FOLDER
 from tallybook.core.errors import InvalidConfig, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.settings import variable
 
 from .choosing import FILE, WantedObject, chosen_rows
 from .columns import ENTRY_DDL
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CONCURRENT_INDEXES: Final = 32
+
+AZURE_ACCOUNT: Final = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
+"""Variables that name an account: a container's name says nothing of it."""
 
 _NO_FILE_SYSTEM: Final = ("FileSystem not found", "No FileSystem for scheme")
 """How Hadoop says that a class is missing, or that nobody has told it of one."""
@@ -75,7 +79,7 @@ def read_ledgers(
 
     Args:
         metadata: URI of the cluster's metadata store; without it, option ``archive`` names a bucket.
-        spark_url: where Spark finds the archive, if not where we do: by default file: is file: and s3: is s3a:.
+        spark_url: where Spark finds the archive, if not at ``spark_path`` of where we do.
         options: those of ``format("tallybook")``, as ``startingEntry`` or ``starting_entry``.
 
     Raises:
@@ -109,14 +113,22 @@ def spark_path(url: str) -> str:
     """What Spark calls the place that we call ``url``.
 
     Raises:
-        InvalidConfig: Spark cannot get there.
+        InvalidConfig: Spark cannot get there, or nobody says which account of Azure it is in.
     """
-    where = parse_url(url)
-    if isinstance(where, FileUrl):
-        return f"file://{os.path.abspath(where.path)}"
-    if isinstance(where, S3Url):
-        return f"s3a://{where.bucket}/{where.prefix}".rstrip("/")
-    raise InvalidConfig(f"Spark cannot read {url}: it is in the memory of another process")
+    match parse_url(url):
+        case FileUrl(path):
+            return f"file://{os.path.abspath(path)}"
+        case S3Url(bucket, prefix):
+            return f"s3a://{bucket}/{prefix}".rstrip("/")
+        case GcsUrl(bucket, prefix):
+            return f"gs://{bucket}/{prefix}".rstrip("/")
+        case AzureUrl(container, prefix):
+            account = variable(*AZURE_ACCOUNT)
+            if not account:
+                raise InvalidConfig(f"{url}: set {AZURE_ACCOUNT[0]}, by which Spark knows the account")
+            return f"abfss://{container}@{account}.dfs.core.windows.net/{prefix}".rstrip("/")
+        case MemoryUrl():
+            raise InvalidConfig(f"Spark cannot read {url}: it is in the memory of another process")
 
 
 async def _settled(options: ReadOptions) -> Snapshot:

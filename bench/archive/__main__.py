@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,9 +20,10 @@ from tallybook.bench.machine import facts
 from tallybook.bench.programs import ProgramFailed, Server, print_json_line, run_json_lines
 
 from .gates import GATES
-from .report import write_report
+from .report import keep_results, write_report
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 1_800.0
 BESIDE_MIB: Final = 512
@@ -53,9 +55,10 @@ def main(
     off = {name for name, size in (("merge", small_ledgers), ("spark", rounds), ("beside", beside_rounds)) if not size}
     lines = [gate.line(figures) for gate in GATES if gate.part not in off]
     print("\n".join(lines))
+    sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
+    sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
+    keep_results(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), machine, sizes, figures)
     if report is not None:
-        sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
-        sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
         print(f"written: {write_report(report, machine, sizes, figures)}")
     raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
 

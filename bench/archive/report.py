@@ -22,10 +22,15 @@ takes turns; payloads cannot be compressed.
 """
 
 
-def write_report(directory: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> Path:
-    """Write the page, and the figures beside it for whoever wants to compare runs; return where the page is."""
+def keep_results(directory: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> None:
+    """Write the figures for whoever wants to compare runs."""
+    directory.mkdir(parents=True, exist_ok=True)
     results = {"machine": dict(machine), "sizes": dict(sizes), "figures": dict(figures)}
-    (directory / "benchmarks-archive.json").write_text(json.dumps(results, indent=2) + "\n")
+    (directory / "archive.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+def write_report(directory: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> Path:
+    """Write the page; return where it is."""
     lines = [_HEAD, *_table(("machine", ""), machine.items()), ""]
     lines += _table(("size", ""), ((name.replace("_", " "), f"{value:,}") for name, value in sizes.items()))
     lines += ["", "## Gates", ""]

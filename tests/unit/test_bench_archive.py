@@ -3,7 +3,7 @@
 import json
 
 from tallybook.bench.archive.gates import GATES
-from tallybook.bench.archive.report import write_report
+from tallybook.bench.archive.report import keep_results, write_report
 
 GATE_OF = {gate.figure: gate for gate in GATES}
 
@@ -33,5 +33,9 @@ def test_the_page_of_a_run_has_its_machine_its_verdicts_and_every_figure(tmp_pat
     assert f"| {GATE_OF['large_offload_share'].title} | ≥ 0.7 | **0.5** | **no** |" in page
     assert f"| {GATE_OF['memory_mib'].title} | ≤ 200 | **120.5** | yes |" in page
     assert "`anything_else` | 3 |" in page
-    kept = json.loads((tmp_path / "benchmarks-archive.json").read_text())
-    assert kept["figures"] == figures
+
+
+def test_figures_are_kept_for_whoever_compares_runs(tmp_path):
+    figures = {"memory_mib": 120.5}
+    keep_results(tmp_path / "today", {"processor": "one"}, {"rounds": 5}, figures)
+    assert json.loads((tmp_path / "today" / "archive.json").read_text())["figures"] == figures

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.core.errors import InvalidConfig
-from tallybook.spark.native import spark_path
+from tallybook.spark.native import AZURE_ACCOUNT, spark_path
 
 
 @pytest.mark.parametrize(
@@ -15,10 +15,17 @@ from tallybook.spark.native import spark_path
         ("s3://bucket/", "s3a://bucket"),
         ("s3://bucket/some/prefix", "s3a://bucket/some/prefix"),
         ("s3://bucket/some/prefix/", "s3a://bucket/some/prefix"),
+        ("gs://bucket", "gs://bucket"),
+        ("gs://bucket/some/prefix/", "gs://bucket/some/prefix"),
+        ("az://container", "abfss://container@someone.dfs.core.windows.net"),
+        ("az://container/some/prefix", "abfss://container@someone.dfs.core.windows.net/some/prefix"),
         ("file:///srv/archive", "file:///srv/archive"),
     ],
 )
-def test_spark_has_its_own_name_for_the_place_of_an_archive(url: str, path: str) -> None:
+def test_spark_has_its_own_name_for_the_place_of_an_archive(
+    url: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
     assert spark_path(url) == path
 
 
@@ -30,7 +37,9 @@ def test_a_relative_directory_is_told_to_spark_as_what_it_is_here(
     assert spark_path("file:///../archive") == f"file://{tmp_path.parent}/archive"
 
 
-@pytest.mark.parametrize("url", ["memory:", "s3://user:secret@bucket", "gs://bucket", "bucket", ""])
-def test_what_spark_cannot_reach_is_refused(url: str) -> None:
+@pytest.mark.parametrize("url", ["memory:", "s3://user:secret@bucket", "az://container/prefix", "bucket", ""])
+def test_what_spark_cannot_reach_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in AZURE_ACCOUNT:
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidConfig):
         spark_path(url)
