@@ -118,7 +118,7 @@ def render(facts: dict[str, str], measurements: Sequence[Measurement], *, plot: 
 
 
 def _machine(facts: dict[str, str]) -> str:
-    return _table(("machine", ""), list(facts.items()))
+    return table(("machine", ""), list(facts.items()))
 
 
 def _gates(verdicts: Sequence[Verdict]) -> str:
@@ -137,7 +137,7 @@ def _verdicts(verdicts: Sequence[Verdict], looked_at: str) -> str:
         )
         for verdict in verdicts
     ]
-    return _table(("gate", "wanted", looked_at, "met", "rounds"), rows)
+    return table(("gate", "wanted", looked_at, "met", "rounds"), rows)
 
 
 def _failures(measurements: Sequence[Measurement]) -> list[str]:
@@ -171,8 +171,8 @@ def _workload(workload: Workload, measurements: Sequence[Measurement]) -> str:
         own = [measurement.figures for measurement in found if measurement.system == system]
         if len(own) > 1:
             rows.append(("median", _NAMES[system], *(_cell(_median(own, name)) for name in columns)))
-    table = _table(("round", "system", *(COLUMNS[name] for name in columns)), rows)
-    return f"### {workload.title[0].upper()}{workload.title[1:]}\n\n{table}"
+    rendered = table(("round", "system", *(COLUMNS[name] for name in columns)), rows)
+    return f"### {workload.title[0].upper()}{workload.title[1:]}\n\n{rendered}"
 
 
 def _median(figures: Sequence[Figures], name: str) -> float | None:
@@ -193,6 +193,7 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)

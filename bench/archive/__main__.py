@@ -19,7 +19,7 @@ from tallybook.bench.latency import median
 from tallybook.bench.machine import facts
 from tallybook.bench.programs import ProgramFailed, Server, print_json_line, run_json_lines
 
-from .gates import GATES
+from .gates import GATES, verdict
 from .report import keep_results, write_report
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -53,7 +53,7 @@ def main(
             figures |= cluster.beside(scratch, beside_rounds)
     print_json_line(figures)
     off = {name for name, size in (("merge", small_ledgers), ("spark", rounds), ("beside", beside_rounds)) if not size}
-    lines = [gate.line(figures) for gate in GATES if gate.part not in off]
+    lines = [verdict(gate, figures) for gate in GATES if gate.workload not in off]
     print("\n".join(lines))
     sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
     sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}

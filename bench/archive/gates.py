@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from tallybook.bench.gates import Figures
+from tallybook.bench.gates import Figures, Gate
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveGate:
-    """A bound on one figure."""
-
-    figure: str
-    bound: float
-    at_least: bool
-    title: str
-    part: str = "offload"
-    """What measures it, and may be switched off."""
-
-    @property
-    def wanted(self) -> str:
-        """The bound in words."""
-        return f"{'≥' if self.at_least else '≤'} {self.bound:g}"
-
-    def met_by(self, value: float) -> bool:
-        """Whether ``value`` is on the right side of the bound."""
-        return value >= self.bound if self.at_least else value <= self.bound
-
-    def line(self, figures: Figures) -> str:
-        """The verdict in words."""
-        value = figures.get(self.figure)
-        if value is None:
-            return f"MISSING           {self.wanted:<7}  {self.title}"
-        return f"{'met    ' if self.met_by(value) else 'NOT MET'}  {value:>8g}  {self.wanted:<7}  {self.title}"
+def verdict(gate: Gate, figures: Figures) -> str:
+    """A gate's verdict in words."""
+    value = figures.get(gate.figure)
+    if value is None:
+        return f"MISSING           {gate.wanted:<7}  {gate.what}"
+    return f"{'met    ' if gate.met_by(value) else 'NOT MET'}  {value:>8g}  {gate.wanted:<7}  {gate.what}"
 
 
-def _least(figure: str, bound: float, title: str, part: str = "offload") -> ArchiveGate:
-    return ArchiveGate(figure, bound, at_least=True, title=title, part=part)
+def _least(figure: str, bound: float, what: str, part: str = "offload") -> Gate:
+    return Gate(part, figure, bound, at_least=True, ratio=False, what=what)
 
 
-def _most(figure: str, bound: float, title: str, part: str = "offload") -> ArchiveGate:
-    return ArchiveGate(figure, bound, at_least=False, title=title, part=part)
+def _most(figure: str, bound: float, what: str, part: str = "offload") -> Gate:
+    return Gate(part, figure, bound, at_least=False, ratio=False, what=what)
 
 
-def _of_parquet(figure: str, bound: float, title: str) -> ArchiveGate:
-    return _least(figure, bound, f"{title}, of the speed of bare Parquet", "spark")
+def _of_parquet(figure: str, bound: float, what: str) -> Gate:
+    return _least(figure, bound, f"{what}, of the speed of bare Parquet", "spark")
 
 
 GATES: Final = (
+    # A workload here is what may be switched off.
     _least("large_offload_share", 0.7, "offload of a large ledger, of the slower of a bookie read and an object write"),
     _least("small_offload_share", 0.7, "the same, of smaller ledgers"),
     _most("memory_mib", 200, "MiB of memory that archiving a large ledger takes, besides an idle process"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tallybook.bench.gates import Figures
+from tallybook.bench.report import table
 
 from .gates import GATES
 
@@ -31,21 +32,20 @@ def keep_results(directory: Path, machine: Mapping[str, str], sizes: Mapping[str
 
 def write_report(directory: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> Path:
     """Write the page; return where it is."""
-    lines = [_HEAD, *_table(("machine", ""), machine.items()), ""]
-    lines += _table(("size", ""), ((name.replace("_", " "), f"{value:,}") for name, value in sizes.items()))
-    lines += ["", "## Gates", ""]
     verdicts = [(gate, figures[gate.figure]) for gate in GATES if gate.figure in figures]
-    rows = [
-        (gate.title, gate.wanted, f"**{value:g}**", "yes" if gate.met_by(value) else "**no**")
+    gates = [
+        (gate.what, gate.wanted, f"**{value:g}**", "yes" if gate.met_by(value) else "**no**")
         for gate, value in verdicts
     ]
-    lines += _table(("gate", "wanted", "measured", "met"), rows)
-    lines += ["", "## Figures", "", *_table(("figure", "value"), ((f"`{n}`", f"{v:g}") for n, v in figures.items()))]
+    parts = [
+        _HEAD,
+        table(("machine", ""), list(machine.items())),
+        table(("size", ""), [(name.replace("_", " "), f"{value:,}") for name, value in sizes.items()]),
+        "## Gates\n",
+        table(("gate", "wanted", "measured", "met"), gates),
+        "## Figures\n",
+        table(("figure", "value"), [(f"`{name}`", f"{value:g}") for name, value in figures.items()]),
+    ]
     page = directory / "benchmarks-archive.md"
-    page.write_text("\n".join(lines) + "\n")
+    page.write_text("\n".join(parts))
     return page
-
-
-def _table(head: tuple[str, ...], rows: object) -> list[str]:
-    found = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    return found + ["| " + " | ".join(row) + " |" for row in rows]  # type: ignore[attr-defined]

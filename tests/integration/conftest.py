@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import re
@@ -19,7 +20,9 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
+from moto.server import ThreadedMotoServer
 
 from tallybook.cli import app
 from tallybook.client.client import Client
@@ -295,6 +298,22 @@ class ToldServer:
             writer.write(self.answers.pop(0).replace(b" X\r\n", b" X\r\nConnection: close\r\n", 1))
             await writer.drain()
         writer.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server that has one bucket, called "bucket"."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = botocore.session.get_session().create_client(
+        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="any",
+        aws_secret_access_key="any",
+    )  # fmt: skip
+    client.create_bucket(Bucket="bucket")
+    yield f"http://{host}:{port}"
+    server.stop()
 
 
 @pytest.fixture

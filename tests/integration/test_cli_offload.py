@@ -1,18 +1,14 @@
 """The offload commands against a real cluster and a directory as the bucket."""
 
 import json
-import logging
 import random
 import re
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import botocore.session
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
 
 LINES = b"".join(b"line %d\n" % number for number in range(20_000))
 NOW = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=0")
@@ -71,25 +67,9 @@ def damage(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The address of an S3 server that has one bucket, called "bucket"."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    client = botocore.session.get_session().create_client(
-        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="any",
-        aws_secret_access_key="any",
-    )  # fmt: skip
-    client.create_bucket(Bucket="bucket")
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-def test_a_wrong_bucket_and_missing_keys_are_told_in_words_and_settle_nothing(cli, s3, tmp_path):
+def test_a_wrong_bucket_and_missing_keys_are_told_in_words_and_settle_nothing(cli, s3_server, tmp_path):
     env = {
-        "AWS_ENDPOINT_URL": s3, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_ENDPOINT_URL": s3_server, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
     }  # fmt: skip
     keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}

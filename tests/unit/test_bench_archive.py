@@ -2,7 +2,7 @@
 
 import json
 
-from tallybook.bench.archive.gates import GATES
+from tallybook.bench.archive.gates import GATES, verdict
 from tallybook.bench.archive.report import keep_results, write_report
 
 GATE_OF = {gate.figure: gate for gate in GATES}
@@ -10,28 +10,28 @@ GATE_OF = {gate.figure: gate for gate in GATES}
 
 def test_a_gate_says_what_was_wanted_and_whether_it_is_met():
     share, memory = GATE_OF["large_offload_share"], GATE_OF["memory_mib"]
-    assert share.line({"large_offload_share": 0.7}).split()[:3] == ["met", "0.7", "≥"]
-    assert share.line({"large_offload_share": 0.69}).startswith("NOT MET")
-    assert memory.line({"memory_mib": 200}).startswith("met")
-    assert memory.line({"memory_mib": 200.1}).startswith("NOT MET")
+    assert verdict(share, {"large_offload_share": 0.7}).split()[:3] == ["met", "0.7", "≥"]
+    assert verdict(share, {"large_offload_share": 0.69}).startswith("NOT MET")
+    assert verdict(memory, {"memory_mib": 200}).startswith("met")
+    assert verdict(memory, {"memory_mib": 200.1}).startswith("NOT MET")
 
 
 def test_a_figure_that_nobody_measured_meets_no_gate():
     for gate in GATES:
-        assert gate.line({}).startswith("MISSING"), gate.figure
+        assert verdict(gate, {}).startswith("MISSING"), gate.figure
 
 
 def test_every_gate_is_on_another_figure_and_says_what_measures_it():
     assert len(GATE_OF) == len(GATES)
-    assert {gate.part for gate in GATES} == {"offload", "merge", "spark", "beside"}
+    assert {gate.workload for gate in GATES} == {"offload", "merge", "spark", "beside"}
 
 
 def test_the_page_of_a_run_has_its_machine_its_verdicts_and_every_figure(tmp_path):
     figures = {"large_offload_share": 0.5, "memory_mib": 120.5, "anything_else": 3.0}
     page = write_report(tmp_path, {"processor": "one, 2 cores"}, {"rounds": 5}, figures).read_text()
     assert "one, 2 cores" in page
-    assert f"| {GATE_OF['large_offload_share'].title} | ≥ 0.7 | **0.5** | **no** |" in page
-    assert f"| {GATE_OF['memory_mib'].title} | ≤ 200 | **120.5** | yes |" in page
+    assert f"| {GATE_OF['large_offload_share'].what} | ≥ 0.7 | **0.5** | **no** |" in page
+    assert f"| {GATE_OF['memory_mib'].what} | ≤ 200 | **120.5** | yes |" in page
     assert "`anything_else` | 3 |" in page
 
 

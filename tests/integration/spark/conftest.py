@@ -1,7 +1,6 @@
 """One Spark session for all tests of a process, and clusters whose ledgers go to an archive."""
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -9,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import botocore.session
 import pytest
-from moto.server import ThreadedMotoServer
 from pyspark.sql import DataFrame, SparkSession
 
 from tallybook.client.client import Client
@@ -21,23 +18,13 @@ NOW = ("--set", "max_set_wait_s=0", "--set", "orphan_delay_s=0")
 
 
 @pytest.fixture(scope="session")
-def s3() -> Iterator[dict[str, str]]:
-    """An S3 server with a bucket called "bucket": the variables by which everybody finds it."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    client = botocore.session.get_session().create_client(
-        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", aws_access_key_id="any",
-        aws_secret_access_key="any",
-    )  # fmt: skip
-    client.create_bucket(Bucket="bucket")
-    yield {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "any",
+def s3(s3_server: str) -> dict[str, str]:
+    """The variables by which everybody finds the S3 server, and is let in."""
+    return {
+        "AWS_ENDPOINT_URL": s3_server, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         "AWS_EC2_METADATA_DISABLED": "true",
     }  # fmt: skip
-    server.stop()
 
 
 @pytest.fixture(scope="session")
