@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from tallybook.core.batch import Buffer, seal_columns
-from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, check
 from tallybook.core.limits import MIB
 from tallybook.metadata.archived import IndexPart
 
@@ -147,8 +147,7 @@ class ObjectCheck:
         Raises:
             DamagedFile: it is not what was archived.
         """
-        if number != self._next_group:
-            raise InvalidArgument(f"row group {self._next_group} is to be checked, not {number}")
+        check(number == self._next_group, f"row group {self._next_group} is to be checked, not {number}")
         self._next_group += 1
         self._check_pages(self._page_tables[number], number, begin, memoryview(data))
         rows = self._directory.row_groups[number].rows

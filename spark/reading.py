@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tallybook.archive.batch_rows import GatheredRows
+from tallybook.archive.batch_rows import GatheredRows, Room
 from tallybook.core.errors import DataMissing, EntryAbsent, EntryCorrupt, NoSuchLedger, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
@@ -176,7 +176,7 @@ async def _batches(
             try:
                 async with aclosing(ledger.read_sealed(first, last)) as sealed:
                     async for batches in sealed:
-                        gathered = GatheredRows()
+                        gathered = GatheredRows(Room(sum(header.payload_bytes for header, _ in batches)))
                         for header, batch in batches:
                             gathered.add(batch, header)
                         begin, end = batches[0][0].first_entry_id, min(batches[-1][0].last_entry_id, last)
