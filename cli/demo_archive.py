@@ -10,6 +10,7 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import RequestTimeout
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.metrics_text import fetch_metrics
 from tallybook.runtime.tasks import ThreadWorkers
@@ -49,9 +50,26 @@ async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], vie
         f"the offloader put both ledgers into {len(objects)} Parquet object{'s'[: len(objects) > 1]} of "
         f"{human_bytes(sum(objects.values()))} ({human_bytes(payload)} of flights), read back and compared"
     )
-    copies = sum(len({bookie for fragment in each.fragments for bookie in fragment.bookies}) for each in known)
+    copies = sum(len(holders(each)) for each in known)
     await _dropped(cluster, copies, clock)
     view.step(f"the bookies dropped their {copies} copies: the archive has the only ones")
+
+
+def holders(metadata: LedgerMetadata) -> set[str]:
+    """Bookies that hold some entry of a closed ledger: of one that has no entry, none."""
+    found = set()
+    for fragment in metadata.fragments:
+        first, last = fragment.first_entry_id, metadata.fragment_end(fragment)
+        for bookie in fragment.bookies:
+            without = any(
+                missed.bookie_id == bookie
+                and missed.first_entry_id <= first
+                and (missed.last_entry_id is None or missed.last_entry_id >= last)
+                for missed in metadata.missed
+            )
+            if first <= last and not without:
+                found.add(bookie)
+    return found
 
 
 def archive_directory(cluster: LocalCluster) -> Path:
