@@ -71,6 +71,8 @@ class ByteBudget:
     def exchange(self, given: int, taken: int) -> None:
         """Replace ``given`` bytes by the ``taken`` ones they became; never waits."""
         self.taken_bytes += taken - given
+        if taken < given and self._waiters:
+            self._grant()
 
     def _fits(self, size: int) -> bool:
         # A single piece above the whole limit may pass alone, or it would wait for ever.

@@ -107,10 +107,20 @@ class Client:
                 await world.store.close()
 
     @property
-    def _world(self) -> ClientWorld:
+    def world(self) -> ClientWorld:
+        """The stores and seams this client stands on, for what is built on top of it.
+
+        Raises:
+            InvalidArgument: the client is not open.
+        """
         if self._opened is None:
             raise InvalidArgument("the client is not open: use it in an 'async with' block")
         return self._opened
+
+    @property
+    def budget(self) -> ByteBudget:
+        """What the appends of all handles may hold together."""
+        return self._budget
 
     # -- writing ----------------------------------------------------------------------
 
@@ -125,23 +135,34 @@ class Client:
         custom: Mapping[str, bytes] | None = None,
         stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
         deferred_sync: bool = False,
+        ledger_id: int | None = None,
     ) -> LedgerWriter:
         """Create a ledger and become its writer.
 
         Args:
+            ledger_id: one from ``reserve_ledger_id``, for whoever has to write it down before the ledger is there.
             deferred_sync: bookies ack an append before it is durable. The last add confirmed, and so what readers
                 see, moves only by ``LedgerWriter.force``, which needs every bookie; none is ever replaced.
 
         Raises:
             InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large.
             NotEnoughBookies: fewer than E writable bookies are alive.
+            LedgerExists: of the given id there is, or was, a ledger.
             MetadataUnavailable: the store does not answer.
             MetadataOutcomeUnknown: there may be a ledger of which nobody knows the id.
             DamagedFile: a registration cannot be decoded.
         """
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
-        metadata = await self._create(quorum, password, digest, custom or {}, self._world.rng.uuid())
+        metadata = await self._create(quorum, password, digest, custom or {}, self.world.rng.uuid(), ledger_id)
         return self._writer(metadata, password, deferred_sync=deferred_sync)
+
+    async def reserve_ledger_id(self) -> int:
+        """A ledger id that nobody else ever gets.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
+        """
+        return await self.world.store.next_ledger_id()
 
     async def create_unowned_ledger(
         self,
@@ -178,7 +199,7 @@ class Client:
         known = await self._read(ledger_id)
         self._authorise(known.value, password)
         # Taken out while it is used: of two calls at once only one may become the writer.
-        token = self._unsettled.pop(ledger_id, None) or self._world.rng.uuid()
+        token = self._unsettled.pop(ledger_id, None) or self.world.rng.uuid()
         try:
             adopted = await self._updater.update(ledger_id, partial(adopt, writer_token=token), known=known)
         except (PeerError, asyncio.CancelledError):
@@ -195,8 +216,9 @@ class Client:
         digest: DigestType,
         custom: Mapping[str, bytes],
         writer_token: str | None,
+        ledger_id: int | None = None,
     ) -> LedgerMetadata:
-        world = self._world
+        world = self.world
         if digest is DigestType.HMAC_SHA256 and not password:
             raise InvalidArgument("an HMAC digest needs a password")
         salt = world.rng.token(SALT_BYTES) if password else b""
@@ -209,7 +231,7 @@ class Client:
             policy=self._settings.placement,
         )
         metadata = LedgerMetadata(
-            ledger_id=await world.store.next_ledger_id(),
+            ledger_id=await self.reserve_ledger_id() if ledger_id is None else check_ledger_id(ledger_id),
             quorum=quorum,
             fragments=(Fragment(0, bookies),),
             creator_token=world.rng.uuid(),
@@ -223,7 +245,7 @@ class Client:
         return (await self._updater.create(metadata)).value
 
     def _writer(self, metadata: LedgerMetadata, password: bytes, *, deferred_sync: bool = False) -> LedgerWriter:
-        world = self._world
+        world = self.world
         context = WriterContext(world.connections, self._spares, world.clock, self._tasks, self._settings, self._budget)
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
@@ -278,7 +300,7 @@ class Client:
         Raises:
             As ``open_ledger`` with ``recover``.
         """
-        world = self._world
+        world = self.world
         metadata = await self.ledger_metadata(ledger_id)
         self._authorise(metadata, password)
         key, signing = _keys(metadata, password)
@@ -297,7 +319,7 @@ class Client:
         return await recover_ledger(context, key=key, digest_key=signing)
 
     def _reader_context(self) -> ReaderContext:
-        world = self._world
+        world = self.world
         return ReaderContext(
             world.connections,
             world.clock,
@@ -330,7 +352,7 @@ class Client:
         """
         after = -1
         while True:
-            page = await self._world.store.list_ledgers(after)
+            page = await self.world.store.list_ledgers(after)
             for ledger_id in page.ledger_ids:
                 yield ledger_id
             if page.complete:
@@ -359,19 +381,19 @@ class Client:
             MetadataUnavailable: the store does not answer.
             DamagedFile: a registration cannot be decoded.
         """
-        return await self._world.membership.bookies()
+        return await self.world.membership.bookies()
 
     # -- inside -----------------------------------------------------------------------
 
     async def _read(self, ledger_id: int) -> Versioned:
-        return await self._world.store.read_ledger(check_ledger_id(ledger_id), linearizable=True)
+        return await self.world.store.read_ledger(check_ledger_id(ledger_id), linearizable=True)
 
     async def _update(self, ledger_id: int, transition: Transition) -> Versioned:
         return await self._updater.update(ledger_id, transition)
 
     @property
     def _spares(self) -> Spares:
-        world = self._world
+        world = self.world
         return Spares(
             world.membership,
             world.connections,
@@ -383,7 +405,7 @@ class Client:
 
     @property
     def _updater(self) -> LedgerUpdater:
-        world = self._world
+        world = self.world
         return LedgerUpdater(
             world.store, world.clock, world.rng, timeout_seconds=2 * self._settings.metadata_timeout_ms / 1000
         )

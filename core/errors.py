@@ -4,7 +4,9 @@
     |-- CallerError                 the caller asked for something that cannot be
     |   |-- InvalidArgument           a value outside its domain
     |   |   |-- EntryTooLarge           an entry above the limit
-    |   |   `-- InvalidBatch            bytes that are not a well-formed batch
+    |   |   |-- InvalidBatch            bytes that are not a well-formed batch
+    |   |   |-- ForeignPosition         a position of another stream
+    |   |   `-- OutOfOrder              a transaction id below the one before
     |   |-- InvalidConfig             a setting that is unknown or outside its domain
     |   |-- NoSuchLedger              never created, or deleted
     |   |-- LedgerExists              created before, by somebody else
@@ -17,7 +19,17 @@
     |   |-- ForeignDirectory          a data directory of another bookie or cluster
     |   |-- DirectoryInUse            another process holds the data directory
     |   |-- NoSuchBookie              no bookie of this id is alive
-    |   `-- ArchiveDenied             the object store refuses us, or has no such bucket
+    |   |-- ArchiveDenied             the object store refuses us, or has no such bucket
+    |   |-- NoSuchStream              never created, or deleted
+    |   |-- StreamExists              there is one of that name
+    |   |-- StreamClosed              its writer was closed
+    |   |-- StreamEnded               it was ended for ever
+    |   |-- StreamFenced              another writer took it; this one is out
+    |   |-- StreamOwned               somebody else has it, and is to be waited for
+    |   |-- StreamGap                 records are missing where a reader is
+    |   |-- ReaderTooSlow             left behind by what it follows
+    |   |-- PositionMismatch          the last record is another one than was asked for
+    |   `-- NoSuchSubscription        never created, or deleted
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
@@ -42,7 +54,8 @@
     |   |-- DiskFull                  no space left
     |   |   `-- OutOfFiles              no file can be opened now
     |   |-- ObjectMissing             the object store has no such object
-    |   `-- ObjectDamaged             an object that fails its checks
+    |   |-- ObjectDamaged             an object that fails its checks
+    |   `-- EnvelopeDamaged           an entry of a stream that holds no records
     `-- InvariantViolation          a defect in Tallybook itself
 
 Each class says what a caller needs to decide: ``fault`` (whose), ``retriable`` (the same
@@ -201,6 +214,88 @@ class ArchiveDenied(CallerError):
     """The object store knows no such bucket, or refuses these credentials."""
 
     wire_code = 116
+
+
+class ForeignPosition(InvalidArgument):
+    """A position belongs to another stream."""
+
+    wire_code = 117
+
+
+class OutOfOrder(InvalidArgument):
+    """The transaction id of a record is below that of one before it."""
+
+    wire_code = 118
+
+
+class NoSuchStream(CallerError):
+    """The stream was never created, or it was deleted."""
+
+    wire_code = 119
+
+
+class StreamExists(CallerError):
+    """There is a stream of this name already."""
+
+    wire_code = 120
+
+
+class StreamClosed(CallerError):
+    """The writer of the stream was closed, or let go of."""
+
+    wire_code = 121
+
+
+class StreamEnded(CallerError):
+    """The stream was ended for ever: nothing can be appended."""
+
+    wire_code = 122
+
+
+class StreamFenced(CallerError):
+    """Another writer has taken the stream; this one may not go on."""
+
+    wire_code = 123
+
+
+class StreamOwned(CallerError):
+    """Somebody else has the stream, or the subscription, and is still there. Wait, or take it."""
+
+    wire_code = 124
+    retriable = True
+
+
+class StreamGap(CallerError):
+    """Records are missing where a reader is: they were truncated, or are lost. It goes on behind them.
+
+    Args:
+        gap: which; a ``tallybook.stream.Gap``.
+    """
+
+    wire_code = 125
+
+    def __init__(self, message: str = "", *, gap: object = None) -> None:
+        super().__init__(message)
+        self.gap = gap
+
+
+class ReaderTooSlow(CallerError):
+    """A reader was left behind by what it follows. The message says where it was."""
+
+    wire_code = 126
+    retriable = True
+
+
+class PositionMismatch(CallerError):
+    """The last record of the stream is another one than the append was to follow; nothing was appended."""
+
+    wire_code = 127
+
+
+class NoSuchSubscription(CallerError):
+    """The subscription was never created, or it was deleted."""
+
+    wire_code = 128
 
 
 class PeerError(TallybookError):
@@ -366,6 +461,12 @@ class ObjectDamaged(StorageError):
     """An object is not what was archived. The message names its key."""
 
     wire_code = 310
+
+
+class EnvelopeDamaged(StorageError):
+    """An entry of a stream's segment is not what a writer of streams makes."""
+
+    wire_code = 311
 
 
 class InvariantViolation(TallybookError):

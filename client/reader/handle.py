@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -481,6 +482,17 @@ class LedgerReader:
             As ``read``; also NoSuchLedger when the ledger is deleted meanwhile, and DamagedFile where its metadata
                 cannot be decoded. Never MetadataUnavailable.
         """
+        async with aclosing(self.tail_batches(first)) as groups:
+            async for group in groups:
+                for entry in group:
+                    yield entry
+
+    async def tail_batches(self, first: int = 0) -> AsyncGenerator[list[Entry], None]:
+        """Like ``tail``, but hands out the entries of a batch at a time: cheaper for bulk.
+
+        Raises:
+            As ``tail``.
+        """
         position = check_entry_id(first)
         tail = _Tail(self._context.watch(self.id), self._context.clock.monotonic())
         try:
@@ -488,8 +500,7 @@ class LedgerReader:
                 if position <= self._lac:
                     try:
                         async for group in self.read_batches(position, self._lac):
-                            for entry in group:
-                                yield entry
+                            yield group
                             position = group[-1].entry_id + 1
                     except PeerError as error:
                         if not await self._worth_another_try(error):

@@ -143,6 +143,19 @@ class LedgerWriter:
             raise Busy(f"ledger {self.id}: {appends.budget.limit_bytes} bytes are pending", retry_after_ms=1)
         return appends.gather(payload)
 
+    def append_held(self, payload: Buffer, held_bytes: int) -> PendingAppend:
+        """Like ``append_nowait``, for whoever has taken room in the client's budget already: the handle takes it over.
+
+        Args:
+            held_bytes: what was taken of the budget. What is too much of it is given back.
+
+        Raises:
+            As ``append_nowait``, but for ``Busy``; the room stays with the caller then.
+        """
+        appends = self._appends
+        appends.budget.exchange(held_bytes, appends.admissible(payload))
+        return appends.gather(payload)
+
     async def append(self, payload: Buffer) -> int:
         """Append one entry; return its id once it is durable on an ack quorum; with deferred sync, once it is there.
 

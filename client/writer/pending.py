@@ -9,38 +9,67 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from typing import Any
 
 from tallybook.core.errors import TallybookError
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 
 
-class AppendGroup:
+class Together:
+    """Appends that are settled together, with one outcome."""
+
+    __slots__ = ("_callbacks", "_waiters", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: TallybookError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def complete(self, error: TallybookError | None = None) -> None:
+        """Settle all of them, once."""
+        self.done, self.error = True, error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._callbacks:
+            loop = asyncio.get_running_loop()
+            for callback in self._callbacks:
+                # Not from here: what it raises must not keep the writer from what it has to do next.
+                loop.call_soon(callback, self)
+        self._waiters, self._callbacks = [], []
+
+    def on_complete(self, callback: Callable[[Any], None]) -> None:
+        """Call back on the event loop when they are settled; at once if they are."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def wait(self) -> None:
+        """Return when they are settled. Cancelling the wait takes nothing back."""
+        if not self.done:
+            # One future per waiter: cancelling one of them must not cancel the others.
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+class AppendGroup(Together):
     """The entries of one batch, from the first append to the confirmation.
 
     The group *is* the batch: when it is sealed its boundaries are final.
     """
 
-    __slots__ = (
-        "_callbacks",
-        "_sealed_count",
-        "_waiters",
-        "done",
-        "error",
-        "first_entry_id",
-        "held_bytes",
-        "payloads",
-    )
+    __slots__ = ("_sealed_count", "first_entry_id", "held_bytes", "payloads")
 
     def __init__(self, first_entry_id: int) -> None:
+        super().__init__()
         self.first_entry_id = first_entry_id
         self.payloads: list[bytes] = []
         self.held_bytes = 0
         """What the entries take in a batch, and count for in the client's budget."""
         self._sealed_count = 0
-        self.done = False
-        self.error: TallybookError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._callbacks: list[Callable[[AppendGroup], None]] = []
 
     @property
     def entry_count(self) -> int:
@@ -69,34 +98,6 @@ class AppendGroup:
         """The encoded batch took the payloads over: let them go."""
         self._sealed_count = len(self.payloads)
         self.payloads = []
-
-    def complete(self, error: TallybookError | None = None) -> None:
-        """Settle every entry of the group, once."""
-        self.done, self.error = True, error
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        if self._callbacks:
-            loop = asyncio.get_running_loop()
-            for callback in self._callbacks:
-                # Not from here: what it raises must not keep the writer from what it has to do next.
-                loop.call_soon(callback, self)
-        self._waiters, self._callbacks = [], []
-
-    def on_complete(self, callback: Callable[[AppendGroup], None]) -> None:
-        """Call back on the event loop when the group is settled; at once if it is."""
-        if self.done:
-            callback(self)
-        else:
-            self._callbacks.append(callback)
-
-    async def wait(self) -> None:
-        """Return when the group is settled. Cancelling the wait takes no entry back."""
-        if not self.done:
-            # One future per waiter: cancelling one of them must not cancel the others.
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
 
 
 class PendingAppend:

@@ -20,11 +20,12 @@ from tallybook.core.errors import (
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
+from tallybook.metadata.attempts import MAX_ATTEMPTS
 from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, adopt, begin_recovery, close
 from tallybook.metadata.store import Ok
-from tallybook.metadata.update import MAX_ATTEMPTS, LedgerUpdater
+from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.rng import SeededRng
 
 
