@@ -29,7 +29,8 @@
     |   |-- StreamGap                 records are missing where a reader is
     |   |-- ReaderTooSlow             left behind by what it follows
     |   |-- PositionMismatch          the last record is another one than was asked for
-    |   `-- NoSuchSubscription        never created, or deleted
+    |   |-- NoSuchSubscription        never created, or deleted
+    |   `-- NoSuchNamespace           never made, or deleted
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
@@ -296,6 +297,12 @@ class NoSuchSubscription(CallerError):
     """The subscription was never created, or it was deleted."""
 
     wire_code = 128
+
+
+class NoSuchNamespace(CallerError):
+    """The namespace of streams was never made, or it was deleted."""
+
+    wire_code = 129
 
 
 class PeerError(TallybookError):

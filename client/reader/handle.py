@@ -146,7 +146,7 @@ class LedgerReader:
             for entry in group:
                 yield entry
 
-    async def read_batches(self, first: int, last: int) -> AsyncIterator[list[Entry]]:
+    async def read_batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk.
 
         Raises:

@@ -1,0 +1,30 @@
+"""Named streams of records over ledgers: unbounded, with one writer at a time and any number of readers.
+
+`StreamStore` is where to begin. docs/streams.md is for users; `head` has the rules of segments and owners.
+"""
+
+from .envelope import Record
+from .gaps import Gap, GapReason
+from .policy import StreamPolicy
+from .position import Position
+from .reader.handle import StreamReader
+from .record import Outgoing
+from .start import Start
+from .streams import StreamInfo, StreamStore
+from .writer.handle import StreamWriter
+from .writer.pending import PendingRecord
+
+__all__ = [
+    "Gap",
+    "GapReason",
+    "Outgoing",
+    "PendingRecord",
+    "Position",
+    "Record",
+    "Start",
+    "StreamInfo",
+    "StreamPolicy",
+    "StreamReader",
+    "StreamStore",
+    "StreamWriter",
+]

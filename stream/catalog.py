@@ -1,0 +1,233 @@
+"""Where streams are found, and how their heads are changed: names, heads and chapters in the metadata store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from tallybook.core.errors import DamagedFile, InvariantViolation, NoSuchStream, StreamExists
+from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.transactions import names
+
+from .head import Chapter, Head, Segment, fold, folded
+from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from .names import HEADS, NAMES, chapter_record, head_record, name_record
+
+FORMAT: Final = 1
+
+
+class Catalog:
+    """The streams of a cluster.
+
+    Args:
+        store: where their records are.
+        updater: changes them.
+    """
+
+    def __init__(self, store: MetadataStore, updater: RecordUpdater) -> None:
+        self._store = store
+        self._updater = updater
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    async def find(self, namespace: str, name: str) -> Head:
+        """The head of the stream of that name, as it is now.
+
+        Raises:
+            NoSuchStream: there is none, or it is being deleted.
+            MetadataUnavailable: the store does not answer.
+            DamagedFile: a record cannot be understood.
+        """
+        stream_id = await self.id_of(namespace, name)
+        if stream_id is None:
+            raise NoSuchStream(f"there is no stream {name!r} in namespace {namespace!r}")
+        return await self.read(stream_id, name)
+
+    async def id_of(self, namespace: str, name: str) -> str | None:
+        """The id that a name leads to.
+
+        Raises:
+            MetadataUnavailable, DamagedFile: as ``find``.
+        """
+        record = name_record(namespace, name)
+        found = await self._store.read_record(record, linearizable=True)
+        return None if found is None else decode_name(record, found.value)
+
+    async def read(self, stream_id: str, name: str = "") -> Head:
+        """The head of a stream, as it is now.
+
+        Raises:
+            As ``find``.
+        """
+        head = await self.peek(stream_id)
+        if head is None or head.deleting:
+            raise NoSuchStream(f"the stream {name or stream_id} was deleted")
+        return head
+
+    async def peek(self, stream_id: str) -> Head | None:
+        """Like ``read``, but also of one that is being deleted; ``None`` if nothing is left of it.
+
+        Raises:
+            MetadataUnavailable, DamagedFile: as ``find``.
+        """
+        record = head_record(stream_id)
+        found = await self._store.read_record(record, linearizable=True)
+        return None if found is None else decode_head(record, found.value)
+
+    async def ids(self) -> AsyncIterator[str]:
+        """Ids of all streams, also of those that have no name, or are being deleted.
+
+        Raises:
+            MetadataUnavailable: there may be more than the store tells.
+        """
+        async for record in names(self._store, HEADS):
+            yield record.rpartition("/")[2]
+
+    async def list(self, namespace: str, prefix: str = "") -> AsyncIterator[str]:
+        """Names of streams that begin with ``prefix``, in order.
+
+        Raises:
+            MetadataUnavailable: there may be more than the store tells.
+        """
+        folder = f"{NAMES}{namespace}/"
+        async for record in names(self._store, folder + prefix):
+            yield record.removeprefix(folder)
+
+    async def chapter(self, stream_id: str, chapter: Chapter) -> tuple[Segment, ...]:
+        """The segments of a chapter.
+
+        Raises:
+            NoSuchStream: it is gone: it was truncated, or the stream deleted.
+            MetadataUnavailable, DamagedFile: as ``find``.
+        """
+        record = chapter_record(stream_id, chapter.number)
+        found = await self._store.read_record(record, linearizable=True)
+        if found is None:
+            raise NoSuchStream(f"{record} is gone")
+        return decode_chapter(record, found.value)
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    async def create(self, head: Head) -> Head:
+        """Make a stream.
+
+        Raises:
+            StreamExists: there is one of that name.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: the store does not settle it.
+        """
+        if await self.id_of(head.namespace, head.name) is not None:
+            raise StreamExists(f"there is a stream {head.name!r} in namespace {head.namespace!r} already")
+        # The head first: a name must lead somewhere. A head without a name is nobody's, and the keeper removes it.
+        await self._updater.update(head_record(head.stream_id), lambda found: found or encode_head(head))
+
+        try:
+            await self.name(head.stream_id, head.namespace, head.name)
+        except StreamExists:
+            await self.forget(head.stream_id)
+            raise
+        return head
+
+    async def name(self, stream_id: str, namespace: str, name: str) -> None:
+        """Let a name lead to a stream.
+
+        Raises:
+            StreamExists: it leads to another one.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may not lead there.
+        """
+        record = name_record(namespace, name)
+
+        def named(found: bytes | None) -> bytes:
+            if found is not None and decode_name(record, found) != stream_id:
+                raise StreamExists(f"there is a stream {name!r} in namespace {namespace!r} already")
+            return encode_name(stream_id)
+
+        await self._updater.update(record, named)
+
+    async def change(self, stream_id: str, transition: Callable[[Head], Head]) -> Head:
+        """Apply a transition to a head, until it holds.
+
+        Raises:
+            NoSuchStream: the stream was deleted.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
+            Whatever ``transition`` raises.
+        """
+        record = head_record(stream_id)
+        changed: Head | None = None
+
+        def apply(found: bytes | None) -> bytes:
+            nonlocal changed
+            if found is None:
+                raise NoSuchStream(f"the stream of id {stream_id} was deleted")
+            known = decode_head(record, found)
+            changed = transition(known)
+            return found if changed == known else encode_head(changed)
+
+        await self._updater.update(record, apply)
+        if changed is None:
+            raise InvariantViolation(f"{record} was changed by nobody")
+        return changed
+
+    async def fold(self, head: Head) -> Head:
+        """Put the oldest segments into a chapter, where the head has no room for more.
+
+        Raises:
+            As ``change``.
+        """
+        segments = fold(head)
+        if not segments:
+            return head
+        # The number of its first segment names a chapter: made again, it has the same segments.
+        number = segments[0].number
+        written = encode_chapter(segments)
+        await self._updater.update(chapter_record(head.stream_id, number), lambda _found: written)
+        return await self.change(head.stream_id, lambda found: folded(found, number, segments))
+
+    async def unname(self, stream_id: str, namespace: str, name: str) -> None:
+        """Let a name lead nowhere, if it leads to this stream.
+
+        Raises:
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still do.
+        """
+        record = name_record(namespace, name)
+        await self._updater.delete(record, lambda found: decode_name(record, found) == stream_id)
+
+    async def forget(self, stream_id: str) -> None:
+        """Remove the head of a stream: the last that there is of it.
+
+        Raises:
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: it may still be there.
+        """
+        await self._updater.delete(head_record(stream_id))
+
+    async def forget_chapter(self, stream_id: str, number: int) -> None:
+        """Remove the record of a chapter.
+
+        Raises:
+            As ``forget``.
+        """
+        await self._updater.delete(chapter_record(stream_id, number))
+
+
+def encode_name(stream_id: str) -> bytes:
+    """What the record of a name holds."""
+    return json.dumps({"format": FORMAT, "id": stream_id}, separators=(",", ":")).encode()
+
+
+def decode_name(record: str, value: bytes) -> str:
+    """The id that a name leads to.
+
+    Raises:
+        DamagedFile: the record cannot be understood.
+    """
+    stream_id: object = None
+    try:
+        found = json.loads(value)
+        stream_id = found["id"]
+        sound = found["format"] == FORMAT and isinstance(stream_id, str) and len(stream_id) == 32
+    except (ValueError, KeyError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise DamagedFile(f"the record {record} cannot be understood")
+    return str(stream_id)

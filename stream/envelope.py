@@ -1,0 +1,379 @@
+"""The envelope: what one entry of a segment's ledger holds, which is a few records or a mark. Pure.
+
+Little-endian; docs/formats/envelope.md shows it.
+
+    0   2  magic ``TS``
+    2   1  version (1)
+    3   1  kind: records, or one of the marks
+    4   1  compression of the body
+    5   1  columns that there are besides payloads
+    6   2  reserved, zero
+    8   4  records n; 0 for a mark
+    12  4  bytes of the body before compression
+    16  8  sequence number of the first record; of a mark, of the next one
+    24  8  timestamp of records that have none of their own
+    32  8  highest timestamp of the stream up to the end of this envelope
+    40  8  highest transaction id likewise
+    48  8  number of the record behind the last one that has an id; 0 if none has
+    56     body: the columns, one after the other
+
+The columns are, in this order, and but for the third only where a record has such a thing: timestamps (8 n),
+transaction ids (8 n), lengths of payloads (4 n), lengths of keys (4 n), lengths of ids (2 n), payloads, keys, ids.
+
+What is highest so far stands in every envelope, so a stream can be searched by any of them in steps of halves, and
+whoever reads the last envelope knows where the stream stands.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
+
+from tallybook.core.errors import EnvelopeDamaged
+from tallybook.core.limits import MIB
+
+from .compression import Compression, compressed, decompressed
+from .position import Position
+from .record import NO_TIME, NO_TXID
+
+MAGIC: Final = b"TS"
+VERSION: Final = 1
+MAX_RECORDS: Final = 8_192
+"""In one envelope; bounds what a reader allocates on a count."""
+MAX_RAW_BYTES: Final = 8 * MIB
+"""Of a body; bounds what a reader allocates to decompress."""
+HEADER_BYTES: Final = 56
+RECORD_OVERHEAD_BYTES: Final = 26
+"""Most that a record takes in an envelope beside payload, key and id."""
+
+_HEADER: Final = struct.Struct("<2sBBBBHIIqqqqq")
+_NO_KEY: Final = 2**32 - 1
+_TIMES, _TXIDS, _KEYS, _IDS = 1, 2, 4, 8
+_ALL: Final = _TIMES | _TXIDS | _KEYS | _IDS
+
+
+class Kind(IntEnum):
+    """What an envelope is."""
+
+    RECORDS = 0
+    KEEP_ALIVE = 1
+    """A mark that only moves the last add confirmed."""
+    END_OF_SEGMENT = 2
+    """The stream goes on in the next segment."""
+    END_OF_STREAM = 3
+    """It ends here, for ever."""
+
+
+class Marks(NamedTuple):
+    """Where a stream stands.
+
+    Args:
+        next_sequence: how many records it has had.
+        highest_time: highest timestamp of any, in milliseconds; ``NO_TIME`` before the first.
+        highest_txid: likewise for transaction ids.
+        ids_before: number of the record behind the last one that has an id; 0 if none has.
+    """
+
+    next_sequence: int = 0
+    highest_time: int = NO_TIME
+    highest_txid: int = NO_TXID
+    ids_before: int = 0
+
+
+START: Final = Marks()
+
+
+class Columns:
+    """Records that become one envelope, column by column. Only what some record has takes room."""
+
+    __slots__ = ("default_time", "ids", "keys", "payloads", "times", "txids")
+
+    def __init__(self, default_time: int) -> None:
+        self.default_time = default_time
+        self.payloads: list[bytes] = []
+        self.times: list[int] | None = None
+        self.txids: list[int] | None = None
+        self.keys: list[bytes | None] | None = None
+        self.ids: list[bytes] | None = None
+
+    def add(
+        self, payload: bytes, time: int | None, key: bytes | None, dedup_id: bytes | None, txid: int | None
+    ) -> None:
+        """One more record."""
+        before = len(self.payloads)
+        self.payloads.append(payload)
+        if self.times is not None or (time is not None and time != self.default_time):
+            if self.times is None:
+                self.times = [self.default_time] * before
+            self.times.append(self.default_time if time is None else time)
+        if self.txids is not None or txid is not None:
+            if self.txids is None:
+                self.txids = [NO_TXID] * before
+            self.txids.append(NO_TXID if txid is None else txid)
+        if self.keys is not None or key is not None:
+            if self.keys is None:
+                self.keys = [None] * before
+            self.keys.append(key)
+        if self.ids is not None or dedup_id is not None:
+            if self.ids is None:
+                self.ids = [b""] * before
+            self.ids.append(dedup_id or b"")
+
+    def marks_after(self, marks: Marks) -> Marks:
+        """Where the stream stands after these records."""
+        if not self.payloads:
+            return marks
+        time = self.default_time if self.times is None else max(self.times)
+        txid = NO_TXID if self.txids is None else max(self.txids)
+        ids_before = marks.ids_before
+        if self.ids is not None:
+            ids_before = marks.next_sequence + max(at for at, dedup_id in enumerate(self.ids) if dedup_id) + 1
+        return Marks(
+            marks.next_sequence + len(self.payloads),
+            max(marks.highest_time, time),
+            max(marks.highest_txid, txid),
+            ids_before,
+        )
+
+
+def encode_records(columns: Columns, before: Marks, compression: Compression = Compression.NONE) -> bytes:
+    """An envelope of records.
+
+    Args:
+        before: where the stream stands before them.
+    """
+    payloads, count = columns.payloads, len(columns.payloads)
+    after, present, parts = columns.marks_after(before), 0, []
+    if columns.times is not None:
+        present |= _TIMES
+        parts.append(struct.pack(f"<{count}q", *columns.times))
+    if columns.txids is not None:
+        present |= _TXIDS
+        parts.append(struct.pack(f"<{count}q", *columns.txids))
+    parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
+    keys, ids = columns.keys, columns.ids
+    if keys is not None:
+        present |= _KEYS
+        parts.append(struct.pack(f"<{count}I", *(_NO_KEY if key is None else len(key) for key in keys)))
+    if ids is not None:
+        present |= _IDS
+        parts.append(struct.pack(f"<{count}H", *map(len, ids)))
+    parts += payloads
+    if keys is not None:
+        parts += [key for key in keys if key]
+    if ids is not None:
+        parts += ids
+    # One copy, unless it is compressed.
+    raw_bytes = sum(map(len, parts))
+    if compression is not Compression.NONE:
+        compression, body = compressed(b"".join(parts), compression)
+        parts = [body]
+    header = _HEADER.pack(
+        MAGIC, VERSION, Kind.RECORDS, compression, present, 0, count, raw_bytes, before.next_sequence,
+        columns.default_time, after.highest_time, after.highest_txid, after.ids_before,
+    )  # fmt: skip
+    return b"".join((header, *parts))
+
+
+def encode_mark(kind: Kind, marks: Marks, time: int) -> bytes:
+    """An envelope without records.
+
+    Args:
+        time: when it was made, in milliseconds since the epoch.
+    """
+    return _HEADER.pack(
+        MAGIC, VERSION, kind, Compression.NONE, 0, 0, 0, 0, marks.next_sequence, time, marks.highest_time,
+        marks.highest_txid, marks.ids_before,
+    )  # fmt: skip
+
+
+class Envelope:
+    """One entry, read back; it is where the records in it find what they share.
+
+    Args:
+        payload: of the entry.
+        segment, entry, tag: where it is; see ``Position``.
+
+    Raises:
+        EnvelopeDamaged: it is no envelope.
+    """
+
+    __slots__ = (
+        "_body",
+        "_columns",
+        "_compression",
+        "_present",
+        "_raw_bytes",
+        "count",
+        "default_time",
+        "entry",
+        "first_sequence",
+        "kind",
+        "marks",
+        "segment",
+        "tag",
+    )
+
+    def __init__(self, payload: bytes | memoryview, segment: int, entry: int, tag: str) -> None:
+        self.segment, self.entry, self.tag = segment, entry, tag
+        self.first_sequence: int
+        self.default_time: int
+        if len(payload) < HEADER_BYTES:
+            raise self._damaged(f"has {len(payload)} bytes")
+        (
+            magic, version, kind, compression, present, reserved, count, raw_bytes, self.first_sequence,
+            self.default_time, highest_time, highest_txid, ids_before,
+        ) = _HEADER.unpack_from(payload)  # fmt: skip
+        if magic != MAGIC or version != VERSION or reserved:
+            raise self._damaged(f"begins with {bytes(payload[:8])!r}")
+        if kind > Kind.END_OF_STREAM or compression > Compression.LZ4 or present & ~_ALL:
+            raise self._damaged(f"is of kind {kind}, compression {compression}, columns {present}")
+        self.kind, self._compression = Kind(kind), Compression(compression)
+        if (kind == Kind.RECORDS) != bool(count) or count > MAX_RECORDS or raw_bytes > MAX_RAW_BYTES:
+            raise self._damaged(f"is of kind {kind}, with {count} records in {raw_bytes} bytes")
+        if not compression and raw_bytes != len(payload) - HEADER_BYTES:
+            raise self._damaged(f"has {len(payload)} bytes, with a body of {raw_bytes}")
+        if self.first_sequence < 0 or (not count and len(payload) > HEADER_BYTES):
+            raise self._damaged(f"has records from {self.first_sequence} on, in {len(payload)} bytes")
+        self.count, self._present, self._raw_bytes = count, present, raw_bytes
+        self.marks = Marks(self.first_sequence + count, highest_time, highest_txid, ids_before)
+        """Where the stream stands after it."""
+        self._body = payload if isinstance(payload, bytes) else bytes(payload)
+        self._columns: _Columns | None = None
+
+    @property
+    def columns(self) -> _Columns:
+        """The records in it, by column.
+
+        Raises:
+            EnvelopeDamaged: the body is not what the header says.
+        """
+        if self._columns is None:
+            body, start = self._body, HEADER_BYTES
+            if self._compression is not Compression.NONE:
+                body, start = decompressed(memoryview(body)[start:], self._compression, self._raw_bytes), 0
+            try:
+                self._columns = _columns(body, start, self.count, self._present)
+            except (struct.error, _LengthsDisagree) as error:
+                raise self._damaged(f"has a body of other lengths: {error}") from error
+            self._body = b""
+        return self._columns
+
+    def records(self, first_slot: int = 0) -> list[Record]:
+        """The records from a slot on.
+
+        Raises:
+            EnvelopeDamaged: as ``columns``.
+        """
+        payloads = self.columns.payloads
+        if first_slot:
+            return [Record(self, slot, payloads[slot]) for slot in range(first_slot, self.count)]
+        return [Record(self, slot, payload) for slot, payload in enumerate(payloads)]
+
+    def _damaged(self, how: str) -> EnvelopeDamaged:
+        return EnvelopeDamaged(f"entry {self.entry} of segment {self.segment} of stream {self.tag} {how}")
+
+
+class Record:
+    """A record of a stream, as it is read."""
+
+    __slots__ = ("_envelope", "_slot", "payload")
+
+    def __init__(self, envelope: Envelope, slot: int, payload: bytes) -> None:
+        self._envelope = envelope
+        self._slot = slot
+        self.payload = payload
+        """What it says."""
+
+    @property
+    def position(self) -> Position:
+        """Where it is."""
+        envelope = self._envelope
+        return Position(envelope.segment, envelope.entry, self._slot, envelope.tag)
+
+    @property
+    def sequence(self) -> int:
+        """How many records of the stream were before it."""
+        return self._envelope.first_sequence + self._slot
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it happened, or was appended, in milliseconds since the epoch."""
+        times = self._envelope.columns.times
+        return self._envelope.default_time if times is None else times[self._slot]
+
+    @property
+    def key(self) -> bytes | None:
+        """What it is about, if it was given a key."""
+        keys = self._envelope.columns.keys
+        return None if keys is None else keys[self._slot]
+
+    @property
+    def dedup_id(self) -> bytes | None:
+        """The id it was given, if it was given one."""
+        ids = self._envelope.columns.ids
+        return (ids[self._slot] or None) if ids is not None else None
+
+    @property
+    def txid(self) -> int | None:
+        """The transaction id it was given, if it was given one."""
+        txids = self._envelope.columns.txids
+        return None if txids is None or txids[self._slot] == NO_TXID else txids[self._slot]
+
+    def _told(self) -> tuple[object, ...]:
+        return (
+            self.position, self.sequence, self.payload, self.timestamp_ms, self.key, self.dedup_id, self.txid
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return self._told() == other._told() if isinstance(other, Record) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.position)
+
+    def __repr__(self) -> str:
+        return f"Record({self.position}, {self.sequence}, {self.payload!r:.60})"
+
+
+class _LengthsDisagree(Exception):
+    """The columns do not fill the body."""
+
+
+class _Columns(NamedTuple):
+    payloads: list[bytes]
+    times: Sequence[int] | None
+    txids: Sequence[int] | None
+    keys: list[bytes | None] | None
+    ids: list[bytes] | None
+
+
+def _columns(body: bytes, start: int, count: int, present: int) -> _Columns:
+    at = start
+
+    def numbers(code: str, wanted: int = _ALL) -> tuple[int, ...] | None:
+        nonlocal at
+        if wanted != _ALL and not present & wanted:
+            return None
+        found = struct.unpack_from(f"<{count}{code}", body, at)
+        at += struct.calcsize(code) * count
+        return found
+
+    times, txids, sizes = numbers("q", _TIMES), numbers("q", _TXIDS), numbers("I") or ()
+    key_sizes, id_sizes = numbers("I", _KEYS), numbers("H", _IDS)
+    keys_at = at + sum(sizes)
+    ids_at = keys_at + sum(size for size in key_sizes or () if size != _NO_KEY)
+    if (end := ids_at + sum(id_sizes or ())) != len(body):
+        raise _LengthsDisagree(f"{end - start} bytes of {len(body) - start}")
+    keys: list[bytes | None] | None = None
+    if key_sizes is not None:
+        cut = _cut(body, keys_at, [0 if size == _NO_KEY else size for size in key_sizes])
+        keys = [None if size == _NO_KEY else key for size, key in zip(key_sizes, cut, strict=True)]
+    ids = None if id_sizes is None else _cut(body, ids_at, id_sizes)
+    return _Columns(_cut(body, at, sizes), times, txids, keys, ids)
+
+
+def _cut(body: bytes, start: int, sizes: Sequence[int]) -> list[bytes]:
+    return [body[begin:end] for begin, end in pairwise(accumulate(sizes, initial=start))]

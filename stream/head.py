@@ -1,0 +1,365 @@
+"""All that is known of a stream besides its records: its policy, who writes it, and its segments. Pure.
+
+A *segment* is a ledger. The head of a stream lists its segments in order; the last ones may still be open: the one that
+is written, and the next one, made in advance so that nothing waits for it. Every change is a function from one head
+to the next, made by compare-and-set, which gives a head that has the change already back as it is; that is how a
+change of unknown outcome is settled.
+
+Who may change what:
+
+- *segments* are added and sealed by the owner alone. ``take`` makes a new one, with a number (*epoch*) above all
+  before; what an older one still wants to change is refused, and his ledgers are fenced before the new one adds any;
+- *truncation* only moves on, and anyone may move it. What lies before it is listed as *doomed* in the same change, and
+  is deleted after it;
+- an *ended* stream is never written again; one that is *being deleted* only becomes less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tallybook.core.errors import InvariantViolation, NoSuchStream, StreamEnded, StreamFenced, check
+
+from .envelope import START, Marks
+from .policy import StreamPolicy
+
+MAX_SEGMENTS: Final = 200
+"""In a head; older ones are put into chapters, ``CHAPTER_SEGMENTS`` at a time."""
+CHAPTER_SEGMENTS: Final = 150
+FIRST_SEGMENT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """How a segment ended.
+
+    Args:
+        last_entry: id of the last entry; -1 for none.
+        marks: where the stream stands after it.
+        payload_bytes: of all entries.
+        ended_at_ms: when that was found, in milliseconds since the epoch.
+    """
+
+    last_entry: int
+    marks: Marks
+    payload_bytes: int
+    ended_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One ledger of a stream.
+
+    Args:
+        number: from 1, without gaps but for segments that stayed empty.
+        began_at_ms: when it was listed.
+        end: once nothing can be added to it.
+    """
+
+    number: int
+    ledger_id: int
+    began_at_ms: int
+    end: SegmentEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Segments that are listed in a record of their own.
+
+    Args:
+        number: of the record.
+        first_segment, last_segment: their numbers.
+        marks: where the stream stands after the last of them.
+        ended_at_ms: when the last of them ended.
+    """
+
+    number: int
+    first_segment: int
+    last_segment: int
+    marks: Marks
+    ended_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes a stream.
+
+    Args:
+        token: names this owning, and no other.
+        session: the session it lasts as long as; see ``sessions``.
+        name: for people.
+    """
+
+    token: str
+    session: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Where a stream begins: what is before it was given up.
+
+    Args:
+        segment, entry, slot: of the first record that is still there.
+        marks: where the stream stood before that record; of times and transaction ids, at the start of its segment.
+    """
+
+    segment: int = FIRST_SEGMENT
+    entry: int = 0
+    slot: int = 0
+    sequence: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Segment, entry and slot, to be compared with a position's."""
+        return self.segment, self.entry, self.slot
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A stream, but for its records.
+
+    Args:
+        stream_id: 32 hexadecimal digits, never used again.
+        epoch: how often it was taken by a writer.
+        segments: the last ones, in order.
+        chapters: where the ones before them are listed.
+        making: the id of a ledger that is being made for the next segment, and may not be there yet.
+        doomed: ledgers that nobody may read any more, and that are being deleted.
+    """
+
+    stream_id: str
+    namespace: str
+    name: str
+    created_at_ms: int
+    policy: StreamPolicy
+    epoch: int = 0
+    owner: Owner | None = None
+    segments: tuple[Segment, ...] = ()
+    chapters: tuple[Chapter, ...] = ()
+    next_segment: int = FIRST_SEGMENT
+    making: int | None = None
+    truncation: Truncation = Truncation()
+    ended: bool = False
+    deleting: bool = False
+    doomed: tuple[int, ...] = ()
+
+    @property
+    def open_segments(self) -> tuple[Segment, ...]:
+        """Those that something may still be added to."""
+        return tuple(segment for segment in self.segments if segment.end is None)
+
+    @property
+    def settled_marks(self) -> Marks:
+        """Where the stream stands after the last segment that has ended."""
+        for segment in reversed(self.segments):
+            if segment.end is not None:
+                return segment.end.marks
+        return self.chapters[-1].marks if self.chapters else START
+
+    def segment(self, number: int) -> Segment | None:
+        """The segment of that number, if it is listed here."""
+        return next((segment for segment in self.segments if segment.number == number), None)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def take(head: Head, owner: Owner, in_place_of: Owner | None) -> Head:
+    """Become the owner, in place of whoever was known to be; if it is somebody else by now, nothing changes.
+
+    What he has left half made is given up.
+
+    Raises:
+        NoSuchStream: it is being deleted.
+    """
+    _present(head)
+    if head.owner != in_place_of:
+        return head
+    given_up = () if head.making is None else (head.making,)
+    return replace(head, epoch=head.epoch + 1, owner=owner, making=None, doomed=(*head.doomed, *given_up))
+
+
+def release(head: Head, owner: Owner) -> Head:
+    """Own it no more; if it is another's by now, nothing changes."""
+    return replace(head, owner=None) if head.owner == owner else head
+
+
+def announce(head: Head, owner: Owner, ledger_id: int) -> Head:
+    """A ledger is going to be made for the next segment; one that was announced before, and came to nothing, is given
+    up.
+
+    Raises:
+        StreamFenced: it has another owner.
+        StreamEnded, NoSuchStream: it is not to be written any more.
+    """
+    _owned(head, owner)
+    if head.making == ledger_id or any(segment.ledger_id == ledger_id for segment in head.segments):
+        return head
+    given_up = () if head.making is None else (head.making,)
+    return replace(head, making=ledger_id, doomed=(*head.doomed, *given_up))
+
+
+def add_segment(head: Head, owner: Owner, ledger_id: int, now_ms: int) -> Head:
+    """The ledger that was announced is the next segment.
+
+    Raises:
+        As ``announce``.
+    """
+    _owned(head, owner)
+    if any(segment.ledger_id == ledger_id for segment in head.segments):
+        return head
+    check(head.making == ledger_id, f"stream {head.name}: ledger {ledger_id} was not announced")
+    added = Segment(head.next_segment, ledger_id, now_ms)
+    return replace(head, segments=(*head.segments, added), next_segment=head.next_segment + 1, making=None)
+
+
+def seal(head: Head, owner: Owner, number: int, end: SegmentEnd) -> Head:
+    """Nothing is added to a segment any more; one that stayed empty is given up.
+
+    Raises:
+        As ``announce``.
+    """
+    _present(head)
+    segment = head.segment(number)
+    if segment is None or segment.end is not None:
+        # It was sealed by an earlier attempt, and may have been truncated or put into a chapter since.
+        _same_end(head, segment, end)
+        return head
+    _owned(head, owner)
+    earlier = [other.number for other in head.open_segments if other.number < number]
+    check(not earlier, f"stream {head.name}: segment {number} would end before {earlier}")
+    check(
+        end.marks.next_sequence >= head.settled_marks.next_sequence,
+        f"stream {head.name}: segment {number} would end at record {end.marks.next_sequence}, "
+        f"but begins at {head.settled_marks.next_sequence}",
+    )
+    if end.last_entry < 0:
+        kept = tuple(other for other in head.segments if other.number != number)
+        return replace(head, segments=kept, doomed=(*head.doomed, segment.ledger_id))
+    sealed = replace(segment, end=end)
+    return replace(head, segments=tuple(sealed if other.number == number else other for other in head.segments))
+
+
+def end_stream(head: Head, owner: Owner) -> Head:
+    """End the stream for ever. All segments have ended before.
+
+    Raises:
+        StreamFenced: it has another owner.
+        NoSuchStream: it is being deleted.
+    """
+    _present(head)
+    if head.ended:
+        return head
+    _owned(head, owner)
+    check(not head.open_segments and head.making is None, f"stream {head.name} would end with a segment open")
+    return replace(head, ended=True)
+
+
+# -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+def set_policy(head: Head, policy: StreamPolicy) -> Head:
+    """Change the policy. Segments that are there stay as they were made.
+
+    Raises:
+        NoSuchStream: it is being deleted.
+    """
+    _present(head)
+    return replace(head, policy=policy)
+
+
+def rename(head: Head, namespace: str, name: str) -> Head:
+    """Go by another name.
+
+    Raises:
+        NoSuchStream: it is being deleted.
+    """
+    _present(head)
+    return replace(head, namespace=namespace, name=name)
+
+
+def truncate(head: Head, wanted: Truncation) -> Head:
+    """Give up what is before a place; segments that are wholly before it go. It never goes back.
+
+    Chapters are looked after by the caller, who reads them: ``drop_chapters``.
+
+    Raises:
+        NoSuchStream: it is being deleted.
+    """
+    _present(head)
+    if wanted.place <= head.truncation.place:
+        return head
+    gone = [segment for segment in head.segments if segment.end is not None and _before(segment, wanted)]
+    return replace(
+        head,
+        truncation=wanted,
+        segments=tuple(segment for segment in head.segments if segment not in gone),
+        doomed=(*head.doomed, *(segment.ledger_id for segment in gone)),
+    )
+
+
+def _before(segment: Segment, wanted: Truncation) -> bool:
+    return segment.number < wanted.segment
+
+
+def drop_chapter(head: Head, number: int, ledger_ids: Iterable[int]) -> Head:
+    """A chapter that was truncated goes, and its ledgers are to be deleted."""
+    if all(chapter.number != number for chapter in head.chapters):
+        return head
+    kept = tuple(chapter for chapter in head.chapters if chapter.number != number)
+    return replace(head, chapters=kept, doomed=(*head.doomed, *ledger_ids))
+
+
+def fold(head: Head) -> tuple[Segment, ...]:
+    """The segments that are to be put into the next chapter; none, as long as there is room for them."""
+    settled = [segment for segment in head.segments if segment.end is not None]
+    return tuple(settled[:CHAPTER_SEGMENTS]) if len(head.segments) > MAX_SEGMENTS else ()
+
+
+def folded(head: Head, number: int, segments: tuple[Segment, ...]) -> Head:
+    """The head, once those segments are in the chapter of that number."""
+    if any(chapter.number == number for chapter in head.chapters) or head.segments[: len(segments)] != segments:
+        return head
+    last = segments[-1].end
+    if last is None:
+        raise InvariantViolation(f"stream {head.name}: a segment that has not ended is put into a chapter")
+    added = Chapter(number, segments[0].number, segments[-1].number, last.marks, last.ended_at_ms)
+    return replace(head, chapters=(*head.chapters, added), segments=head.segments[len(segments) :])
+
+
+def forget_doomed(head: Head, ledger_ids: Iterable[int]) -> Head:
+    """These ledgers are deleted."""
+    gone = set(ledger_ids)
+    return replace(head, doomed=tuple(ledger_id for ledger_id in head.doomed if ledger_id not in gone))
+
+
+def begin_delete(head: Head) -> Head:
+    """Give up the stream with all that is in it. Its owner can add nothing any more."""
+    if head.deleting:
+        return head
+    making = () if head.making is None else (head.making,)
+    doomed = (*head.doomed, *(segment.ledger_id for segment in head.segments), *making)
+    return replace(head, deleting=True, owner=None, epoch=head.epoch + 1, segments=(), making=None, doomed=doomed)
+
+
+def _present(head: Head) -> None:
+    if head.deleting:
+        raise NoSuchStream(f"stream {head.name} is being deleted")
+
+
+def _owned(head: Head, owner: Owner) -> None:
+    _present(head)
+    if head.ended:
+        raise StreamEnded(f"stream {head.name} has ended")
+    if head.owner != owner:
+        newer = "nobody" if head.owner is None else head.owner.name
+        raise StreamFenced(f"stream {head.name} is owned by {newer} since")
+
+
+def _same_end(head: Head, segment: Segment | None, end: SegmentEnd) -> None:
+    if segment is not None and segment.end is not None:
+        same = (segment.end.last_entry, segment.end.marks) == (end.last_entry, end.marks)
+        check(same, f"stream {head.name}: segment {segment.number} has ended at {segment.end}, not at {end}")

@@ -1,0 +1,153 @@
+"""Heads and chapters as the metadata store keeps them: JSON that a person can read. docs/formats/metadata.md has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tallybook.core.errors import DamagedFile
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+
+from .envelope import Marks
+from .head import Chapter, Head, Owner, Segment, SegmentEnd, Truncation
+from .policy import StreamPolicy
+
+FORMAT: Final = 1
+
+
+def encode_head(head: Head) -> bytes:
+    """For the store."""
+    found: dict[str, object] = {
+        "format": FORMAT,
+        "id": head.stream_id,
+        "namespace": head.namespace,
+        "name": head.name,
+        "created_ms": head.created_at_ms,
+        "policy": head.policy.model_dump(mode="json", exclude_defaults=True),
+        "epoch": head.epoch,
+        "next": head.next_segment,
+        "segments": [_row(segment) for segment in head.segments],
+    }
+    optional: dict[str, object] = {
+        "owner": head.owner and [head.owner.token, head.owner.session, head.owner.name],
+        "chapters": [
+            [each.number, each.first_segment, each.last_segment, *each.marks, each.ended_at_ms]
+            for each in head.chapters
+        ],
+        "making": head.making,
+        "begins": None if head.truncation == Truncation() else [*head.truncation.place, head.truncation.sequence],
+        "ended": head.ended,
+        "deleting": head.deleting,
+        "doomed": head.doomed,
+    }
+    found |= {key: value for key, value in optional.items() if value is not None and value is not False and value != []}
+    if not head.doomed:
+        del found["doomed"]
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode_head(record: str, value: bytes) -> Head:
+    """From the store.
+
+    Args:
+        record: its name, for messages.
+
+    Raises:
+        DamagedFile: it cannot be understood.
+    """
+    found = _loaded(record, value)
+    try:
+        owner, begins = found.get("owner"), found.get("begins")
+        return Head(
+            stream_id=_text(found["id"]),
+            namespace=_text(found["namespace"]),
+            name=_text(found["name"]),
+            created_at_ms=_number(found["created_ms"]),
+            policy=StreamPolicy.model_validate(found["policy"]),
+            epoch=_number(found["epoch"]),
+            owner=None if owner is None else Owner(*map(_text, owner)),
+            segments=tuple(map(_segment, found["segments"])),
+            chapters=tuple(_chapter(row) for row in found.get("chapters", ())),
+            next_segment=_number(found["next"]),
+            making=_number(found["making"]) if "making" in found else None,
+            truncation=Truncation() if begins is None else Truncation(*map(_number, begins)),
+            ended=found.get("ended", False) is True,
+            deleting=found.get("deleting", False) is True,
+            doomed=tuple(map(_number, found.get("doomed", ()))),
+        )
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
+
+
+def encode_chapter(segments: Sequence[Segment]) -> bytes:
+    """For the store."""
+    rows = [_row(segment) for segment in segments]
+    return json.dumps({"format": FORMAT, "segments": rows}, separators=(",", ":")).encode()
+
+
+def decode_chapter(record: str, value: bytes) -> tuple[Segment, ...]:
+    """From the store.
+
+    Raises:
+        DamagedFile: it cannot be understood.
+    """
+    try:
+        return tuple(map(_segment, _loaded(record, value)["segments"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
+
+
+def _loaded(record: str, value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+        version = found["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
+    if version != FORMAT:
+        raise DamagedFile(f"the record {record} is of format {version}; this Tallybook knows {FORMAT}")
+    known: dict[str, Any] = found
+    return known
+
+
+def _row(segment: Segment) -> list[int]:
+    row = [segment.number, segment.ledger_id, segment.began_at_ms]
+    if segment.end is not None:
+        row += [segment.end.last_entry, *segment.end.marks, segment.end.payload_bytes, segment.end.ended_at_ms]
+    return row
+
+
+def _segment(row: Any) -> Segment:
+    number, ledger_id, began, *end = map(_number, row)
+    if not end:
+        return Segment(number, ledger_id, began)
+    last_entry, *marks, payload_bytes, ended = end
+    if last_entry < NO_ENTRY:
+        raise ValueError(f"a segment that ends at entry {last_entry}")
+    return Segment(number, ledger_id, began, SegmentEnd(last_entry, _marks(marks), payload_bytes, ended))
+
+
+def _chapter(row: Any) -> Chapter:
+    number, first, last, *marks, ended = map(_number, row)
+    return Chapter(number, first, last, _marks(marks), ended)
+
+
+def _marks(numbers: list[int]) -> Marks:
+    sequence, time, txid, ids_before = numbers
+    if sequence < 0:
+        raise ValueError(f"a stream that stands at record {sequence}")
+    return Marks(sequence, time, txid, ids_before)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not -MAX_ID - 1 <= value <= MAX_ID:
+        raise TypeError(f"{value!r} is no number of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

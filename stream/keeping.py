@@ -1,0 +1,166 @@
+"""Keeping streams: what was truncated, or is too old, is deleted; so is what a deletion, or a creation, left half done.
+
+Everything here may be cut off anywhere, and done by several at once. A change of the head comes first, and names what
+is to be deleted; so nothing is deleted that a reader is still led to, and what was not deleted yet is found again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.errors import NoSuchLedger, NoSuchStream, TallybookError, is_defect
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+
+from .catalog import Catalog
+from .head import Head, Truncation, begin_delete, drop_chapter, forget_doomed, truncate
+
+UNNAMED_MS: Final = 3_600_000
+"""Age at which a stream that no name leads to was made by somebody who did not get any further."""
+
+_log = logger("stream.keeper")
+
+
+class Keeper:
+    """Keeps the streams of a cluster."""
+
+    def __init__(self, catalog: Catalog, client: Client, clock: Clock) -> None:
+        self._catalog = catalog
+        self._client = client
+        self._clock = clock
+
+    async def keep_all(self) -> int:
+        """Look after every stream once; how many could not be looked after.
+
+        Raises:
+            MetadataUnavailable: not all streams are known.
+        """
+        failed = 0
+        async for stream_id in self._catalog.ids():
+            try:
+                await self.keep(stream_id)
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                failed += 1
+                _log.warning("a stream is looked after later", stream=stream_id, error=error.message)
+        return failed
+
+    async def keep(self, stream_id: str) -> None:
+        """Look after one stream.
+
+        Raises:
+            As ``tidy``.
+        """
+        head = await self._catalog.peek(stream_id)
+        if head is None:
+            return
+        now_ms = self._clock.wall_us() // 1000
+        old = now_ms - head.created_at_ms > UNNAMED_MS
+        if old and not head.deleting and await self._catalog.id_of(head.namespace, head.name) != stream_id:
+            head = await self._catalog.change(stream_id, begin_delete)
+        if head.deleting:
+            await self._finish_deletion(head)
+            return
+        wanted = expired(head, now_ms)
+        if wanted is not None:
+            head = await self._catalog.change(stream_id, lambda found: truncate(found, wanted))
+        await self.tidy(head)
+
+    async def tidy(self, head: Head) -> Head:
+        """Delete what was truncated.
+
+        Raises:
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: not all of it is deleted.
+        """
+        for chapter in head.chapters:
+            if chapter.last_segment < head.truncation.segment:
+                ledger_ids = [each.ledger_id for each in await self._catalog.chapter(head.stream_id, chapter)]
+                number = chapter.number
+
+                def without(found: Head, number: int = number, gone: list[int] = ledger_ids) -> Head:
+                    return drop_chapter(found, number, gone)
+
+                head = await self._delete_doomed(await self._catalog.change(head.stream_id, without))
+                await self._catalog.forget_chapter(head.stream_id, number)
+        return await self._delete_doomed(head)
+
+    async def delete(self, namespace: str, name: str) -> None:
+        """Delete a stream with all that is in it.
+
+        Raises:
+            NoSuchStream: there is none.
+            As ``tidy``.
+        """
+        stream_id = await self._catalog.id_of(namespace, name)
+        if stream_id is None:
+            raise NoSuchStream(f"there is no stream {name!r} in namespace {namespace!r}")
+        head = await self._catalog.peek(stream_id)
+        if head is None:
+            # All of it is gone but for the name.
+            await self._catalog.unname(stream_id, namespace, name)
+            return
+        deleting = await self._catalog.change(stream_id, begin_delete)
+        for segment in head.open_segments:
+            await self._fence(segment.ledger_id)
+        await self._finish_deletion(deleting)
+
+    async def _fence(self, ledger_id: int) -> None:
+        """Let its writer know at once. Who cannot be reached finds out when bookies have dropped the ledger."""
+        try:
+            await self._client.recover_ledger(ledger_id)
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            _log.info("a segment is deleted without a fence", ledger_id=ledger_id, error=error.message)
+
+    async def _finish_deletion(self, head: Head) -> None:
+        try:
+            await self._delete_all(head)
+        except NoSuchStream:
+            # Somebody else has done it meanwhile.
+            return
+
+    async def _delete_all(self, head: Head) -> None:
+        for chapter in head.chapters:
+            for segment in await self._catalog.chapter(head.stream_id, chapter):
+                await self._delete_ledger(segment.ledger_id)
+            await self._catalog.forget_chapter(head.stream_id, chapter.number)
+        await self._delete_doomed(head)
+        # The name goes last but one: as long as it leads here, whoever meets it finds what is left to be done.
+        await self._catalog.unname(head.stream_id, head.namespace, head.name)
+        await self._catalog.forget(head.stream_id)
+
+    async def _delete_doomed(self, head: Head) -> Head:
+        if not head.doomed:
+            return head
+        gone = head.doomed
+        for ledger_id in gone:
+            await self._delete_ledger(ledger_id)
+        return await self._catalog.change(head.stream_id, lambda found: forget_doomed(found, gone))
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        try:
+            await self._client.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            return
+
+
+def expired(head: Head, now_ms: int) -> Truncation | None:
+    """Where a stream begins once what is older than its retention is given up; ``None`` if nothing is.
+
+    What counts is when a segment ended, since no record in it is younger. The age is that of wall clocks, which may
+    differ by as much as the machines' do.
+    """
+    if head.policy.retention is None:
+        return None
+    oldest_ms, gone = now_ms - head.policy.retention * 1000, None
+    for chapter in head.chapters:
+        if chapter.ended_at_ms < oldest_ms:
+            gone = Truncation(chapter.last_segment + 1, 0, 0, chapter.marks.next_sequence)
+    for segment in head.segments:
+        if segment.end is None or segment.end.ended_at_ms >= oldest_ms:
+            break
+        gone = Truncation(segment.number + 1, 0, 0, segment.end.marks.next_sequence)
+    return gone if gone is not None and gone.place > head.truncation.place else None

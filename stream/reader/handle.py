@@ -1,0 +1,297 @@
+"""The reading handle of a stream: its records in order, from wherever they are, and what is missing.
+
+A reader goes from segment to segment: those that have ended are read as they are, from bookies or the archive; the
+last one is followed (``tails``). It never sees what is not confirmed, and where records are missing it says so, with
+a ``Gap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from tallybook.client.client import Client
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.errors import EnvelopeDamaged, NoSuchLedger, ReaderTooSlow, StorageError, StreamGap, TallybookError
+from tallybook.core.ids import MAX_ID
+from tallybook.runtime.clock import Clock
+
+from ..catalog import Catalog
+from ..envelope import Envelope, Kind, Record
+from ..gaps import Gap, GapReason
+from ..head import Head, Segment
+from ..position import TAG_CHARS, Position
+from ..start import Start
+from .seek import Place, Seeker
+from .tails import Tails, Unreadable, opened
+
+Gaps: TypeAlias = Literal["raise", "yield"]
+Slow: TypeAlias = Literal["catch_up", "raise"]
+
+LOOK_SECONDS: Final = 0.05
+LONGEST_LOOK_SECONDS: Final = 1.0
+"""Pauses between looks for the next segment, which is there already unless the writer has just gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """What readers share with their store."""
+
+    catalog: Catalog
+    client: Client
+    seeker: Seeker
+    tails: Tails
+    clock: Clock
+
+
+class StreamReader:
+    """Reads one stream.
+
+    Args:
+        find: its head.
+        start: where to begin.
+        follow: whether to wait at the end for more; else the reader ends with what is confirmed when it gets there.
+        gaps: whether a gap is an error (``raise``; the reader may be used again, and goes on behind it), or comes as a
+            ``Gap`` among the batches.
+        slow: what happens to a reader that follows and falls behind by more than is kept of the tail: it reads what it
+            has missed (``catch_up``), or gets an error that says where it was.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[Head]],
+        start: Start,
+        context: ReaderContext,
+        *,
+        follow: bool = True,
+        gaps: Gaps = "raise",
+        slow: Slow = "catch_up",
+    ) -> None:
+        self._find = find
+        self._start = start
+        self._catalog = context.catalog
+        self._client = context.client
+        self._seeker = context.seeker
+        self._tails = context.tails
+        self._clock = context.clock
+        self._follow = follow
+        self._gaps = gaps
+        self._slow = slow
+        self._stream_id = self._name = self._tag = ""
+        """Known once the stream was found."""
+        self._place: Place | None = None
+        self._fits: Callable[[Record], bool] | None = None
+        self._sequence: int | None = None
+        """Number of the record that comes next, once it is known."""
+        self._lost: TallybookError | None = None
+        """What was said of records that nobody has, and that were not told of yet."""
+        self._ended = False
+
+    @property
+    def position(self) -> Position | None:
+        """Where the reader is: behind the last record it has handed out. ``None`` before the first step."""
+        return None if self._place is None else Position(*self._place, tag=self._tag)
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self._records()
+
+    async def _records(self) -> AsyncGenerator[Record, None]:
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                if isinstance(batch, Gap):
+                    continue
+                for record in batch:
+                    yield record
+
+    async def batches(self) -> AsyncGenerator[list[Record] | Gap, None]:
+        """Records as they come, several at a time: cheaper for many.
+
+        Raises:
+            StreamGap: records are missing; only with ``gaps="raise"``.
+            ReaderTooSlow: only with ``slow="raise"``.
+            NoSuchStream: it was deleted.
+            ForeignPosition, InvalidArgument: the start is none of this stream.
+            BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the same reader may be used again.
+        """
+        head, pause = await self._first_head(), LOOK_SECONDS
+        if self._place is None:
+            self._place, self._fits = await self._seeker.find(head, self._start)
+        while True:
+            if (gap := self._truncated(head)) is not None:
+                yield self._told(gap)
+            segment = await self._segment_from(head, self._place[0])
+            if segment is None:
+                if head.ended or not self._follow:
+                    break
+                await self._clock.sleep(pause)
+                head, pause = await self._head(), min(LONGEST_LOOK_SECONDS, 2 * pause)
+                continue
+            self._enter(segment)
+            async with aclosing(self._pieces(segment)) as pieces:
+                async for piece in pieces:
+                    pause = LOOK_SECONDS
+                    yield piece
+            if self._ended:
+                break
+            behind = self._place[0] > segment.number
+            if not behind and not self._follow:
+                break
+            if not behind or head.segment(self._place[0]) is None:
+                head = await self._head()
+        if self._lost is not None:
+            yield self._told(Gap(GapReason.LOST, self._sequence, None, self.position, self._lost))
+
+    async def _first_head(self) -> Head:
+        if self._stream_id:
+            return await self._head()
+        head = await self._find()
+        self._stream_id, self._name, self._tag = head.stream_id, head.name, head.stream_id[:TAG_CHARS]
+        return head
+
+    async def _head(self) -> Head:
+        return await self._catalog.read(self._stream_id, self._name)
+
+    # -- which segment -----------------------------------------------------------------------------------------------
+
+    async def _segment_from(self, head: Head, number: int) -> Segment | None:
+        """The first segment that is listed from this number on."""
+        for chapter in head.chapters:
+            if chapter.last_segment >= number:
+                for segment in await self._catalog.chapter(self._stream_id, chapter):
+                    if segment.number >= number:
+                        return segment
+        return next((segment for segment in head.segments if segment.number >= number), None)
+
+    def _enter(self, segment: Segment) -> None:
+        if self._place is None or segment.number > self._place[0]:
+            # Those before it were empty, or are gone.
+            self._place = (segment.number, 0, 0)
+
+    def _truncated(self, head: Head) -> Gap | None:
+        """What was given up of what comes next, which is passed over."""
+        if self._place is None or self._place >= head.truncation.place:
+            return None
+        gap = Gap(GapReason.TRUNCATED, self._sequence, head.truncation.sequence, self.position)
+        self._place, self._sequence = head.truncation.place, head.truncation.sequence
+        return gap
+
+    def _told(self, gap: Gap) -> Gap:
+        """A gap, as the user wants to hear of it."""
+        self._lost = None
+        if self._gaps == "raise":
+            raise StreamGap(f"stream {self._name}: {gap}", gap=gap)
+        return gap
+
+    # -- within a segment --------------------------------------------------------------------------------------------
+
+    async def _pieces(self, segment: Segment) -> AsyncGenerator[list[Record] | Gap, None]:
+        """What a segment has from where the reader is; then the reader is behind it, unless it may have more."""
+        number = segment.number
+        try:
+            async with aclosing(self._found(segment)) as found:
+                async for each in found:
+                    if isinstance(each, Unreadable):
+                        self._lost, self._place = each.error, (number, each.entry + 1, 0)
+                        continue
+                    gap, records = self._taken(each)
+                    if gap is not None:
+                        yield self._told(gap)
+                    if records:
+                        yield records
+                    if each.kind is Kind.END_OF_STREAM:
+                        self._ended = True
+                    if each.kind in {Kind.END_OF_STREAM, Kind.END_OF_SEGMENT}:
+                        self._place = (number + 1, 0, 0)
+                        return
+        except NoSuchLedger as error:
+            head = await self._head()
+            if head.segment(number) is not None and head.truncation.place <= (number, MAX_ID, 0):
+                # It is listed, and nobody gave it up.
+                self._lost = error
+            self._place = (number + 1, 0, 0)
+
+    def _taken(self, envelope: Envelope) -> tuple[Gap | None, list[Record]]:
+        """The records of an envelope that are wanted, and what is missing before them; the reader is behind it then."""
+        gap, slot = None, 0
+        if self._place is not None and envelope.entry == self._place[1]:
+            slot = self._place[2]
+        if self._sequence is not None and envelope.first_sequence > self._sequence:
+            gap = Gap(GapReason.LOST, self._sequence, envelope.first_sequence, self.position, self._lost)
+        self._lost = None
+        try:
+            records = envelope.records(slot) if envelope.count else []
+        except EnvelopeDamaged as error:
+            self._lost, records = error, []
+        else:
+            self._sequence = envelope.marks.next_sequence
+        self._place = (envelope.segment, envelope.entry + 1, 0)
+        if self._fits is not None:
+            first = next((at for at, record in enumerate(records) if self._fits(record)), None)
+            records = [] if first is None else records[first:]
+            self._fits = self._fits if first is None else None
+        return gap, records
+
+    async def _found(self, segment: Segment) -> AsyncGenerator[Envelope | Unreadable, None]:
+        """What the entries of a segment hold, from the place of the reader on."""
+        reader = await self._client.open_ledger(segment.ledger_id, recover=False)
+        while True:
+            following = self._follow and not reader.closed
+            source = self._followed(reader, segment) if following else self._read(reader, segment)
+            async with aclosing(source) as found:
+                async for each in found:
+                    yield each
+            if not following or reader.closed:
+                break
+        if reader.closed and self._place is not None and self._place[1] > reader.last_add_confirmed:
+            self._place = (segment.number + 1, 0, 0)
+
+    async def _read(
+        self, reader: LedgerReader, segment: Segment, last: int = MAX_ID
+    ) -> AsyncGenerator[Envelope | Unreadable, None]:
+        """What is confirmed, up to an entry."""
+        entry = self._entry
+        while entry <= (end := min(last, reader.last_add_confirmed)):
+            try:
+                async with aclosing(reader.read_batches(entry, end)) as batches:
+                    async for batch in batches:
+                        for each in batch:
+                            entry = each.entry_id + 1
+                            yield opened(each, segment.number, self._tag)
+            except StorageError as error:
+                if error.retriable:
+                    raise
+                # Nobody has it. What comes after it may be there.
+                yield Unreadable(entry, error)
+                entry += 1
+
+    async def _followed(self, reader: LedgerReader, segment: Segment) -> AsyncGenerator[Envelope | Unreadable, None]:
+        """What is confirmed, and what comes, until the ledger is closed."""
+        tail, begun = self._tails.follow(reader, segment.number, self._tag), False
+        try:
+            while True:
+                if self._entry < tail.first:
+                    if begun and self._slow == "raise":
+                        raise ReaderTooSlow(f"stream {self._name}: a reader is left behind at {self.position}")
+                    async with aclosing(self._read(tail.reader, segment, tail.first - 1)) as missed:
+                        async for each in missed:
+                            yield each
+                    continue
+                begun = True
+                for each in tail.kept(self._entry):
+                    yield each
+                if self._entry >= tail.next:
+                    if tail.error is not None:
+                        raise tail.error
+                    if tail.ended:
+                        await reader.refresh()
+                        return
+                    await tail.more()
+        finally:
+            self._tails.leave(reader.id, tail)
+
+    @property
+    def _entry(self) -> int:
+        """The entry that comes next."""
+        return 0 if self._place is None else self._place[1]

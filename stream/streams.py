@@ -1,0 +1,354 @@
+"""The streams of a cluster: created, found, listed, written, read, truncated, deleted.
+
+async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamStore(client) as streams:
+    await streams.create("orders/eu", retention="72h")
+    async with await streams.writer("orders/eu") as writer:
+        position = await writer.append(b"...", key=b"42")
+    async for record in streams.reader("orders/eu"):
+        print(record.position, record.payload)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.record_update import RecordUpdater
+
+from .catalog import Catalog
+from .compression import Compression
+from .dedup import DedupWindow
+from .gaps import Gap
+from .head import Head, Owner, rename, set_policy, truncate
+from .keeping import Keeper
+from .names import DEFAULT_NAMESPACE, check_namespace, check_prefix, check_stream_name
+from .namespaces import Namespaces
+from .policy import StreamPolicy
+from .position import TAG_CHARS, Position
+from .reader.handle import Gaps, ReaderContext, Slow, StreamReader
+from .reader.seek import Seeker
+from .reader.tails import Tails
+from .sessions import Patience, Session
+from .start import Start
+from .writer.flow import Flow
+from .writer.handle import StreamWriter
+from .writer.opening import Opened, take_over
+from .writer.pending import PendingRecord, settled_record
+from .writer.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What is known of a stream.
+
+    Args:
+        first_sequence: number of the first record that is there.
+        next_sequence: number that the next record gets, as far as segments have ended.
+        owner: name of who writes it; ``None``: nobody.
+        segments: how many there are.
+        ended: whether it ended for ever.
+    """
+
+    namespace: str
+    name: str
+    stream_id: str
+    created_at_ms: int
+    policy: StreamPolicy
+    first_sequence: int
+    next_sequence: int
+    owner: str | None
+    segments: int
+    ended: bool
+
+
+class StreamStore:
+    """Streams by their names.
+
+    Args:
+        client: open; it is closed by who opened it, after this store.
+        namespace: where the names belong to. Streams of the same name in two namespaces have nothing to do with each
+            other.
+        name: of this process, as others see who owns a stream.
+    """
+
+    def __init__(self, client: Client, *, namespace: str = DEFAULT_NAMESPACE, name: str = "") -> None:
+        self._client = client
+        self.namespace = check_namespace(namespace)
+        world = client.world
+        self._clock = world.clock
+        self._rng = world.rng
+        self._store = world.store
+        updater = RecordUpdater(world.store, world.clock, world.rng)
+        self._tasks = client_tasks("streams")
+        self._catalog = Catalog(world.store, updater)
+        self._namespaces = Namespaces(world.store, updater)
+        self._keeper = Keeper(self._catalog, client, self._clock)
+        self._seeker = Seeker(self._catalog, client)
+        self._readers = ReaderContext(self._catalog, client, self._seeker, Tails(client, self._tasks), self._clock)
+        self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
+        self._name = name or self._session.name[:8]
+        self._writers: list[StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End background work. Writers that are not closed are let go of; their streams stay as they are."""
+        for writer in self._writers:
+            writer.abandon()
+        self._writers = []
+        await self._session.end()
+        await self._tasks.close()
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def create_namespace(self, **policy: Any) -> None:
+        """Make this store's namespace, or change what its streams are made with.
+
+        Args:
+            policy: values of ``StreamPolicy`` for streams that are not given others.
+
+        Raises:
+            InvalidArgument: the policy cannot be.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the metadata store does not settle it.
+        """
+        await self._namespaces.set(self.namespace, StreamPolicy.of(None, **policy))
+
+    async def delete_namespace(self) -> None:
+        """Remove this store's namespace, which has no streams any more.
+
+        Raises:
+            InvalidArgument: it has streams.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: as ``create_namespace``.
+        """
+        async for name in self.list():
+            raise InvalidArgument(f"namespace {self.namespace!r} has streams, such as {name!r}")
+        await self._namespaces.delete(self.namespace)
+
+    async def namespaces(self) -> AsyncIterator[str]:
+        """All namespaces that were made, and the default one, in order.
+
+        Raises:
+            MetadataUnavailable: the metadata store does not answer.
+        """
+        async for name in self._namespaces.list():
+            yield name
+
+    async def create(self, name: str, policy: StreamPolicy | None = None, **changes: Any) -> StreamInfo:
+        """Make a stream.
+
+        Args:
+            policy: how it is kept; by default, that of the namespace.
+            changes: values of the policy that are to be others, such as ``retention="72h"``.
+
+        Raises:
+            InvalidArgument: the name, or the policy, cannot be.
+            StreamExists: there is one of that name.
+            NoSuchNamespace: this store's namespace was never made.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the metadata store does not settle it.
+        """
+        check_stream_name(name)
+        wanted = StreamPolicy.of(policy or await self._namespaces.policy(self.namespace), **changes)
+        now_ms = self._clock.wall_us() // 1000
+        head = Head(self._rng.uuid().replace("-", ""), self.namespace, name, now_ms, wanted)
+        return _info(await self._catalog.create(head))
+
+    async def info(self, name: str) -> StreamInfo:
+        """What is known of a stream.
+
+        Raises:
+            NoSuchStream: there is none.
+            MetadataUnavailable, DamagedFile: its records cannot be read.
+        """
+        return _info(await self._find(name))
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is a stream of that name.
+
+        Raises:
+            InvalidArgument, MetadataUnavailable, DamagedFile: as ``info``.
+        """
+        return await self._catalog.id_of(self.namespace, check_stream_name(name)) is not None
+
+    async def list(self, prefix: str = "") -> AsyncIterator[str]:
+        """Names of the streams that begin with ``prefix``, in order.
+
+        Raises:
+            MetadataUnavailable: the metadata store does not answer.
+        """
+        async for name in self._catalog.list(self.namespace, check_prefix(prefix)):
+            yield name
+
+    async def set_policy(self, name: str, **changes: Any) -> StreamInfo:
+        """Change how a stream is kept; segments that are there stay as they were made.
+
+        Raises:
+            As ``create`` and ``info``.
+        """
+        head = await self._find(name)
+        StreamPolicy.of(head.policy, **changes)
+        changed = await self._catalog.change(
+            head.stream_id, lambda found: set_policy(found, StreamPolicy.of(found.policy, **changes))
+        )
+        return _info(changed)
+
+    async def rename(self, name: str, new_name: str) -> StreamInfo:
+        """Give a stream another name. Whoever writes or reads it goes on.
+
+        Raises:
+            StreamExists: there is a stream of the new name.
+            As ``info``.
+        """
+        head, wanted = await self._find(name), check_stream_name(new_name)
+        if wanted == name:
+            return _info(head)
+        await self._catalog.name(head.stream_id, self.namespace, wanted)
+        renamed = await self._catalog.change(head.stream_id, lambda found: rename(found, self.namespace, wanted))
+        await self._catalog.unname(head.stream_id, self.namespace, name)
+        return _info(renamed)
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream with all that is in it. Its writer and its readers fail with ``NoSuchStream``.
+
+        Raises:
+            NoSuchStream: there is none.
+            MetadataUnavailable, BookieUnavailable, ...: not all of it is deleted; nobody can use it any more, and the
+                same call, or the keeper, goes on.
+        """
+        check_stream_name(name)
+        await self._keeper.delete(self.namespace, name)
+
+    async def truncate(self, name: str, *, before: Position | str | Start) -> StreamInfo:
+        """Give up all records before a position, or before where a reader would start; what is given up stays so.
+
+        Raises:
+            ForeignPosition: a position of another stream.
+            InvalidArgument: a position behind the last record.
+            As ``info`` and ``StreamReader.batches``.
+        """
+        head = await self._find(name)
+        start = before if isinstance(before, Start) else Start.at(before)
+        wanted = await self._seeker.begin_at(head, start)
+        head = await self._catalog.change(head.stream_id, lambda found: truncate(found, wanted))
+        return _info(await self._keeper.tidy(head))
+
+    # -- writing and reading -----------------------------------------------------------------------------------------
+
+    async def writer(self, name: str, *, wait_s: float | None = None) -> StreamWriter:
+        """Become the writer of a stream.
+
+        Args:
+            wait_s: by default, whoever writes it is fenced, and over. With a number of seconds, he is waited for: until
+                he closes, or his process is gone.
+
+        Raises:
+            StreamOwned: somebody else writes it still; only with ``wait_s``.
+            StreamEnded: nobody may write it any more.
+            StreamFenced: a newer writer has taken it meanwhile.
+            NotEnoughBookies: no segment can be made.
+            RecoveryFailed, BookieUnavailable, MetadataUnavailable, ...: what the writer before left cannot be settled
+                now; try again.
+            As ``info``.
+        """
+        head = await self._find(name)
+        await self._session.begin()
+        owner = Owner(self._rng.uuid(), self._session.name, self._name)
+        patience = Patience(self._store, self._clock, wait_s)
+        opened = await take_over(self._catalog, self._client, self._clock, head.stream_id, owner, free=patience.is_free)
+        return await self._writer(opened, owner)
+
+    async def _writer(self, opened: Opened, owner: Owner) -> StreamWriter:
+        head, budget = opened.head, self._client.budget
+        window = await self._window(opened)
+        flow = Flow(
+            opened.marks,
+            opened.last_place,
+            head.stream_id[:TAG_CHARS],
+            Compression.named(head.policy.compression),
+            budget,
+            self._clock,
+        )
+        segments = Segments(self._catalog, self._client, head, owner, flow, self._clock, self._tasks)
+        await segments.begin()
+        writer = StreamWriter(flow, segments, window, budget)
+        self._writers = [*(other for other in self._writers if not other.ended), writer]
+        return writer
+
+    async def _window(self, opened: Opened) -> DedupWindow[PendingRecord]:
+        """The ids of the last records, as they are in the stream."""
+        head, marks = opened.head, opened.marks
+        records = head.policy.dedup_records
+        window: DedupWindow[PendingRecord] = DedupWindow(records)
+        first = max(marks.next_sequence - records, head.truncation.sequence)
+        if marks.ids_before > first:
+            reader = self._reader_of(head, Start.sequence(first), follow=False, gaps="yield")
+            async for batch in reader.batches():
+                for record in [] if isinstance(batch, Gap) else batch:
+                    if record.dedup_id is not None:
+                        window.add(record.dedup_id, record.sequence, settled_record(record.position))
+        return window
+
+    def reader(
+        self,
+        name: str,
+        *,
+        start: Start | None = None,
+        follow: bool = True,
+        gaps: Gaps = "raise",
+        slow: Slow = "catch_up",
+    ) -> StreamReader:
+        """Read a stream. See ``StreamReader``; the stream is looked for when reading begins.
+
+        Args:
+            start: where to begin; by default with the first record that is there.
+        """
+        check_stream_name(name)
+        return StreamReader(
+            lambda: self._find(name), start or Start.earliest(), self._readers, follow=follow, gaps=gaps, slow=slow
+        )
+
+    def _reader_of(self, head: Head, start: Start, *, follow: bool, gaps: Gaps) -> StreamReader:
+        async def find() -> Head:
+            return await self._catalog.read(head.stream_id, head.name)
+
+        return StreamReader(find, start, self._readers, follow=follow, gaps=gaps)
+
+    # -- keeping -----------------------------------------------------------------------------------------------------
+
+    async def keep(self) -> int:
+        """Look after all streams of the cluster once; how many could not be looked after.
+
+        What is too old, or was truncated, is deleted, and what was left half done is finished.
+
+        Raises:
+            MetadataUnavailable: not all streams are known.
+        """
+        return await self._keeper.keep_all()
+
+    async def _find(self, name: str) -> Head:
+        return await self._catalog.find(self.namespace, check_stream_name(name))
+
+
+def _info(head: Head) -> StreamInfo:
+    return StreamInfo(
+        head.namespace,
+        head.name,
+        head.stream_id,
+        head.created_at_ms,
+        head.policy,
+        head.truncation.sequence,
+        head.settled_marks.next_sequence,
+        None if head.owner is None else head.owner.name,
+        len(head.segments) + sum(each.last_segment - each.first_segment + 1 for each in head.chapters),
+        head.ended,
+    )

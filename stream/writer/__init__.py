@@ -1,0 +1,1 @@
+"""The writing side of a stream; see `handle`."""

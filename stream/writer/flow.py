@@ -1,0 +1,305 @@
+"""Records of one stream on their way into its segments: gathered, sent, settled, each in the order of appending.
+
+    gather -> open group -> full groups -> (envelope) -> sent -> confirmed -> awaiters
+                                 ^                        |
+                                 '------- taken back -----'      the segment failed, and they are not in it
+
+Nothing here waits for metadata, or knows what a segment is but a ledger that takes entries: ``segments`` says which,
+and when there is none, records only gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tallybook.client.budget import ByteBudget
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.client.writer.pending import Together
+from tallybook.core.errors import Outcome, OutOfOrder, TallybookError, check, is_defect
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES, KIB
+from tallybook.runtime.clock import Clock
+
+from ..compression import Compression
+from ..envelope import MAX_RECORDS, Columns, Kind, Marks, encode_mark, encode_records
+from .pending import PendingRecord, RecordGroup
+
+ENVELOPE_BYTES: Final = 64 * KIB
+"""An envelope is full from there on. A single record, or a set, may be larger."""
+MAX_SENT: Final = 64
+"""Envelopes that are not confirmed before records only gather: together about what a ledger has in flight."""
+
+
+@dataclass(slots=True)
+class Target:
+    """The segment that records go to.
+
+    Args:
+        number: of the segment.
+        opened_at: monotonic second.
+    """
+
+    number: int
+    ledger: LedgerWriter
+    opened_at: float
+    sent_bytes: int = 0
+
+
+class Flow:
+    """Gathers, sends and settles the records of one writer.
+
+    Args:
+        marks: where the stream stands.
+        last_place: segment, entry and slot of its last record; ``None`` if it has none.
+        tag: of the stream.
+        budget: what all appends of the client may hold together. Whoever calls ``gather`` has taken the room for it.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        last_place: tuple[int, int, int] | None,
+        tag: str,
+        compression: Compression,
+        budget: ByteBudget,
+        clock: Clock,
+    ) -> None:
+        self._tag = tag
+        self._compression = compression
+        self._budget = budget
+        self._clock = clock
+        self.on_failed: Callable[[TallybookError], None] = _nobody
+        """Called when the segment fails: nothing is sent until ``start``."""
+        self.on_sent: Callable[[Target], None] = _nobody
+        """Called after each envelope that was sent."""
+        self._target: Target | None = None
+        self._holding = False
+        self._open: RecordGroup | None = None
+        self._full: deque[RecordGroup] = deque()
+        self._sent: deque[RecordGroup] = deque()
+        self._sent_marks = marks
+        self._highest_txid = marks.highest_txid
+        self._scheduled = False
+        self._moved = asyncio.Event()
+        self.next_sequence = marks.next_sequence
+        """Number that the next record gets."""
+        self.marks = marks
+        """Where the stream stands, by what is confirmed."""
+        self.last_place = last_place
+        """Of the last record that is confirmed."""
+        self.error: TallybookError | None = None
+        """Why nothing is taken any more."""
+
+    # -- gathering ---------------------------------------------------------------------------------------------------
+
+    def check_order(self, txid: int | None, *, after: int | None = None) -> None:
+        """A transaction id never falls.
+
+        Args:
+            after: that of a record which is to be appended before this one.
+
+        Raises:
+            OutOfOrder: it does.
+        """
+        highest = self._highest_txid if after is None else max(after, self._highest_txid)
+        if txid is not None and txid < highest:
+            raise OutOfOrder(f"transaction id {txid} comes after {highest}")
+
+    def gather(
+        self, payload: bytes, size: int, time: int | None, key: bytes | None, dedup_id: bytes | None, txid: int | None
+    ) -> PendingRecord:
+        """Take one more record, for which there is room."""
+        group = self._open
+        if group is None or group.bytes + size > ENVELOPE_BYTES or group.count == MAX_RECORDS:
+            group = self._fresh()
+        if txid is not None and txid > self._highest_txid:
+            self._highest_txid = txid
+        self.next_sequence += 1
+        pending = group.add(payload, size, time, key, dedup_id, txid)
+        if not self._scheduled:
+            self._schedule()
+        return pending
+
+    def close_group(self) -> None:
+        """What is gathered from here on is in another envelope."""
+        if self._open is not None:
+            self._full.append(self._open)
+            self._open = None
+
+    def mark(self, kind: Kind) -> Together:
+        """Add a mark behind all that was gathered; what to wait for."""
+        self.close_group()
+        group = RecordGroup(self._clock.wall_us() // 1000, self._tag, kind)
+        self._budget.exchange(0, group.held_bytes)
+        self._full.append(group)
+        self._schedule()
+        return group
+
+    def end_segment(self, target: Target) -> None:
+        """Tell readers that a segment is over; to be called once it is drained, and before ``start`` with another."""
+        mark = encode_mark(Kind.END_OF_SEGMENT, self._sent_marks, self._clock.wall_us() // 1000)
+        held = len(mark) + BATCH_TABLE_ROW_BYTES
+        self._budget.exchange(0, held)
+        try:
+            target.ledger.append_held(mark, held)
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            # It has failed since. All that was sent to it is confirmed, and its end is found without the mark.
+            self._budget.give(held)
+
+    def _fresh(self) -> RecordGroup:
+        self.close_group()
+        self._open = RecordGroup(self._clock.wall_us() // 1000, self._tag)
+        return self._open
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def start(self, target: Target) -> None:
+        """Send to this segment from now on."""
+        self._target, self._holding = target, False
+        self._flush()
+
+    def hold(self) -> None:
+        """Send no records until ``start``; what was sent is settled meanwhile."""
+        self._holding = True
+
+    def stop(self) -> None:
+        """Send nothing until ``start``, and hear nothing of what was sent."""
+        self._target = None
+
+    def _flush(self) -> None:
+        """Send what is due: at once while nothing is unconfirmed, and then the fuller, the more is.
+
+        Whatever stays leaves with the next confirmation, so nothing waits for a timer.
+        """
+        self._scheduled = False
+        while self._target is not None and not self._holding and (group := self._due()) is not None:
+            self._send(group, self._target)
+
+    def _due(self) -> RecordGroup | None:
+        sent = len(self._sent)
+        if sent >= MAX_SENT:
+            return None
+        if self._full:
+            return self._full.popleft()
+        group = self._open
+        if group is None or (sent and group.bytes * MAX_SENT < sent * ENVELOPE_BYTES):
+            return None
+        self._open = None
+        return group
+
+    def _send(self, group: RecordGroup, target: Target) -> None:
+        if not group.payload:
+            before = self._sent_marks
+            if group.kind is Kind.RECORDS:
+                group.payload = encode_records(group.columns, before, self._compression)
+                group.marks = group.columns.marks_after(before)
+            else:
+                group.payload = encode_mark(group.kind, before, group.columns.default_time)
+                group.marks = before
+            # The envelope is what is held from here on.
+            group.columns = Columns(group.columns.default_time)
+        try:
+            pending = target.ledger.append_held(group.payload, group.held_bytes)
+        except TallybookError as error:
+            self._full.appendleft(group)
+            self._broken(error)
+            return
+        group.segment, group.entry = target.number, pending.entry_id
+        self._sent_marks = group.marks
+        self._sent.append(group)
+        target.sent_bytes += len(group.payload)
+        pending.group.on_complete(lambda ledger_group: self._settled(group, target, ledger_group))
+        self.on_sent(target)
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def _settled(self, group: RecordGroup, target: Target, ledger_group: Together) -> None:
+        if group.done or group.segment != target.number:
+            return  # its segment has failed, and it was settled, or sent again, by now
+        if ledger_group.error is not None:
+            if self._target is target:
+                self._broken(ledger_group.error)
+            return
+        check(self._sent[0] is group, f"stream {self._tag}: an envelope was confirmed before an earlier one")
+        self._confirm(self._sent.popleft())
+        self._flush()
+
+    def _confirm(self, group: RecordGroup) -> None:
+        self.marks = group.marks
+        if group.count:
+            self.last_place = (group.segment, group.entry, group.count - 1)
+        group.complete()
+        self._moved.set()
+
+    def _broken(self, error: TallybookError) -> None:
+        self._target = None
+        self._moved.set()
+        self.on_failed(error)
+
+    def recovered(self, number: int, last_entry: int) -> None:
+        """A segment that failed was recovered, and ends at this entry: what was sent to it up to there is in it."""
+        while self._sent and self._sent[0].segment == number and self._sent[0].entry <= last_entry:
+            self._confirm(self._sent.popleft())
+
+    def take_back(self) -> None:
+        """What was sent and is in no segment is to be sent again, before all else, in the same envelopes."""
+        while self._sent:
+            group = self._sent.pop()
+            group.segment = 0
+            if group.kind in {Kind.RECORDS, Kind.END_OF_STREAM}:
+                self._budget.exchange(0, group.held_bytes)
+                self._full.appendleft(group)
+            else:
+                group.complete()
+        self._sent_marks = self.marks
+
+    def die(self, error: TallybookError) -> None:
+        """Fail whatever is not confirmed. Of what was sent it is not known whether it will be there."""
+        if self.error is not None:
+            return
+        self._target, self.error = None, error
+        self.close_group()
+        for group in self._sent:
+            group.complete(type(error)(error.message, outcome=Outcome.UNKNOWN))
+        for group in self._full:
+            self._budget.give(group.held_bytes)
+            group.complete(type(error)(error.message, outcome=Outcome.NOT_DONE))
+        self._sent.clear()
+        self._full.clear()
+        self._moved.set()
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was gathered is settled."""
+        return not (self._sent or self._full or self._open)
+
+    async def drained(self) -> bool:
+        """Wait until nothing that was sent is unconfirmed; ``False`` if it has failed. Bound the wait."""
+        return await self._until(lambda: not self._sent, lambda: self._target is None)
+
+    async def settled(self) -> None:
+        """Wait until everything is settled that was gathered, by now or meanwhile. Bound the wait."""
+        await self._until(lambda: self.idle, lambda: False)
+
+    async def _until(self, done: Callable[[], bool], given_up: Callable[[], bool]) -> bool:
+        while not done():
+            if given_up() or self.error is not None:
+                return False
+            self._moved.clear()
+            await self._moved.wait()
+        return True
+
+
+def _nobody(_news: object) -> None:
+    """Nobody is told."""

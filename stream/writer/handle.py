@@ -1,0 +1,372 @@
+"""The writing handle of a stream: append, one record, many, or a set; commit; end; close.
+
+The path of a record is this file, ``flow``, ``pending`` and the ledger's own; ``segments`` gives the ledgers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from tallybook.client.budget import ByteBudget
+from tallybook.core.errors import (
+    Busy,
+    EntryTooLarge,
+    InvalidArgument,
+    Outcome,
+    PositionMismatch,
+    RequestTimeout,
+    StreamClosed,
+    StreamEnded,
+    TallybookError,
+)
+from tallybook.core.limits import MAX_ENTRY_BYTES
+
+from ..dedup import DedupWindow
+from ..envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, Kind
+from ..position import TAG_CHARS, Position
+from ..record import Outgoing, Payload, size_of
+from .flow import Flow
+from .pending import ROOM_BYTES, PendingRecord
+from .segments import Segments
+
+APPEND_SECONDS: Final = 30.0
+"""How long an append waits for room, or a conditional one for those before it."""
+CLOSE_SECONDS: Final = 90.0
+"""How long a close, or a commit, waits for what was appended: longer than a writer tries to mend a segment."""
+
+
+class _Anything:
+    """Wherever the stream stands."""
+
+
+ANYTHING: Final = _Anything()
+
+
+class StreamWriter:
+    """The one writer of a stream. Appends are confirmed in order, and each at most once.
+
+    When bookies fail, the writer goes on in another segment by itself: what became of each append is settled by then,
+    so nothing is written twice. When another writer takes the stream, this one is over: whatever it had not confirmed
+    fails with ``StreamFenced``, its outcome unknown.
+    """
+
+    def __init__(self, flow: Flow, segments: Segments, window: DedupWindow[PendingRecord], budget: ByteBudget) -> None:
+        self._flow = flow
+        self._segments = segments
+        self._window = window
+        self._budget = budget
+        self._closing = False
+        self._closed = False
+        self._one_condition = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """The stream's name, as of the last change this writer saw."""
+        return self._segments.head.name
+
+    @property
+    def stream_id(self) -> str:
+        """The id of the stream."""
+        return self._segments.head.stream_id
+
+    @property
+    def last_position(self) -> Position | None:
+        """Of the last record that is confirmed; ``None`` if the stream has none."""
+        place = self._flow.last_place
+        return None if place is None else Position(*place, tag=self.stream_id[:TAG_CHARS])
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the next record gets."""
+        return self._flow.next_sequence
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be appended any more: closed, or taken by another writer."""
+        return self._closing or self._flow.error is not None
+
+    # -- append ------------------------------------------------------------------------------------------------------
+
+    def append_nowait(
+        self,
+        payload: Payload,
+        *,
+        timestamp_ms: int | None = None,
+        key: bytes | None = None,
+        dedup_id: bytes | str | None = None,
+        txid: int | None = None,
+    ) -> PendingRecord:
+        """Send a record off, and return what to await for its position.
+
+        Args:
+            timestamp_ms: when it happened, in milliseconds since the epoch; by default, now. It need not grow.
+            key: what it is about.
+            dedup_id: appended again soon after with the same id, it is there once, and keeps its position.
+            txid: a number of the application's, which never falls.
+
+        Raises:
+            Busy: the client's byte budget is used up.
+            EntryTooLarge, OutOfOrder, InvalidArgument: the record cannot be appended; the writer stays good.
+            StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
+        """
+        record = Outgoing(payload, timestamp_ms, key, _id(dedup_id), txid)
+        size = self._admissible(record)
+        known = self._known(record.dedup_id)
+        if known is not None:
+            return known
+        if not self._budget.try_take(size + ROOM_BYTES):
+            raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
+        return self._gather(record, size)
+
+    async def append(
+        self,
+        payload: Payload,
+        *,
+        timestamp_ms: int | None = None,
+        key: bytes | None = None,
+        dedup_id: bytes | str | None = None,
+        txid: int | None = None,
+        if_position: Position | str | _Anything | None = ANYTHING,
+    ) -> Position:
+        """Append a record; return its position once it is durable on an ack quorum.
+
+        Args:
+            if_position: the record is appended only if the last one of the stream has this position; ``None``: only if
+                the stream has none. Other arguments: as ``append_nowait``.
+
+        Raises:
+            PositionMismatch: the last record is another one; nothing was appended.
+            RequestTimeout: no room in the client's budget, or earlier appends stay unconfirmed; not sent.
+            StreamFenced: another writer has the stream. The outcome tells whether the record was not sent, or may be
+                there.
+            As ``append_nowait``, but for ``Busy``.
+        """
+        record = Outgoing(payload, timestamp_ms, key, _id(dedup_id), txid)
+        if isinstance(if_position, _Anything):
+            return await self._append(record)
+        return await self._append_if(record, if_position)
+
+    async def append_many(self, records: Iterable[Payload | Outgoing]) -> list[Position]:
+        """Append records in order; return their positions once all are durable on an ack quorum.
+
+        Raises:
+            As ``append``; some of the records may then be there.
+        """
+        pending: list[PendingRecord] = []
+        for each in records:
+            record = each if isinstance(each, Outgoing) else Outgoing(each)
+            size = self._admissible(record)
+            known = self._known(record.dedup_id)
+            if known is None:
+                if not self._budget.try_take(size + ROOM_BYTES):
+                    await self._take_room(size + ROOM_BYTES, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+                known = self._known(record.dedup_id) or self._gather(record, size)
+            pending.append(known)
+        return [await each for each in pending]
+
+    async def append_set(self, records: Sequence[Payload | Outgoing]) -> list[Position]:
+        """Append records all together or not at all, also where the writer dies half-way; return their positions.
+
+        A set in which an id is there already is not appended a second time: it is taken for the same one.
+
+        Raises:
+            EntryTooLarge: together they are larger than a record may be, or there are more than 8,192.
+            As ``append``.
+        """
+        wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
+        sizes = [self._admissible(record) for record in wanted]
+        total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
+        if total > MAX_ENTRY_BYTES - HEADER_BYTES or len(wanted) > MAX_RECORDS:
+            raise EntryTooLarge(f"a set of {len(wanted)} records and {total} bytes does not fit one entry")
+        if not wanted:
+            return []
+        room = sum(sizes) + len(sizes) * ROOM_BYTES
+        await self._take_room(room, Outcome.NOT_DONE)
+        known = [self._known(record.dedup_id) for record in wanted]
+        if any(each is not None for each in known):
+            self._budget.give(room)
+            if any(each is None for each in known):
+                raise InvalidArgument("some records of the set were appended before, and some were not")
+            return [await each for each in known if each is not None]
+        self._check_orders(wanted)
+        self._flow.close_group()
+        pending = [self._gather(record, size) for record, size in zip(wanted, sizes, strict=True)]
+        self._flow.close_group()
+        return [await each for each in pending]
+
+    async def _append(self, record: Outgoing) -> Position:
+        size = self._admissible(record)
+        known = self._known(record.dedup_id)
+        if known is None:
+            if not self._budget.try_take(size + ROOM_BYTES):
+                await self._take_room(size + ROOM_BYTES, Outcome.NOT_DONE)
+                known = self._known(record.dedup_id)
+                if known is not None:
+                    self._budget.give(size + ROOM_BYTES)
+            known = known or self._gather(record, size)
+        return await known
+
+    async def _append_if(self, record: Outgoing, wanted: Position | str | None) -> Position:
+        expected = Position.parse(wanted) if isinstance(wanted, str) else wanted
+        if expected is not None:
+            expected.of_stream(self.stream_id)
+        size = self._admissible(record)
+        known = self._known(record.dedup_id)
+        if known is not None:
+            return await known
+        try:
+            async with asyncio.timeout(APPEND_SECONDS), self._one_condition:
+                await self._budget.take(size + ROOM_BYTES)
+                try:
+                    await self._flow.settled()
+                    self._admissible(record)
+                    if self.last_position != expected:
+                        raise PositionMismatch(
+                            f"stream {self.name} is at {self.last_position or 'its beginning'}, "
+                            f"not at {expected or 'its beginning'}"
+                        )
+                except BaseException:
+                    self._budget.give(size + ROOM_BYTES)
+                    raise
+                pending = self._gather(record, size)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"stream {self.name}: earlier appends are not confirmed in time", outcome=Outcome.NOT_DONE
+            ) from None
+        return await pending
+
+    # -- steps of an append ------------------------------------------------------------------------------------------
+
+    def _admissible(self, record: Outgoing) -> int:
+        """What a record takes, if it can be appended now.
+
+        Raises:
+            As ``append_nowait``.
+        """
+        if self._closing or self._flow.error is not None:
+            raise self._refusal()
+        size = size_of(record)
+        self._flow.check_order(record.txid)
+        return size
+
+    def _refusal(self) -> TallybookError:
+        ended = self._flow.error or StreamClosed(f"the writer of stream {self.name} is closed")
+        return type(ended)(ended.message, outcome=Outcome.NOT_DONE)
+
+    def _check_orders(self, records: Sequence[Outgoing]) -> None:
+        highest: int | None = None
+        for record in records:
+            if record.txid is not None:
+                self._flow.check_order(record.txid, after=highest)
+                highest = record.txid
+
+    def _known(self, dedup_id: bytes | None) -> PendingRecord | None:
+        """What became of the record of that id, if it was appended lately."""
+        if dedup_id is None:
+            return None
+        return self._window.find(dedup_id, self._flow.next_sequence)
+
+    async def _take_room(self, size: int, outcome: Outcome) -> None:
+        try:
+            async with asyncio.timeout(APPEND_SECONDS):
+                await self._budget.take(size)
+        except TimeoutError:
+            raise RequestTimeout(f"stream {self.name}: no room for another append", outcome=outcome) from None
+        if self.ended:
+            self._budget.give(size)
+            raise self._refusal()
+
+    def _gather(self, record: Outgoing, size: int) -> PendingRecord:
+        payload = record.payload if isinstance(record.payload, bytes) else bytes(record.payload)
+        sequence = self._flow.next_sequence
+        pending = self._flow.gather(payload, size, record.timestamp_ms, record.key, record.dedup_id, record.txid)
+        if record.dedup_id is not None:
+            self._window.add(record.dedup_id, sequence, pending)
+        return pending
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Return once everything that was appended is durable on an ack quorum.
+
+        Raises:
+            RequestTimeout: it takes too long.
+            StreamFenced, ...: the writer is over; appends tell each what became of them.
+        """
+        await self._settled()
+
+    async def commit(self) -> None:
+        """Like ``flush``, and readers see it at once, not only with the next record or after a silence.
+
+        Raises:
+            As ``flush``.
+        """
+        await self._settled()
+        self._flow.mark(Kind.KEEP_ALIVE)
+        await self._settled()
+
+    async def end_stream(self) -> None:
+        """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.
+
+        Raises:
+            As ``close``.
+        """
+        if not self._closing:
+            self._closing = True
+            await self._settled()
+            self._flow.mark(Kind.END_OF_STREAM)
+        await self._finish(ended=True)
+
+    async def close(self) -> None:
+        """Wait for what was appended, and let go of the stream; another writer need not fence it then.
+
+        Closing twice does no more.
+
+        Raises:
+            RequestTimeout: appends are still pending after ``CLOSE_SECONDS``; close again.
+            MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
+            StreamFenced: another writer has taken it before.
+        """
+        self._closing = True
+        await self._finish(ended=False)
+
+    async def _finish(self, *, ended: bool) -> None:
+        if self._closed:
+            return
+        await self._settled()
+        await self._segments.finish(ended=ended)
+        self._closed = True
+        self._flow.die(StreamEnded(f"stream {self.name} has ended") if ended else self._refusal())
+
+    async def _settled(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._flow.settled()
+        except TimeoutError:
+            raise RequestTimeout(f"stream {self.name}: appends are still pending") from None
+        if self._flow.error is not None and not self._closed:
+            raise self._flow.error.with_traceback(None)
+
+    def abandon(self) -> None:
+        """Let go of everything at once. The stream stays as it is, for the next writer to settle."""
+        self._closing = self._closed = True
+        self._segments.abandon()
+        self._flow.die(StreamClosed(f"the writer of stream {self.name} was abandoned"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
+
+
+def _id(dedup_id: bytes | str | None) -> bytes | None:
+    return dedup_id.encode() if isinstance(dedup_id, str) else dedup_id

@@ -1,0 +1,317 @@
+"""The segments of one writer: made in advance, changed when they are full, mended when they fail, sealed behind him.
+
+    make(n+1) ------------------------------.
+                                            v
+    n: full --> hold --> all confirmed --> mark the end --> n+1 --.
+                                                                  |--> close n, seal it in the head
+    n: failed --> recover n --> seal it --> make another --> send again what is not in n
+
+Changing to a segment that is there already takes one round trip to bookies and no write to the metadata store. While
+there is none, however long the store stays away, the segment that is full is written on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from tallybook.client.client import Client
+from tallybook.core.errors import NoSuchLedger, StreamFenced, TallybookError, is_defect
+from tallybook.core.marks import sometimes
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Tasks
+
+from ..catalog import Catalog
+from ..envelope import Marks
+from ..head import Head, Owner, Segment, SegmentEnd, add_segment, announce, end_stream, forget_doomed, release, seal
+from ..position import TAG_CHARS
+from .ending import recovered_end
+from .flow import Flow, Target
+
+STREAM: Final = "tallybook.stream"
+"""Key, among a ledger's custom metadata, of the stream that it is a segment of."""
+OFFLOAD_AFTER: Final = "tallybook.offload-after-s"
+"""Key of the age, in seconds, at which such a ledger may go to the archive."""
+
+MENDING_SECONDS: Final = 60.0
+"""For how long a writer tries to go on after its segment has failed."""
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+MAKING_PART: Final = 0.5
+"""The next segment is made when this one has reached so much of its size, or age."""
+
+_log = logger("stream.writer")
+
+
+class Segments:
+    """Gives a flow its targets.
+
+    Args:
+        head: with the writer as its owner, and no segment open.
+    """
+
+    def __init__(
+        self, catalog: Catalog, client: Client, head: Head, owner: Owner, flow: Flow, clock: Clock, tasks: Tasks
+    ) -> None:
+        self._catalog = catalog
+        self._client = client
+        self._head = head
+        self._owner = owner
+        self._flow = flow
+        self._clock = clock
+        self._tasks = tasks
+        self._current: Target | None = None
+        self._next: Target | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._make_again_at = float("-inf")
+        self._rolling: asyncio.Task[None] | None = None
+        self._behind: asyncio.Task[None] | None = None
+        """Closes and seals what was written before, one segment after the other."""
+        self._mending: asyncio.Task[None] | None = None
+        self._stopped = False
+        flow.on_failed, flow.on_sent = self.failed, self.sent
+
+    @property
+    def head(self) -> Head:
+        """The stream, as the writer last saw or changed it."""
+        return self._head
+
+    async def begin(self) -> None:
+        """Make the first segment, and let the flow go.
+
+        Raises:
+            As ``Catalog.change`` and ``Client.create_ledger``; StreamFenced: a newer writer has taken the stream.
+        """
+        self._go_on(await self._make())
+
+    def _go_on(self, target: Target) -> None:
+        target.opened_at = self._clock.monotonic()
+        self._current, self._next = target, None
+        self._flow.start(target)
+
+    # -- growing -----------------------------------------------------------------------------------------------------
+
+    def sent(self, target: Target) -> None:
+        """The flow has sent something: see whether the segment is full, or soon will be."""
+        policy = self._head.policy
+        age = self._clock.monotonic() - target.opened_at
+        part = max(target.sent_bytes / policy.roll_bytes, age / policy.roll_after)
+        if part < MAKING_PART or target is not self._current:
+            return
+        if self._next is None:
+            if self._making is None and self._clock.monotonic() >= self._make_again_at:
+                self._making = self._spawn(self._make_ahead(), "make")
+        elif part >= 1 and self._rolling is None:
+            self._rolling = self._spawn(self._roll(target, self._next), "roll")
+
+    async def _make_ahead(self) -> None:
+        try:
+            self._next = await self._make()
+        except TallybookError as error:
+            self._unless_over(error)
+            sometimes("stream: the next segment cannot be made yet")
+            self._make_again_at = self._clock.monotonic() + LONGEST_PAUSE_SECONDS
+        finally:
+            self._making = None
+
+    async def _make(self) -> Target:
+        """Make a ledger, and list it as the next segment."""
+        policy, stream_id = self._head.policy, self._head.stream_id
+        ledger_id = await self._client.reserve_ledger_id()
+        await self._change(partial(announce, owner=self._owner, ledger_id=ledger_id))
+        custom = {STREAM: f"{stream_id}/{self._head.next_segment}".encode()}
+        if policy.offload_after is not None:
+            custom[OFFLOAD_AFTER] = str(policy.offload_after).encode()
+        ledger = await self._client.create_ledger(
+            ensemble=policy.ensemble,
+            write_quorum=policy.write_quorum,
+            ack_quorum=policy.ack_quorum,
+            custom=custom,
+            ledger_id=ledger_id,
+        )
+        try:
+            now_ms = self._clock.wall_us() // 1000
+            await self._change(partial(add_segment, owner=self._owner, ledger_id=ledger_id, now_ms=now_ms))
+        except BaseException:
+            ledger.abandon()
+            raise
+        [segment] = [segment for segment in self._head.segments if segment.ledger_id == ledger_id]
+        return Target(segment.number, ledger, self._clock.monotonic())
+
+    async def _roll(self, full: Target, following: Target) -> None:
+        """Go on in the next segment. What is appended meanwhile gathers."""
+        try:
+            self._flow.hold()
+            # Whoever recovers must never find a later record without an earlier one.
+            if not await self._flow.drained():
+                return
+            marks = self._flow.marks
+            self._flow.end_segment(full)
+            self._go_on(following)
+            self._behind = self._spawn(self._settle(full, marks, self._behind), "seal")
+        finally:
+            self._rolling = None
+
+    async def _settle(self, full: Target, marks: Marks, before: asyncio.Task[None] | None) -> None:
+        """Close a segment that is full, and seal it in the head, once those before it are."""
+        if before is not None:
+            await asyncio.wait([before])
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                closed = await full.ledger.close()
+                end = SegmentEnd(closed.last_entry_id, marks, closed.length, self._clock.wall_us() // 1000)
+                await self._change(partial(seal, owner=self._owner, number=full.number, end=end))
+                self._head = await self._catalog.fold(self._head)
+            except TallybookError as error:
+                if self._unless_over(error):
+                    return
+                # Who takes over does it, or this writer when it mends; meanwhile readers find the end by themselves.
+                sometimes("stream: a segment that is full cannot be sealed yet")
+            else:
+                return
+            await self._clock.sleep(pause)
+            pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+
+    # -- mending -----------------------------------------------------------------------------------------------------
+
+    def failed(self, error: TallybookError) -> None:
+        """The segment that is written has failed."""
+        if self._mending is None and not self._stopped:
+            self._mending = self._spawn(self._mend(error), "mend")
+
+    async def _mend(self, error: TallybookError) -> None:
+        """Settle what was sent, by recovering the segments it was sent to; then go on in another one."""
+        sometimes("stream: a segment has failed")
+        _log.warning("segment failed", stream=self._head.name, error=error.message)
+        deadline, pause = self._clock.monotonic() + MENDING_SECONDS, FIRST_PAUSE_SECONDS
+        try:
+            await self._let_go()
+            target: Target | None = None
+            while target is None:
+                try:
+                    await self._recover()
+                    target = await self._make()
+                except TallybookError as trouble:
+                    if self._unless_over(trouble):
+                        return
+                    if self._clock.monotonic() + pause > deadline or not trouble.retriable:
+                        self._flow.die(trouble)
+                        return
+                    await self._clock.sleep(pause)
+                    pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+            self._flow.take_back()
+        finally:
+            self._mending = None
+        sometimes("stream: goes on after a segment has failed")
+        self._go_on(target)
+
+    async def _let_go(self) -> None:
+        """End all that is under way about segments, and let go of their ledgers."""
+        under_way = [task for task in (self._making, self._rolling, self._behind) if task is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        self._making = self._rolling = self._behind = None
+        for target in (self._current, self._next):
+            if target is not None:
+                target.ledger.abandon()
+        self._current = self._next = None
+
+    async def _recover(self) -> None:
+        head = await self._catalog.read(self._head.stream_id, self._head.name)
+        if head.owner != self._owner:
+            raise StreamFenced(f"stream {head.name} was taken by another writer")
+        self._head = head
+        for segment in head.open_segments:
+            await self._end(segment)
+
+    async def _end(self, segment: Segment) -> None:
+        before, tag = self._head.settled_marks, self._head.stream_id[:TAG_CHARS]
+        found = await recovered_end(self._client, segment, before, tag, self._clock.wall_us() // 1000)
+        self._flow.recovered(segment.number, found.end.last_entry)
+        await self._change(partial(seal, owner=self._owner, number=segment.number, end=found.end))
+
+    def _unless_over(self, error: TallybookError) -> bool:
+        """Whether ``error`` says that this writer is over, which it then is.
+
+        Raises:
+            ``error``, if it is a defect.
+        """
+        if is_defect(error):
+            self._flow.die(error)
+            raise error
+        if isinstance(error, StreamFenced):
+            self._flow.die(error)
+        return self._flow.error is not None
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def finish(self, *, ended: bool) -> None:
+        """Seal what is open and let go of the stream, or end it. Nothing is unsettled. May be called again.
+
+        Raises:
+            As ``Catalog.change`` and ``Client.open_ledger``: it is not sealed, or not let go of. Whoever takes over
+                does it.
+        """
+        self._stopped = True
+        await self._let_go_gently()
+        await self._recover()
+        if ended:
+            await self._change(partial(end_stream, owner=self._owner))
+        await self._change(partial(release, owner=self._owner))
+        await self.tidy()
+
+    async def _let_go_gently(self) -> None:
+        """Close what can be closed without a recovery; the rest is recovered."""
+        current, following = self._current, self._next
+        under_way = [task for task in (self._making, self._rolling, self._behind, self._mending) if task is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        self._making = self._rolling = self._behind = self._mending = None
+        for target in (current, following):
+            if target is not None:
+                try:
+                    await target.ledger.close()
+                except TallybookError as error:
+                    if is_defect(error):
+                        raise
+                    target.ledger.abandon()
+        self._current = self._next = None
+
+    async def tidy(self) -> None:
+        """Delete ledgers that nobody may read any more; what cannot be deleted now is left to others."""
+        doomed = self._head.doomed
+        try:
+            for ledger_id in doomed:
+                try:
+                    await self._client.delete_ledger(ledger_id)
+                except NoSuchLedger:
+                    continue
+            if doomed:
+                await self._change(partial(forget_doomed, ledger_ids=doomed))
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            _log.info("ledgers are deleted later", stream=self._head.name, error=error.message)
+
+    def abandon(self) -> None:
+        """Let go of everything at once; whoever takes over does the rest."""
+        self._stopped = True
+        for task in (self._making, self._rolling, self._behind, self._mending):
+            if task is not None:
+                task.cancel()
+        for target in (self._current, self._next):
+            if target is not None:
+                target.ledger.abandon()
+        self._current = self._next = None
+
+    async def _change(self, transition: Callable[[Head], Head]) -> None:
+        self._head = await self._catalog.change(self._head.stream_id, transition)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._tasks.spawn(work, name=f"stream-{self._head.name}-{name}")

@@ -1,0 +1,405 @@
+"""Streams from end to end, against bookies in memory: written, rolled, taken over, read, from wherever one begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import (
+    ForeignPosition,
+    InvalidArgument,
+    NoSuchNamespace,
+    NoSuchStream,
+    Outcome,
+    OutOfOrder,
+    PositionMismatch,
+    StreamClosed,
+    StreamEnded,
+    StreamExists,
+    StreamFenced,
+    StreamGap,
+    StreamOwned,
+)
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore
+
+
+@asynccontextmanager
+async def stores(cluster: MemoryCluster, count: int) -> AsyncIterator[list[StreamStore]]:
+    """Stores of that many processes."""
+    clients = [cluster.client(SMALL) for _ in range(count)]
+    found = [StreamStore(client, name=f"process {index}") for index, client in enumerate(clients)]
+    try:
+        yield found
+    finally:
+        for store in found:
+            await store.close()
+        for client in clients:
+            await client.close()
+
+
+async def taken(reader: StreamReader) -> list[Record]:
+    """All that a reader has, which does not follow."""
+    return [record async for record in reader]
+
+
+async def payloads(streams: StreamStore, name: str, **options: object) -> list[bytes]:
+    """What a stream has from ``start`` on."""
+    return [record.payload for record in await taken(streams.reader(name, follow=False, **options))]  # type: ignore[arg-type]
+
+
+@scenario()
+async def test_what_was_appended_is_read_back_in_order_with_all_that_belongs_to_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("orders/eu")
+        async with await streams.writer("orders/eu") as writer:
+            first = await writer.append(b"one", timestamp_ms=17, key=b"k", dedup_id="d", txid=5)
+            others = await writer.append_many(lines(100))
+            assert first < others[0] < others[-1]
+            assert writer.last_position == others[-1]
+        records = await taken(streams.reader("orders/eu", follow=False))
+    assert [record.payload for record in records] == [b"one", *lines(100)]
+    assert [record.position for record in records] == [first, *others]
+    assert [record.sequence for record in records] == list(range(101))
+    one, two = records[0], records[1]
+    assert (one.timestamp_ms, one.key, one.dedup_id, one.txid) == (17, b"k", b"d", 5)
+    assert (two.key, two.dedup_id, two.txid) == (None, None, None)
+    assert two.timestamp_ms >= 0
+
+
+@scenario()
+async def test_a_stream_rolls_and_is_read_across_its_segments(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=4096)
+        async with await streams.writer("s") as writer:
+            for start in range(0, 1000, 20):
+                await writer.append_many(lines(20, start))
+        info = await streams.info("s")
+        assert info.segments > 3
+        assert info.next_sequence == 1000
+        assert await payloads(streams, "s") == lines(1000)
+
+
+@scenario()
+async def test_a_second_writer_fences_the_first_and_nothing_is_lost(cluster: MemoryCluster, client: Client) -> None:
+    async with stores(cluster, 2) as (one, two):
+        await one.create("s")
+        first = await one.writer("s")
+        await first.append_many(lines(10))
+        second = await two.writer("s")
+        await second.append(b"from the second")
+        with pytest.raises(StreamFenced) as told:
+            await first.append(b"too late")
+        assert told.value.outcome is Outcome.UNKNOWN
+        with pytest.raises(StreamFenced) as told:
+            await first.append(b"even later")
+        assert told.value.outcome is Outcome.NOT_DONE
+        await second.close()
+        assert await payloads(two, "s") == [*lines(10), b"from the second"]
+
+
+@scenario()
+async def test_who_waits_for_a_stream_gets_it_when_its_writer_closes_or_is_gone(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 3) as (one, two, three):
+        await one.create("s")
+        first = await one.writer("s")
+        with pytest.raises(StreamOwned):
+            await two.writer("s", wait_s=3)
+        waiting = asyncio.ensure_future(two.writer("s", wait_s=60))
+        await first.append(b"one")
+        await first.close()
+        second = await waiting
+        await second.append(b"two")
+        waiting = asyncio.ensure_future(three.writer("s", wait_s=60))
+        # Its process falls silent: no word of its session any more.
+        await two._tasks.close()
+        third = await waiting
+        await third.append(b"three")
+        await third.close()
+        assert await payloads(three, "s") == [b"one", b"two", b"three"]
+
+
+@scenario(bookies=5)
+async def test_a_writer_goes_on_by_itself_when_its_ledger_is_taken_away(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            pending = [writer.append_nowait(line) for line in lines(50)]
+            await pending[0]
+            ledger_id = (await streams._find("s")).segments[0].ledger_id
+            async with cluster.client(SMALL) as other:
+                await other.recover_ledger(ledger_id)
+                pending += [writer.append_nowait(line) for line in lines(50, 50)]
+                positions = [await each for each in pending]
+        assert positions == sorted(positions)
+        assert await payloads(streams, "s") == lines(100)
+
+
+@scenario()
+async def test_a_follower_sees_what_is_appended_as_it_comes_and_ends_with_the_stream(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as (one, two):
+        await one.create("s", roll_bytes=2048)
+        seen: list[bytes] = []
+
+        async def follow() -> None:
+            async for record in two.reader("s"):
+                seen.append(record.payload)  # noqa: PERF401 (looked at meanwhile)
+
+        following = asyncio.ensure_future(follow())
+        writer = await one.writer("s")
+        for start in range(0, 300, 10):
+            await writer.append_many(lines(10, start))
+        await writer.commit()
+        await eventually(lambda: len(seen) == 300, cluster, 5)
+        await writer.append(b"the last")
+        await writer.end_stream()
+        await following
+        assert seen == [*lines(300), b"the last"]
+        with pytest.raises(StreamEnded):
+            await two.writer("s")
+
+
+@scenario()
+async def test_readers_begin_where_they_are_told_to(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=2048)
+        async with await streams.writer("s") as writer:
+            positions = [
+                await writer.append(f"{index}".encode(), timestamp_ms=1_000 + 10 * index, txid=index // 2)
+                for index in range(200)
+            ]
+
+            async def first(start: Start) -> bytes | None:
+                found = await payloads(streams, "s", start=start)
+                return found[0] if found else None
+
+            assert await first(Start.earliest()) == b"0"
+            assert await first(Start.at(positions[77])) == b"77"
+            assert await first(Start.after(str(positions[77]))) == b"78"
+            assert await first(Start.sequence(150)) == b"150"
+            assert await first(Start.timestamp(1_000)) == b"0"
+            assert await first(Start.timestamp(1_555)) == b"56"
+            assert await first(Start.timestamp("1970-01-01T00:00:02Z")) == b"100"
+            assert await first(Start.txid(40)) == b"80"
+            assert await first(Start.latest()) is None
+            assert await first(Start.timestamp(10**9)) is None
+        assert await first(Start.sequence(199)) == b"199"
+        assert await first(Start.after(positions[199])) is None
+
+
+@scenario()
+async def test_a_time_is_found_where_timestamps_go_back(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        times = [50, 40, 30, 60, 10, 55, 61, 20, 70] * 10
+        async with await streams.writer("s") as writer:
+            for index, time in enumerate(times):
+                await writer.append(b"%d" % index, timestamp_ms=time)
+        for wanted in range(5, 75, 5):
+            found = await payloads(streams, "s", start=Start.timestamp(wanted))
+            expected = next((index for index, time in enumerate(times) if time >= wanted), None)
+            assert (int(found[0]) if found else None) == expected
+
+
+@scenario()
+async def test_an_append_on_a_condition_is_made_only_where_the_stream_is_as_expected(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            one = await writer.append(b"one", if_position=None)
+            with pytest.raises(PositionMismatch):
+                await writer.append(b"no", if_position=None)
+            two = await writer.append(b"two", if_position=one)
+            with pytest.raises(PositionMismatch):
+                await writer.append(b"no", if_position=str(one))
+            outcomes = await asyncio.gather(
+                *(writer.append(b"three", if_position=two) for _ in range(5)), return_exceptions=True
+            )
+            assert sum(isinstance(each, Position) for each in outcomes) == 1
+        async with await streams.writer("s") as writer:
+            last = next(each for each in outcomes if isinstance(each, Position))
+            assert writer.last_position == last
+            await writer.append(b"four", if_position=last)
+        assert await payloads(streams, "s") == [b"one", b"two", b"three", b"four"]
+
+
+@scenario()
+async def test_an_id_is_there_once_also_after_a_failover(cluster: MemoryCluster, client: Client) -> None:
+    async with stores(cluster, 2) as (one, two):
+        await one.create("s", roll_bytes=1024)
+        writer = await one.writer("s")
+        positions = [await writer.append(line, dedup_id=line) for line in lines(50)]
+        assert await writer.append(b"other", dedup_id=lines(50)[3]) == positions[3]
+        both = writer.append_nowait(b"new", dedup_id="x"), writer.append_nowait(b"new", dedup_id="x")
+        assert await both[0] == await both[1]
+        other = await two.writer("s")
+        assert [await other.append(line, dedup_id=line) for line in lines(50)] == positions
+        assert await other.append(b"fresh", dedup_id="y") > positions[-1]
+        await other.close()
+        assert await payloads(two, "s") == [*lines(50), b"new", b"fresh"]
+
+
+@scenario()
+async def test_an_id_may_come_again_once_it_is_out_of_the_window(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", dedup_records=10)
+        async with await streams.writer("s") as writer:
+            one = await writer.append(b"one", dedup_id="x")
+            await writer.append_many(lines(8))
+            assert await writer.append(b"again", dedup_id="x") == one
+            await writer.append_many(lines(2))
+            assert await writer.append(b"again", dedup_id="x") > one
+
+
+@scenario()
+async def test_a_set_is_in_one_entry(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            before = writer.append_nowait(b"before")
+            positions = await writer.append_set([Outgoing(b"a", key=b"k"), b"b", b"c"])
+            assert len({(each.segment, each.entry) for each in positions}) == 1
+            assert [each.slot for each in positions] == [0, 1, 2]
+            assert await before < positions[0]
+        assert await payloads(streams, "s") == [b"before", b"a", b"b", b"c"]
+
+
+@scenario()
+async def test_what_cannot_be_appended_is_refused_and_the_writer_stays_good(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"", txid=7)
+            for refused, options in (
+                (OutOfOrder, {"txid": 6}),
+                (InvalidArgument, {"dedup_id": b""}),
+                (InvalidArgument, {"key": "text"}),
+                (InvalidArgument, {"timestamp_ms": 1.5}),
+            ):
+                with pytest.raises(refused):
+                    await writer.append(b"x", **options)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument):
+                await writer.append("text")  # type: ignore[arg-type]
+            with pytest.raises(ForeignPosition):
+                await writer.append(b"x", if_position="1-0-0@ffffffff")
+            await writer.append(b"fine", txid=7)
+        with pytest.raises(StreamClosed):
+            await writer.append(b"late")
+        assert await payloads(streams, "s") == [b"", b"fine"]
+
+
+@scenario()
+async def test_truncated_records_come_as_a_gap_and_their_ledgers_go(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        async with await streams.writer("s") as writer:
+            positions = [await writer.append(line) for line in lines(200)]
+            await writer.commit()
+            before = [ledger_id async for ledger_id in client.list_ledgers()]
+            info = await streams.truncate("s", before=positions[120])
+            assert info.first_sequence == 120
+            assert len([ledger_id async for ledger_id in client.list_ledgers()]) < len(before)
+            assert await payloads(streams, "s") == lines(80, 120)
+            await streams.truncate("s", before=positions[10])
+            assert (await streams.info("s")).first_sequence == 120
+            with pytest.raises(StreamGap) as told:
+                await payloads(streams, "s", start=Start.at(positions[5]))
+            gap = told.value.gap
+            assert isinstance(gap, Gap)
+            assert (gap.reason, gap.next_sequence) == (GapReason.TRUNCATED, 120)
+            reader = streams.reader("s", start=Start.at(positions[5]), follow=False, gaps="yield")
+            async with aclosing(reader.batches()) as batches:
+                pieces = [piece async for piece in batches]
+            assert isinstance(pieces[0], Gap)
+            assert not any(isinstance(piece, Gap) for piece in pieces[1:])
+            await writer.append(b"goes on")
+
+
+@scenario()
+async def test_old_segments_are_given_up_by_the_streams_retention(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024, retention="60s")
+        async with await streams.writer("s") as writer:
+            for line in lines(100):
+                await writer.append(line)
+            await cluster.world.clock.sleep(120)
+            for line in lines(100, 100):
+                await writer.append(line)
+            await writer.commit()
+            assert await streams.keep() == 0
+            left = await payloads(streams, "s")
+            assert left == lines(len(left), 200 - len(left))
+            assert 100 <= len(left) < 200
+
+
+@scenario()
+async def test_streams_are_created_listed_renamed_and_deleted(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        for name in ("a", "a/b", "ä/ö", "b"):
+            await streams.create(name)
+        with pytest.raises(StreamExists):
+            await streams.create("a")
+        assert [name async for name in streams.list()] == ["a", "a/b", "b", "ä/ö"]
+        assert [name async for name in streams.list("a")] == ["a", "a/b"]
+        await streams.rename("b", "c")
+        assert [name async for name in streams.list("c")] == ["c"]
+        async with await streams.writer("a") as writer:
+            await writer.append(b"x")
+        await streams.delete("a")
+        assert not await streams.exists("a")
+        with pytest.raises(NoSuchStream):
+            await streams.delete("a")
+        await streams.create("a")
+        assert await payloads(streams, "a") == []
+        assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+
+
+@scenario()
+async def test_a_stream_deleted_under_its_writer_and_readers_tells_them_so(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as (one, two):
+        await one.create("s")
+        writer = await one.writer("s")
+        await writer.append(b"x")
+        await writer.commit()
+        reader = two.reader("s")
+        records = reader.batches()
+        assert [record.payload for record in await anext(records) if isinstance(record, Record)] == [b"x"]
+        await two.delete("s")
+        with pytest.raises(NoSuchStream):
+            await anext(records)
+        with pytest.raises(NoSuchStream):
+            await writer.append(b"y")
+
+
+@scenario()
+async def test_namespaces_keep_streams_apart_and_have_policies(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as default, StreamStore(client, namespace="prod") as prod:
+        with pytest.raises(NoSuchNamespace):
+            await prod.create("s")
+        await prod.create_namespace(retention="1h", compression="zstd")
+        info = await prod.create("s")
+        assert (info.policy.retention, info.policy.compression) == (3600, "zstd")
+        assert not await default.exists("s")
+        assert [name async for name in default.namespaces()] == ["default", "prod"]
+        with pytest.raises(InvalidArgument):
+            await prod.delete_namespace()
+        await prod.delete("s")
+        await prod.delete_namespace()
+        assert [name async for name in default.namespaces()] == ["default"]

@@ -1,0 +1,192 @@
+"""Streams whose bookies crash, whose metadata store loses answers, and whose writers take them from one another.
+
+What was confirmed is there, once, in the order of each writer; every reader sees the same; and hardly a ledger stays
+that no stream names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import TallybookError, is_defect
+from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults
+from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL
+from tallybook.stream import Gap, Position, StreamStore, StreamWriter
+
+RATES = {
+    Fault.UNAVAILABLE: 0.03,
+    Fault.UNKNOWN_APPLIED: 0.05,
+    Fault.UNKNOWN_LOST: 0.05,
+    Fault.UNKNOWN_LATE: 0.05,
+}
+WRITERS = 3
+PRODUCED = 120
+"""Records of each producer."""
+
+
+def expected(error: TallybookError) -> None:
+    """Let any error pass but a defect."""
+    if is_defect(error):
+        raise error
+
+
+class Play:
+    """One seed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng.fork("play")
+        self.cluster = MemoryCluster(world, bookies=5)
+        self.calm = False
+        self.confirmed: dict[bytes, Position] = {}
+        self.takeovers = 0
+        self.processes = 0
+
+    @asynccontextmanager
+    async def process(self, name: str) -> AsyncIterator[StreamStore]:
+        """A process of its own, which sees the metadata store through bad weather."""
+        self.processes += 1
+        faults = RandomFaults(self.world.rng.fork(f"weather {self.processes}"), RATES)
+        calm = self
+
+        class Weather:
+            def next(self, operation: str) -> Fault | None:
+                return None if calm.calm else faults.next(operation)
+
+        def seen_through(store: MetadataStore) -> FaultyStore:
+            return FaultyStore(store, Weather(), self.world.clock)
+
+        client: Client = self.cluster.client(SMALL, seen_through=seen_through)
+        store = StreamStore(client, name=name)
+        try:
+            yield store
+        finally:
+            await store.close()
+            await client.close()
+
+    async def produce(self, name: str) -> None:
+        """Append records with ids until each is confirmed, as whoever may write the stream just now."""
+        left = [f"{name} {index}".encode() for index in range(PRODUCED)]
+        while left:
+            async with self.process(name) as streams:
+                try:
+                    writer = await streams.writer("s")
+                    self.takeovers += 1
+                    left = await self.append(writer, left)
+                    if self.rng.random() < 0.5:
+                        await writer.close()
+                except TallybookError as error:
+                    expected(error)
+            await self.world.clock.sleep(self.rng.random() * 2)
+
+    async def append(self, writer: StreamWriter, left: list[bytes]) -> list[bytes]:
+        """Append what is left, until somebody else has the stream; what is left then."""
+        while left:
+            some = left[: self.rng.randint(1, 10)]
+            pending = [writer.append_nowait(each, dedup_id=each) for each in some]
+            for payload, each in zip(some, pending, strict=True):
+                try:
+                    position = await each
+                except TallybookError as error:
+                    expected(error)
+                    return left
+                known = self.confirmed.setdefault(payload, position)
+                assert known == position, "the same record was confirmed at two positions"
+                left = left[1:]
+            if self.rng.random() < 0.1:
+                await self.world.clock.sleep(self.rng.random())
+        return left
+
+    async def follow(self, name: str) -> list[tuple[Position, bytes]]:
+        """Read the stream from its beginning to its end, however often that fails."""
+        seen: list[tuple[Position, bytes]] = []
+        async with self.process(name) as streams:
+            reader = streams.reader("s", gaps="yield", slow="catch_up")
+            while True:
+                try:
+                    async with aclosing(reader.batches()) as batches:
+                        async for batch in batches:
+                            assert not isinstance(batch, Gap), str(batch)
+                            seen += [(record.position, record.payload) for record in batch]
+                except TallybookError as error:
+                    expected(error)
+                    await self.world.clock.sleep(0.2)
+                else:
+                    return seen
+
+    async def nemesis(self) -> None:
+        """Kill bookies, start them again, and recover ledgers behind the writers' backs."""
+        down: list[str] = []
+        while not self.calm:
+            await self.world.clock.sleep(self.rng.random() * 4)
+            if down and self.rng.random() < 0.7:
+                name = down.pop()
+                self.cluster.bookies[name].restart()
+                await self.cluster.register(name)
+            elif not down:
+                name = f"bookie-{self.rng.randint(0, 4)}"
+                self.cluster.die(name)
+                down.append(name)
+        for name in down:
+            self.cluster.bookies[name].restart()
+            await self.cluster.register(name)
+
+    async def run(self) -> None:
+        await self.cluster.start()
+        async with self.cluster.client(SMALL) as client, StreamStore(client, name="calm") as streams:
+            await streams.create("s", roll_bytes=2048, dedup_records=100_000)
+            following = [asyncio.ensure_future(self.follow(f"reader-{index}")) for index in range(2)]
+            nemesis = asyncio.ensure_future(self.nemesis())
+            await asyncio.gather(*(self.produce(f"producer-{index}") for index in range(WRITERS)))
+            self.calm = True
+            await nemesis
+            writer = await streams.writer("s")
+            await writer.end_stream()
+            seen = [await each for each in following]
+            final = [(record.position, record.payload) async for record in streams.reader("s", follow=False)]
+            assert await streams.keep() == 0
+            self.audit(final, seen)
+            await self.audit_ledgers(client, streams)
+        await self.cluster.stop()
+
+    def audit(self, final: list[tuple[Position, bytes]], seen: list[list[tuple[Position, bytes]]]) -> None:
+        positions = [position for position, _ in final]
+        assert positions == sorted(set(positions))
+        payloads = [payload for _, payload in final]
+        assert len(payloads) == len(set(payloads)) == WRITERS * PRODUCED, "nothing lost, nothing twice"
+        assert {payload: position for position, payload in final} == self.confirmed
+        for producer in range(WRITERS):
+            mine = [payload for payload in payloads if payload.startswith(b"producer-%d " % producer)]
+            assert mine == [b"producer-%d %d" % (producer, index) for index in range(PRODUCED)]
+        for each in seen:
+            assert each == final, "every reader sees the same"
+
+    async def audit_ledgers(self, client: Client, streams: StreamStore) -> None:
+        """Ledgers that nobody names were made by who died in the middle of it, one each at the most."""
+        named = {segment.ledger_id for segment in (await streams._find("s")).segments}
+        nobodys = {ledger_id async for ledger_id in client.list_ledgers()} - named
+        assert len(nobodys) <= self.takeovers
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_confirmed_is_there_once_and_in_order(seed: int) -> None:
+    run_seed(seed, lambda world: Play(world).run(), deadline_seconds=20_000)
+
+
+def test_the_faults_of_these_seeds_do_happen() -> None:
+    """A takeover, at least, in each: or they would prove nothing."""
+
+    async def play(world: World) -> None:
+        found = Play(world)
+        await found.run()
+        assert found.takeovers > WRITERS
+
+    run_seed(1, play, deadline_seconds=20_000)

@@ -1,0 +1,199 @@
+"""Names, positions, times and policies of streams: what they may be, and what is said of those that may not."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.core.errors import ForeignPosition, InvalidArgument
+from tallybook.metadata.rules import check_record_name
+from tallybook.stream.dedup import DedupWindow
+from tallybook.stream.names import (
+    chapter_record,
+    check_namespace,
+    check_prefix,
+    check_stream_name,
+    check_subscription,
+    head_record,
+    name_record,
+    subscription_record,
+)
+from tallybook.stream.policy import StreamPolicy
+from tallybook.stream.position import Position
+from tallybook.stream.start import Start, StartKind
+
+ID = "5f0c9a21" * 4
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "orders/eu", "größe", "日本/注文", "a b", "x" * 255, "a/b/c/d/e/f/g/h", "a.b", "..."]
+)
+def test_a_stream_may_have_such_a_name_and_records_can_be_named_after_it(name):
+    assert check_stream_name(name) == name
+    check_record_name(name_record("n" * 63, name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "/",
+        "a/",
+        "/a",
+        "a//b",
+        ".",
+        "a/../b",
+        " a",
+        "a ",
+        "a\nb",
+        "a\x00",
+        "\u202eabc",
+        "e\u0301",
+        "x" * 256,
+        "ö" * 128,
+        "a/b/c/d/e/f/g/h/i",
+        "\ud800",
+        b"a",
+        None,
+        7,
+    ],
+)
+def test_a_stream_cannot_have_such_a_name(name):
+    with pytest.raises(InvalidArgument):
+        check_stream_name(name)
+
+
+@given(st.text())
+def test_any_text_is_a_name_or_is_refused_with_a_reason(text):
+    try:
+        name = check_stream_name(text)
+    except InvalidArgument:
+        return
+    check_record_name(name_record("default", name))
+
+
+def test_namespaces_and_subscriptions_are_shorter_and_have_no_slash():
+    for check in (check_namespace, check_subscription):
+        assert check("prod-1") == "prod-1"
+        for name in ("a/b", "x" * 64, ""):
+            with pytest.raises(InvalidArgument):
+                check(name)
+    for record in (head_record(ID), chapter_record(ID, 7), subscription_record(ID, "s" * 63)):
+        check_record_name(record)
+
+
+def test_a_prefix_may_end_anywhere():
+    assert [check_prefix(prefix) for prefix in ("", "a", "a/", "a/b")] == ["", "a", "a/", "a/b"]
+    with pytest.raises(InvalidArgument):
+        check_prefix("//")
+
+
+@given(st.tuples(*[st.integers(0, 2**63 - 1)] * 2, st.integers(0, 10**9)))
+def test_a_position_is_printed_and_read_back(place):
+    position = Position(*place, tag="5f0c9a21")
+    assert Position.parse(str(position)) == position
+    assert position.of_stream(ID) == position
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=2))
+def test_positions_of_one_stream_have_the_order_of_their_places(places):
+    assert [each.place for each in sorted(Position(*place, tag="5f0c9a21") for place in places)] == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "3-1842-7",
+        "3-1842-7@",
+        "3-1842-7@5f0c9a2",
+        "3-1842@5f0c9a21",
+        "3-1842-7@5f0c9a21x",
+        "-1-0-0@5f0c9a21",
+        "03-1-1@5f0c9a21",
+        "3-1842-7@5F0C9A21",
+        "9999999999999999999-1-1@5f0c9a21",
+        "3 -1-1@5f0c9a21",
+        "٣-1-1@5f0c9a21",
+    ],
+)
+def test_a_part_of_a_position_is_none(text):
+    with pytest.raises(InvalidArgument, match="3-1842-7@5f0c9a21"):
+        Position.parse(text)
+
+
+def test_positions_of_two_streams_have_no_order():
+    one, other = Position(1, 0, 0, "5f0c9a21"), Position(1, 0, 0, "00000000")
+    assert one != other
+    with pytest.raises(ForeignPosition):
+        assert one < other
+    with pytest.raises(ForeignPosition):
+        other.of_stream(ID)
+
+
+def test_times_may_be_given_in_several_ways_and_mean_the_same():
+    moment = datetime(2026, 11, 1, tzinfo=UTC)
+    wanted = round(moment.timestamp() * 1000)
+    for when in (
+        wanted,
+        moment,
+        "2026-11-01T00:00:00Z",
+        "2026-11-01T01:00:00+01:00",
+        "2026-11-01",
+        moment.astimezone(timezone(timedelta(hours=5))),
+        datetime(2026, 11, 1),  # noqa: DTZ001 (what has no zone is taken for UTC)
+    ):
+        assert Start.timestamp(when) == Start(StartKind.TIMESTAMP, wanted)
+    for nonsense in ("yesterday", "", "2026-13-01", None):
+        with pytest.raises(InvalidArgument, match="a time is wanted"):
+            Start.timestamp(nonsense)
+    with pytest.raises(InvalidArgument):
+        Start.sequence(-1)
+
+
+def test_a_policy_takes_sizes_and_times_as_text():
+    policy = StreamPolicy.of(None, retention="72h", offload_after="1h", roll_bytes="64MiB", roll_after="15m")
+    assert (policy.retention, policy.offload_after, policy.roll_bytes, policy.roll_after) == (
+        259200,
+        3600,
+        64 << 20,
+        900,
+    )
+    assert StreamPolicy.of(policy, retention=None) == StreamPolicy.of(
+        None, **{**policy.model_dump(), "retention": None}
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"retention": "72"},
+        {"retention": "-1h"},
+        {"retention": True},
+        {"roll_bytes": 10},
+        {"nonsense": 1},
+        {"ack_quorum": 4},
+        {"compression": "gzip"},
+        {"dedup_records": -1},
+        {"roll_after": 0},
+        {"retention": "99999999999d"},
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_with_its_name(changes):
+    with pytest.raises(InvalidArgument, match="the policy of a stream"):
+        StreamPolicy.of(None, **changes)
+
+
+@given(st.integers(0, 6), st.lists(st.sampled_from([b"a", b"b", b"c", b"d", None]), max_size=40))
+def test_an_id_is_known_for_as_many_records_as_the_window_has(records, ids):
+    window, last = DedupWindow(records), {}
+    for sequence, dedup_id in enumerate(ids):
+        if dedup_id is not None:
+            expected = last.get(dedup_id)
+            if expected is not None and expected < sequence - records:
+                expected = None
+            assert window.find(dedup_id, sequence) == (expected if records else None)
+            window.add(dedup_id, sequence, sequence)
+            last[dedup_id] = sequence
+    assert len(window) <= records
