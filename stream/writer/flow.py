@@ -260,7 +260,6 @@ class Flow:
                 self._full.appendleft(group)
             else:
                 group.complete()
-        self._sent_marks = self.marks
 
     def die(self, error: TallybookError) -> None:
         """Fail whatever is not confirmed. Of what was sent it is not known whether it will be there."""

@@ -122,7 +122,15 @@ class Play:
                 else:
                     return seen
 
-    async def nemesis(self) -> None:
+    async def recover_behind_its_back(self, client: Client, streams: StreamStore) -> None:
+        """Recover what the stream is written to, so that its writer has to go on in another ledger."""
+        try:
+            for segment in (await streams._find("s")).open_segments:
+                await client.recover_ledger(segment.ledger_id)
+        except TallybookError as error:
+            expected(error)
+
+    async def nemesis(self, client: Client, streams: StreamStore) -> None:
         """Kill bookies, start them again, and recover ledgers behind the writers' backs."""
         down: list[str] = []
         while not self.calm:
@@ -135,6 +143,8 @@ class Play:
                 name = f"bookie-{self.rng.randint(0, 4)}"
                 self.cluster.die(name)
                 down.append(name)
+            if self.rng.random() < 0.5:
+                await self.recover_behind_its_back(client, streams)
         for name in down:
             self.cluster.bookies[name].restart()
             await self.cluster.register(name)
@@ -144,7 +154,7 @@ class Play:
         async with self.cluster.client(SMALL) as client, StreamStore(client, name="calm") as streams:
             await streams.create("s", roll_bytes=2048, dedup_records=100_000)
             following = [asyncio.ensure_future(self.follow(f"reader-{index}")) for index in range(2)]
-            nemesis = asyncio.ensure_future(self.nemesis())
+            nemesis = asyncio.ensure_future(self.nemesis(client, streams))
             await asyncio.gather(*(self.produce(f"producer-{index}") for index in range(WRITERS)))
             self.calm = True
             await nemesis
