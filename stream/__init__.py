@@ -10,11 +10,14 @@ from .position import Position
 from .reader.handle import StreamReader
 from .record import Outgoing
 from .start import Start
-from .streams import StreamInfo, StreamStore
+from .streams import StreamInfo, StreamStore, SubscriptionInfo
+from .subscription.handle import SubscriptionReader
+from .subscription.record import Cursor
 from .writer.handle import StreamWriter
 from .writer.pending import PendingRecord
 
 __all__ = [
+    "Cursor",
     "Gap",
     "GapReason",
     "Outgoing",
@@ -27,4 +30,6 @@ __all__ = [
     "StreamReader",
     "StreamStore",
     "StreamWriter",
+    "SubscriptionInfo",
+    "SubscriptionReader",
 ]

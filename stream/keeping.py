@@ -6,15 +6,17 @@ is to be deleted; so nothing is deleted that a reader is still led to, and what 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchLedger, NoSuchStream, TallybookError, is_defect
+from tallybook.core.errors import NoSuchLedger, NoSuchStream, NoSuchSubscription, TallybookError, is_defect
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .head import Head, Truncation, begin_delete, drop_chapter, forget_doomed, truncate
+from .subscription.shelf import Shelf
 
 UNNAMED_MS: Final = 3_600_000
 """Age at which a stream that no name leads to was made by somebody who did not get any further."""
@@ -25,8 +27,9 @@ _log = logger("stream.keeper")
 class Keeper:
     """Keeps the streams of a cluster."""
 
-    def __init__(self, catalog: Catalog, client: Client, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, shelf: Shelf, client: Client, clock: Clock) -> None:
         self._catalog = catalog
+        self._shelf = shelf
         self._client = client
         self._clock = clock
 
@@ -128,6 +131,9 @@ class Keeper:
                 await self._delete_ledger(segment.ledger_id)
             await self._catalog.forget_chapter(head.stream_id, chapter.number)
         await self._delete_doomed(head)
+        async for subscription in self._shelf.names(head.stream_id):
+            with suppress(NoSuchSubscription):
+                await self._shelf.delete(head.stream_id, subscription)
         # The name goes last but one: as long as it leads here, whoever meets it finds what is left to be done.
         await self._catalog.unname(head.stream_id, head.namespace, head.name)
         await self._catalog.forget(head.stream_id)

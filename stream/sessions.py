@@ -27,7 +27,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
-from .head import Head, Owner
+from .head import Owner
 
 SESSIONS: Final = "stream-sessions/"
 LEASE_SECONDS: Final = 10.0
@@ -123,7 +123,7 @@ class Watched:
 
 
 class Patience:
-    """How long somebody waits for a stream that another one owns.
+    """How long somebody waits for a stream, or a subscription, that another one owns.
 
     Args:
         wait_s: seconds; ``None``: he takes it at once.
@@ -137,14 +137,16 @@ class Patience:
         self._watched: Watched | None = None
         self._owner: Owner | None = None
 
-    async def is_free(self, head: Head) -> bool:
-        """Whether the stream may be taken; where not, after a pause.
+    async def is_free(self, what: str, owner: Owner | None) -> bool:
+        """Whether something may be taken from its owner; where not, after a pause.
+
+        Args:
+            what: it is, for messages.
 
         Raises:
             StreamOwned: it may not, and there is no more time.
             MetadataUnavailable: the store does not answer.
         """
-        owner = head.owner
         if self._wait_s is None or owner is None:
             return True
         if self._watched is None or owner != self._owner:
@@ -152,6 +154,6 @@ class Patience:
         if await self._watched.over():
             return True
         if self._clock.monotonic() - self._began + LOOK_SECONDS > self._wait_s:
-            raise StreamOwned(f"stream {head.name} is owned by {owner.name}, still so after {self._wait_s:g} s")
+            raise StreamOwned(f"{what} is owned by {owner.name}, still so after {self._wait_s:g} s")
         await self._clock.sleep(LOOK_SECONDS)
         return False

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, NoSuchSubscription
 from tallybook.metadata.record_update import RecordUpdater
 
 from .catalog import Catalog
@@ -26,7 +27,7 @@ from .dedup import DedupWindow
 from .gaps import Gap
 from .head import Head, Owner, rename, set_policy, truncate
 from .keeping import Keeper
-from .names import DEFAULT_NAMESPACE, check_namespace, check_prefix, check_stream_name
+from .names import DEFAULT_NAMESPACE, check_namespace, check_prefix, check_stream_name, check_subscription
 from .namespaces import Namespaces
 from .policy import StreamPolicy
 from .position import TAG_CHARS, Position
@@ -35,6 +36,10 @@ from .reader.seek import Seeker
 from .reader.tails import Tails
 from .sessions import Patience, Session
 from .start import Start
+from .subscription.handle import SubscriptionReader
+from .subscription.record import Cursor, Subscription, rest
+from .subscription.record import take as take_subscription
+from .subscription.shelf import Shelf
 from .writer.flow import Flow
 from .writer.handle import StreamWriter
 from .writer.opening import Opened, take_over
@@ -66,6 +71,21 @@ class StreamInfo:
     ended: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """What is known of a subscription.
+
+    Args:
+        cursor: how far it has come.
+        reader: name of who reads it; ``None``: nobody.
+    """
+
+    name: str
+    cursor: Cursor
+    created_at_ms: int
+    reader: str | None
+
+
 class StreamStore:
     """Streams by their names.
 
@@ -87,7 +107,8 @@ class StreamStore:
         self._tasks = client_tasks("streams")
         self._catalog = Catalog(world.store, updater)
         self._namespaces = Namespaces(world.store, updater)
-        self._keeper = Keeper(self._catalog, client, self._clock)
+        self._shelf = Shelf(world.store, updater, client)
+        self._keeper = Keeper(self._catalog, self._shelf, client, self._clock)
         self._seeker = Seeker(self._catalog, client)
         self._readers = ReaderContext(self._catalog, client, self._seeker, Tails(client, self._tasks), self._clock)
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
@@ -322,6 +343,110 @@ class StreamStore:
             return await self._catalog.read(head.stream_id, head.name)
 
         return StreamReader(find, start, self._readers, follow=follow, gaps=gaps)
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        name: str,
+        subscription: str,
+        *,
+        start: Start | None = None,
+        wait_s: float | None = None,
+        follow: bool = True,
+        gaps: Gaps = "raise",
+    ) -> SubscriptionReader:
+        """Become the reader of a subscription, which is made if there is none of that name.
+
+        Args:
+            start: where one that is made begins; by default with the first record that is there.
+            wait_s: as for ``writer``.
+            follow, gaps: as for ``reader``.
+
+        Raises:
+            StreamOwned: somebody else reads it still; only with ``wait_s``.
+            InvalidArgument: it cannot have that name, or ``start`` lies beyond the end of the stream.
+            RecoveryFailed, BookieUnavailable, MetadataUnavailable, ...: it cannot be told now how far it has come.
+            As ``info``.
+        """
+        check_subscription(subscription)
+        head = await self._find(name)
+        found = await self._made(head, subscription, start or Start.earliest())
+        await self._session.begin()
+        owner = Owner(self._rng.uuid(), self._session.name, self._name)
+        found = await self._taken(found, owner, Patience(self._store, self._clock, wait_s))
+        reader = self._reader_of(head, found.cursor.start, follow=follow, gaps=gaps)
+        policy, clock = head.policy, self._clock
+        return SubscriptionReader(self._shelf, self._client, found, owner, policy, reader, clock, self._tasks)
+
+    async def _made(self, head: Head, name: str, start: Start) -> Subscription:
+        """The subscription of that name, which begins at ``start`` if it is made now."""
+        try:
+            return await self._shelf.read(head.stream_id, name)
+        except NoSuchSubscription:
+            begins = await self._seeker.begin_at(head, start)
+            first = Cursor(Position(*begins.place, tag=head.stream_id[:TAG_CHARS]), after=False)
+            now_ms = self._clock.wall_us() // 1000
+            return await self._shelf.create(Subscription(head.stream_id, name, first, now_ms))
+
+    async def _taken(self, found: Subscription, owner: Owner, patience: Patience) -> Subscription:
+        """The subscription with that owner, and with how far it had come; nobody else advances it any more."""
+        stream_id, name = found.stream_id, found.name
+        while found.owner != owner:
+            found = await self._shelf.read(stream_id, name)
+            if await patience.is_free(f"subscription {name}", found.owner):
+                found = await self._shelf.change(
+                    stream_id, name, partial(take_subscription, owner=owner, in_place_of=found.owner)
+                )
+        cursor = await self._shelf.cursor(found, fence=True)
+        found = await self._shelf.change(stream_id, name, partial(rest, owner=owner, cursor=cursor))
+        await self._shelf.tidy(found)
+        return found
+
+    async def subscriptions(self, name: str) -> AsyncIterator[SubscriptionInfo]:
+        """The subscriptions of a stream, in order, each with how far it has come.
+
+        Raises:
+            BookieUnavailable, MetadataUnavailable, ...: that cannot be told now.
+            As ``info``.
+        """
+        head = await self._find(name)
+        async for each in self._shelf.names(head.stream_id):
+            try:
+                found = await self._shelf.read(head.stream_id, each)
+                cursor = await self._shelf.cursor(found, fence=False)
+            except NoSuchSubscription:
+                continue
+            reader = None if found.owner is None else found.owner.name
+            yield SubscriptionInfo(each, cursor, found.created_at_ms, reader)
+
+    async def reset_subscription(self, name: str, subscription: str, start: Start) -> SubscriptionInfo:
+        """Set a subscription back, or forth; who reads it is fenced.
+
+        Raises:
+            NoSuchSubscription: there is none of that name.
+            As ``subscribe``.
+        """
+        check_subscription(subscription)
+        head = await self._find(name)
+        found = await self._shelf.read(head.stream_id, subscription)
+        begins = await self._seeker.begin_at(head, start)
+        cursor = Cursor(Position(*begins.place, tag=head.stream_id[:TAG_CHARS]), after=False)
+        owner = Owner(self._rng.uuid(), self._session.name, self._name)
+        found = await self._taken(found, owner, Patience(self._store, self._clock, None))
+        stream_id = head.stream_id
+        found = await self._shelf.change(stream_id, subscription, partial(rest, owner=owner, cursor=cursor, leave=True))
+        return SubscriptionInfo(subscription, found.cursor, found.created_at_ms, None)
+
+    async def unsubscribe(self, name: str, subscription: str) -> None:
+        """Delete a subscription; who reads it is fenced.
+
+        Raises:
+            NoSuchSubscription: there is none of that name.
+            As ``info``.
+        """
+        head = await self._find(name)
+        await self._shelf.delete(head.stream_id, check_subscription(subscription))
 
     # -- keeping -----------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,8 @@ class Seeker:
         if segment >= head.next_segment or segment < 1:
             raise InvalidArgument(f"{position} lies beyond the end of stream {head.name}")
         listed = head.segment(segment)
-        if listed is not None and listed.end is not None and entry > listed.end.last_entry:
+        # Right behind the last entry is where somebody is who has read all of it.
+        if listed is not None and listed.end is not None and (entry, slot) > (listed.end.last_entry + 1, 0):
             raise InvalidArgument(f"{position} lies beyond the end of segment {segment} of stream {head.name}")
         return segment, entry, slot + (start.kind is StartKind.AFTER)
 

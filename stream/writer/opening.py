@@ -38,13 +38,14 @@ async def take_over(
     stream_id: str,
     owner: Owner,
     *,
-    free: Callable[[Head], Awaitable[bool]],
+    free: Callable[[str, Owner | None], Awaitable[bool]],
 ) -> Opened:
     """Become the owner of a stream, fence whoever was, and settle what he left.
 
     Args:
-        free: whether the stream may be taken from whom the head names; where not, the head is read again, and it is
-            asked again. It waits in between, and raises when it has waited enough.
+        free: whether the stream may be taken from its owner; where not, the head is read again, and it is asked
+        again. It
+            waits in between, and raises when it has waited enough.
 
     Raises:
         StreamEnded: nothing can be added to it.
@@ -57,7 +58,7 @@ async def take_over(
         head = await catalog.read(stream_id)
         if head.ended:
             raise StreamEnded(f"stream {head.name} has ended")
-        if not await free(head):
+        if not await free(f"stream {head.name}", head.owner):
             continue
         head = await catalog.change(stream_id, partial(take, owner=owner, in_place_of=head.owner))
         # Somebody else may have come first.

@@ -1,0 +1,145 @@
+"""Where subscriptions are kept: their records, and the last word of their cursor ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from tallybook.client.client import Client
+from tallybook.core.errors import InvariantViolation, NoSuchLedger, NoSuchSubscription, TallybookError, is_defect
+from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.transactions import names
+from tallybook.runtime.logging import logger
+
+from ..names import SUBSCRIPTIONS, subscription_record
+from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, ledgers_of
+
+_log = logger("stream.subscriptions")
+
+
+class Shelf:
+    """The subscriptions of a cluster."""
+
+    def __init__(self, store: MetadataStore, updater: RecordUpdater, client: Client) -> None:
+        self._store = store
+        self._updater = updater
+        self._client = client
+
+    async def read(self, stream_id: str, name: str) -> Subscription:
+        """A subscription, as it is stored.
+
+        Raises:
+            NoSuchSubscription: there is none.
+            MetadataUnavailable, DamagedFile: it cannot be read.
+        """
+        found = await self._peek(stream_id, name)
+        if found is None:
+            raise NoSuchSubscription(f"there is no subscription {name!r}")
+        return found
+
+    async def _peek(self, stream_id: str, name: str) -> Subscription | None:
+        record = subscription_record(stream_id, name)
+        found = await self._store.read_record(record, linearizable=True)
+        return None if found is None else decode(record, found.value)
+
+    async def names(self, stream_id: str) -> AsyncIterator[str]:
+        """Names of a stream's subscriptions, in order.
+
+        Raises:
+            MetadataUnavailable: there may be more than the store tells.
+        """
+        folder = f"{SUBSCRIPTIONS}{stream_id}/"
+        async for record in names(self._store, folder):
+            yield record.removeprefix(folder)
+
+    async def create(self, wanted: Subscription) -> Subscription:
+        """Make a subscription; if there is one of that name already, that is it.
+
+        Raises:
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
+        """
+        record = subscription_record(wanted.stream_id, wanted.name)
+        stored = await self._updater.update(record, lambda found: encode(wanted) if found is None else found)
+        return decode(record, stored.value)
+
+    async def change(
+        self, stream_id: str, name: str, transition: Callable[[Subscription], Subscription]
+    ) -> Subscription:
+        """Apply a transition, until it holds.
+
+        Raises:
+            NoSuchSubscription: it was deleted.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
+            Whatever ``transition`` raises.
+        """
+        record = subscription_record(stream_id, name)
+        changed: Subscription | None = None
+
+        def apply(found: bytes | None) -> bytes:
+            nonlocal changed
+            if found is None:
+                raise NoSuchSubscription(f"subscription {name!r} was deleted")
+            known = decode(record, found)
+            changed = transition(known)
+            return found if changed == known else encode(changed)
+
+        await self._updater.update(record, apply)
+        if changed is None:
+            raise InvariantViolation(f"{record} was changed by nobody")
+        return changed
+
+    async def delete(self, stream_id: str, name: str) -> None:
+        """Remove a subscription. Its reader is fenced.
+
+        Raises:
+            NoSuchSubscription: there is none.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still be there.
+        """
+        found = await self.read(stream_id, name)
+        # The record first: a ledger may be left over, but no record without the ledger that it counts on.
+        await self._updater.delete(subscription_record(stream_id, name))
+        for ledger_id in ledgers_of(found):
+            await self._delete_ledger(ledger_id)
+
+    async def cursor(self, found: Subscription, *, fence: bool) -> Cursor:
+        """How far a subscription has come, as far as is confirmed.
+
+        Args:
+            fence: whether nobody may advance it any more in the ledger that it has.
+
+        Raises:
+            As ``Client.open_ledger`` and ``LedgerReader.read_entry``; DamagedFile: the ledger says nothing.
+        """
+        if found.ledger_id is None:
+            return found.cursor
+        try:
+            reader = await self._client.open_ledger(found.ledger_id, recover=fence)
+            last = reader.last_add_confirmed
+            if last == NO_ENTRY:
+                return found.cursor
+            return cursor_of((await reader.read_entry(last)).payload, found.ledger_id)
+        except NoSuchLedger:
+            # It was given up meanwhile: the record says more by now.
+            current = await self.read(found.stream_id, found.name)
+            if current.ledger_id == found.ledger_id:
+                raise
+            return await self.cursor(current, fence=fence)
+
+    async def tidy(self, found: Subscription) -> None:
+        """Delete ledgers that count no more; what cannot be deleted now is left for later."""
+        try:
+            for ledger_id in found.doomed:
+                await self._delete_ledger(ledger_id)
+            if found.doomed:
+                await self.change(found.stream_id, found.name, lambda now: forget_doomed(now, found.doomed))
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            _log.info("cursor ledgers are deleted later", subscription=found.name, error=error.message)
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        try:
+            await self._client.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            return
