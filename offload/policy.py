@@ -23,6 +23,11 @@ CLOCKS_DIFFER_MS: Final = 60_000
 """What seems to be made later than that from now was made by a clock that was wrong, and counts as old."""
 
 
+OFFLOAD_AFTER: Final = "tallybook.offload-after-s"
+"""Key, among a ledger's custom metadata, of the age in seconds at which it may go, in place of the offloader's."""
+_MOST_DIGITS: Final = 10
+
+
 class Due(NamedTuple):
     """A ledger that may be archived now, or that compaction may move."""
 
@@ -31,6 +36,8 @@ class Due(NamedTuple):
     created_at_ms: int
     in_object: str | None
     """Id of the object that holds it."""
+    min_age_s: int | None = None
+    """Age at which it may go, if it has one of its own."""
 
 
 class PlannedObject(NamedTuple):
@@ -55,7 +62,7 @@ def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: in
     for metadata in ledgers:
         if not metadata.closed or metadata.archived is not None or is_pending(metadata):
             continue
-        young = _age_ms(metadata.created_at_ms, now_ms) < settings.min_age_s * 1000
+        young = _age_ms(metadata.created_at_ms, now_ms) < _or(_own_min_age_s(metadata), settings) * 1000
         if young or metadata.length < settings.min_bytes:
             continue
         if metadata.archiving is not None and not metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000):
@@ -68,8 +75,9 @@ def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list
     """Objects for ledgers that are in none. Small ones that are to wait for more are in no object."""
     planned = [PlannedObject((ledger,)) for ledger in ledgers if ledger.length_bytes >= settings.own_object_bytes]
     for group in _groups([ledger for ledger in ledgers if ledger.length_bytes < settings.own_object_bytes], settings):
-        oldest_s = max(_age_ms(ledger.created_at_ms, now_ms) for ledger in group) / 1000
-        waited_s = oldest_s - settings.min_age_s
+        waited_s = max(
+            _age_ms(ledger.created_at_ms, now_ms) / 1000 - _or(ledger.min_age_s, settings) for ledger in group
+        )
         if _full(group, settings) or waited_s >= settings.max_set_wait_s:
             planned.append(PlannedObject(tuple(group)))
     return planned
@@ -147,7 +155,17 @@ def _age_ms(made_at_ms: int, now_ms: int) -> float:
 
 def _due(metadata: LedgerMetadata) -> Due:
     in_object = metadata.archived.object_id if metadata.archived else None
-    return Due(metadata.ledger_id, metadata.length, metadata.created_at_ms, in_object)
+    return Due(metadata.ledger_id, metadata.length, metadata.created_at_ms, in_object, _own_min_age_s(metadata))
+
+
+def _own_min_age_s(metadata: LedgerMetadata) -> int | None:
+    """What the ledger itself says; custom metadata are anybody's, so what is no number says nothing."""
+    value = metadata.custom.get(OFFLOAD_AFTER, b"")
+    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else None
+
+
+def _or(min_age_s: int | None, settings: OffloadSettings) -> int:
+    return settings.min_age_s if min_age_s is None else min_age_s
 
 
 def _groups(ledgers: Sequence[Due], settings: OffloadSettings) -> list[list[Due]]:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchLedger, StreamFenced, TallybookError, is_defect
 from tallybook.core.marks import sometimes
+from tallybook.offload.policy import OFFLOAD_AFTER
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -33,8 +34,6 @@ from .flow import Flow, Target
 
 STREAM: Final = "tallybook.stream"
 """Key, among a ledger's custom metadata, of the stream that it is a segment of."""
-OFFLOAD_AFTER: Final = "tallybook.offload-after-s"
-"""Key of the age, in seconds, at which such a ledger may go to the archive."""
 
 MENDING_SECONDS: Final = 60.0
 """For how long a writer tries to go on after its segment has failed."""

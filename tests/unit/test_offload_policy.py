@@ -12,7 +12,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.offload.orphans import OrphanWatch, Owned
-from tallybook.offload.policy import Due, compact, dead_attempts, due, pack, releasable
+from tallybook.offload.policy import OFFLOAD_AFTER, Due, compact, dead_attempts, due, pack, releasable
 
 SETTINGS = OffloadSettings(
     min_age_s=10,
@@ -202,3 +202,19 @@ def test_names_that_are_not_ours_have_no_object_id() -> None:
     assert object_id_of(object_key(UUID.format(5), [1, 2])) == UUID.format(5)
     for name in ("a.parquet", "ledgers/1-x.parquet", "ledgers/../secret", object_key(UUID.format(1), [1]) + ".tmp"):
         assert object_id_of(name) is None
+
+
+def test_a_ledger_may_say_itself_how_old_it_has_to_be() -> None:
+    def saying(ledger_id: int, value: bytes, age_s: int) -> LedgerMetadata:
+        return replace(ledger(ledger_id, age_s=age_s), custom={OFFLOAD_AFTER: value})
+
+    ledgers = [saying(1, b"5", 6), saying(2, b"30", 20), saying(3, b"nonsense", 20), saying(4, b"-1", 9), ledger(5)]
+    found = due(ledgers, SETTINGS, NOW_MS)
+    assert [each.ledger_id for each in found] == [1, 3, 5]
+    assert [each.min_age_s for each in found] == [5, None, None]
+
+
+def test_how_long_a_ledger_waits_for_others_counts_from_when_it_may_go() -> None:
+    early, late = Due(1, 100, NOW_MS - 69_000, None, 9), Due(2, 100, NOW_MS - 69_000, None, 10)
+    assert len(pack([early], SETTINGS, NOW_MS)) == 1
+    assert pack([late], SETTINGS, NOW_MS) == []
