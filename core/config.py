@@ -195,7 +195,7 @@ class ClientSettings(Settings):
     connect_timeout_ms: Wait = Field(3_000, description="Deadline of opening a connection to a bookie.")
     reconnect_ms: Wait = Field(500, description="Pause between attempts to reach a lost bookie.")
     metadata_timeout_ms: Wait = Field(10_000, description="Deadline of one metadata operation.")
-    explicit_lac_ms: Wait = Field(100, description="Silence after which the LAC is sent on its own.")
+    explicit_lac_ms: Wait = Field(5, description="Silence after which the LAC is sent on its own.")
     read_bytes: Room = Field(_size(2 * MIB), description="Bytes asked for in one read request.")
     tail_wait_ms: Wait = Field(5_000, description="Longest long poll for new entries.")
     speculative_read_ms: Milliseconds = Field(

@@ -44,7 +44,7 @@ from tallybook.runtime.tasks import Tasks
 from ..bookie_port import BookieConnection
 from ..ports import Archive, Connections
 from .ahead import ReadAhead, Sealed
-from .lac import highest_lac, told_lac, wait_for_lac
+from .lac import TailPolls, highest_lac, told_lac
 from .machine import ReadAttempt
 from .pace import Pace
 from .replicas import Replicas, Report
@@ -78,7 +78,7 @@ class ReaderContext:
 class _Tail:
     """What one tail knows of the metadata."""
 
-    watch: LedgerWatch
+    polls: TailPolls
     read_at: float
     changed: bool = True
     """There may be a change that was not read yet, as at the start: the metadata are those of the opening."""
@@ -494,7 +494,7 @@ class LedgerReader:
             As ``tail``.
         """
         position = check_entry_id(first)
-        tail = _Tail(self._context.watch(self.id), self._context.clock.monotonic())
+        tail = self._new_tail()
         try:
             while True:
                 if position <= self._lac:
@@ -510,7 +510,13 @@ class LedgerReader:
                 else:
                     await self._wait_for_more(tail)
         finally:
-            await tail.watch.close()
+            await tail.polls.close()
+
+    def _new_tail(self) -> _Tail:
+        context, retry_s = self._context, self._context.settings.reconnect_ms / 1000
+        watch = context.watch(self.id)
+        polls = TailPolls(context.connections, watch, clock=context.clock, tasks=context.tasks, retry_s=retry_s)
+        return _Tail(polls, context.clock.monotonic())
 
     async def _worth_another_try(self, error: PeerError) -> bool:
         """Whether the metadata have changed since a read failed; or after a pause, where they cannot be read."""
@@ -526,17 +532,10 @@ class LedgerReader:
         """Return when the LAC moved, the metadata may have changed, or the poll ended."""
         check(not self._metadata.closed, f"ledger {self.id}: waiting for more of a closed ledger")
         clock = self._context.clock
-        news = await wait_for_lac(
-            self._metadata,
-            self._context.connections,
-            above=self._lac,
-            # What may have changed is read at once; while the store is away the bookies are what there is to wait for.
-            timeout_ms=0 if tail.changed and not tail.store_away else self._context.settings.tail_wait_ms,
-            changed=tail.watch,
-            clock=clock,
-            tasks=self._context.tasks,
-            retry_s=self._context.settings.reconnect_ms / 1000,
-        )
+        # What may have changed is read at once; while the store is away the bookies are what there is to wait for.
+        at_once = tail.changed and not tail.store_away
+        timeout_ms = 0 if at_once else self._context.settings.tail_wait_ms
+        news = await tail.polls.news(self._metadata, above=self._lac, timeout_ms=timeout_ms)
         tail.changed = tail.changed or news.metadata_changed
         before = self._lac
         if news.answer is not None:
@@ -561,12 +560,8 @@ class LedgerReader:
 
     async def _wait_for_recovery(self, tail: _Tail) -> None:
         """A recovery is under way. Fenced bookies answer every poll at once, so wait for the metadata instead."""
-        try:
-            async with asyncio.timeout(self._context.settings.tail_wait_ms / 1000):
-                await tail.watch.changed()
-        except TimeoutError:
-            return
-        tail.changed = True
+        if await tail.polls.changed(self._context.settings.tail_wait_ms / 1000):
+            tail.changed = True
 
 
 def _check_ids(first: int, last: int) -> None:

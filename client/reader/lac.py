@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, TallybookError, is_defect
@@ -19,6 +19,11 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from ..ports import Connections
+
+ASK_OTHERS_SECONDS: Final = 0.02
+"""Silence of the bookie that is asked alone after which the others are asked, too."""
+ASK_ALL_SECONDS: Final = 1.0
+"""For so long at the most one bookie is asked alone."""
 
 
 class TailNews(NamedTuple):
@@ -115,51 +120,94 @@ async def _read_lac(ledger_id: int, bookie_id: str, connections: Connections) ->
         return error
 
 
-async def wait_for_lac(
-    metadata: LedgerMetadata,
-    connections: Connections,
-    *,
-    above: int,
-    timeout_ms: int,
-    changed: LedgerWatch,
-    clock: Clock,
-    tasks: Tasks,
-    retry_s: float,
-) -> TailNews:
-    """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed.
+class TailPolls:
+    """Long polls at the tail of one ledger, and the watch of its metadata.
 
-    All bookies of the last fragment are asked, because any one of them may be cut off from the
-    writer.
+    Whoever told of news first is asked alone while it keeps answering soon. It may be behind the others, or cut off
+    from the writer: so after ``ASK_OTHERS_SECONDS`` without an answer all are asked, and in any case every
+    ``ASK_ALL_SECONDS``, and the first to answer is asked from then on.
+
+    Args:
+        changed: tells that the metadata may have changed.
+        retry_s: pause before a bookie that failed is asked again.
     """
 
-    async def poll(bookie_id: str) -> LacAnswer | None:
+    def __init__(
+        self, connections: Connections, changed: LedgerWatch, *, clock: Clock, tasks: Tasks, retry_s: float
+    ) -> None:
+        self._connections = connections
+        self._watch = changed
+        self._clock = clock
+        self._tasks = tasks
+        self._retry_s = retry_s
+        self._first: str | None = None
+        self._first_until = clock.monotonic()
+        self._change: asyncio.Task[None] | None = None
+
+    async def news(self, metadata: LedgerMetadata, *, above: int, timeout_ms: int) -> TailNews:
+        """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed."""
+        name = f"tail-{metadata.ledger_id}"
+        bookies = sorted(metadata.last_fragment.bookies, key=lambda bookie_id: bookie_id != self._first)
+        alone = self._first == bookies[0] and self._clock.monotonic() < self._first_until
+        change = self._watching(name)
+
+        def ask(bookie_id: str) -> asyncio.Task[LacAnswer | None]:
+            return self._tasks.spawn(self._poll(metadata.ledger_id, bookie_id, above, timeout_ms), name=name)
+
+        polls = [ask(bookie_id) for bookie_id in (bookies[:1] if alone else bookies)]
         try:
-            connection = await connections.get(bookie_id)
-            return await connection.wait_lac(metadata.ledger_id, above, timeout_ms)
+            patience_s = ASK_OTHERS_SECONDS if alone else None
+            done, _ = await asyncio.wait([*polls, change], timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                polls += [ask(bookie_id) for bookie_id in bookies[1:]]
+                await asyncio.wait([*polls, change], return_when=asyncio.FIRST_COMPLETED)
+            # In the order of the asking, so that the same run always takes the same answer.
+            answers = [
+                (answer, bookie_id)
+                for poll, bookie_id in zip(polls, bookies, strict=False)
+                if poll.done() and (answer := poll.result()) is not None
+            ]
+        finally:
+            for poll in polls:
+                poll.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+        best, first = max(answers, key=lambda told: (told[0].lac, told[0].fenced), default=(None, None))
+        if len(polls) > 1:
+            self._first, self._first_until = first, self._clock.monotonic() + ASK_ALL_SECONDS
+        return TailNews(best, self._has_changed(change))
+
+    async def changed(self, timeout_s: float) -> bool:
+        """Wait until the metadata may have changed; ``False``: they have not."""
+        change = self._watching("tail")
+        await asyncio.wait([change], timeout=timeout_s)
+        return self._has_changed(change)
+
+    def _watching(self, name: str) -> asyncio.Task[None]:
+        if self._change is None:
+            self._change = self._tasks.spawn(self._watch.changed(), name=name)
+        return self._change
+
+    def _has_changed(self, change: asyncio.Task[None]) -> bool:
+        if not change.done():
+            return False
+        self._change = None
+        change.result()
+        return True
+
+    async def _poll(self, ledger_id: int, bookie_id: str, above: int, timeout_ms: int) -> LacAnswer | None:
+        try:
+            connection = await self._connections.get(bookie_id)
+            return await connection.wait_lac(ledger_id, above, timeout_ms)
         except TallybookError as error:
             if is_defect(error):
                 raise
             # Others may answer; ask this one again only after a pause.
-            await clock.sleep(max(retry_s, timeout_ms / 1000))
+            await self._clock.sleep(max(self._retry_s, timeout_ms / 1000))
             return None
 
-    name = f"tail-{metadata.ledger_id}"
-    polls = [tasks.spawn(poll(bookie_id), name=name) for bookie_id in metadata.last_fragment.bookies]
-    change = tasks.spawn(_change(changed), name=name)
-    waiting = [*polls, change]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        # In the order of the ensemble, so that the same run always takes the same answer.
-        finished = [poll.result() for poll in polls if poll.done()]
-        answers = [answer for answer in finished if answer is not None]
-        best = max(answers, key=lambda answer: (answer.lac, answer.fenced), default=None)
-        return TailNews(best, change.done())
-    finally:
-        for future in waiting:
-            future.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _change(watch: LedgerWatch) -> LacAnswer | None:
-    await watch.changed()
-    return None
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._change is not None:
+            self._change.cancel()
+            await asyncio.gather(self._change, return_exceptions=True)
+        await self._watch.close()

@@ -124,6 +124,9 @@ class WriterDriver:
         self._deferred = machine.rules.deferred
         self._stopped = asyncio.Event()
         self._moved = asyncio.Event()
+        self._woken = asyncio.Event()
+        """Set by whatever may have brought the machine out of its rest."""
+        self._lac_timer: asyncio.TimerHandle | None = None
         self._missed_stale = False
         self._recording = False
         self._record_again_at = float("-inf")
@@ -216,7 +219,10 @@ class WriterDriver:
     def stop(self) -> None:
         """End background work; connections stay with the pool they came from."""
         self._stopped.set()
+        self._woken.set()
         self._replacing.stop()
+        if self._lac_timer is not None:
+            self._lac_timer.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.spawn(work, name=f"writer-{self.machine.ledger_id}-{name}")
@@ -259,6 +265,9 @@ class WriterDriver:
                     self._events.died(action.error)
         if actions:
             self._moved.set()
+        self._woken.set()
+        if self._lac_timer is None and self.machine.lac > self._lac_sent:
+            self._tell_lac_in(self._settings.explicit_lac_ms / 1000)
 
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
@@ -357,22 +366,35 @@ class WriterDriver:
     # -- timers -----------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Timeouts, the LAC after silence, and notes of what members missed."""
-        lac_s = self._settings.explicit_lac_ms / 1000
-        limits_ms = (self._settings.add_timeout_ms // 8, self._settings.away_timeout_ms // 16)
-        period_s = max(min(self._settings.explicit_lac_ms, *limits_ms), 10) / 1000
+        """Timeouts, and notes of what members missed. A writer at rest, one of thousands maybe, costs nothing."""
+        period_s = max(min(100, self._settings.add_timeout_ms // 8, self._settings.away_timeout_ms // 16), 10) / 1000
         while not self._stopped.is_set():
+            self._woken.clear()
+            if self.machine.at_rest and not self._missed_stale and self.machine.error is None:
+                await self._woken.wait()
             await self._clock.sleep(period_s)
             now = self._clock.monotonic()
             self._perform(self.machine.tick(now))
             if self.machine.error is not None:
                 return
-            if self.machine.lac > self._lac_sent and now - self._quiet_since >= lac_s:
-                self._tell_lac()
             if self._missed_stale and not self._recording and now >= self._record_again_at:
                 # The metadata store may take its time; timers go on meanwhile.
                 self._recording = True
                 self._spawn(self._record_missed(), "missed")
+
+    def _tell_lac_in(self, seconds: float) -> None:
+        self._lac_timer = asyncio.get_running_loop().call_later(seconds, self._lac_is_due)
+
+    def _lac_is_due(self) -> None:
+        """Nothing may have carried the LAC since it moved: tell it alone, unless something was sent meanwhile."""
+        self._lac_timer = None
+        if self.machine.error is not None or self.machine.lac <= self._lac_sent:
+            return
+        left_s = self._quiet_since + self._settings.explicit_lac_ms / 1000 - self._clock.monotonic()
+        if left_s > 0:
+            self._tell_lac_in(left_s)
+        else:
+            self._tell_lac()
 
     def _tell_lac(self) -> None:
         self._lac_sent = lac = self.machine.lac

@@ -161,6 +161,11 @@ class WriterMachine:
         """Whether no live member owes an ack."""
         return not self._batches
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether time alone changes nothing: every member is there, owes nothing and is not doubted."""
+        return self.settled and self._change is None and all(member.at_rest for member in self._positions)
+
     def member(self, position: int) -> Member:
         """How a position stands."""
         return self._positions[position].state

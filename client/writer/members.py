@@ -87,6 +87,11 @@ class Position:
         """Whether it answers: with acks, or by saying that it is busy."""
         return self.serving or self.busy_since is not None
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether it is there, and nothing is held against it."""
+        return self.state is Member.UP and not self.doubted and self.busy_since is None
+
     def failed(self, now: float, patience_s: float) -> bool:
         """Whether another bookie should take its place. A newcomer has the whole add timeout for its first ack."""
         away = self.state is Member.DOWN and now - self.away_since >= patience_s
