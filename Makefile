@@ -153,9 +153,13 @@ demo: setup java ## Start a cluster on this machine and show what it does (DEMO_
 	$(BIN)/tallybook demo $(DEMO_ARGS)
 
 .PHONY: bench
-bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive and Spark, too
+bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark and streams, too
 	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
-	$(if $(BENCH_ARGS),,$(MAKE) --no-print-directory bench-archive || failed=1;) exit $$failed
+	$(if $(BENCH_ARGS),,$(MAKE) --no-print-directory bench-archive bench-streams || failed=1;) exit $$failed
+
+.PHONY: bench-streams
+bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/benchmarks-streams.md
+	$(BIN)/python -m tallybook.bench.streams --report docs $(BENCH_ARGS)
 
 .PHONY: bench-archive
 bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write docs/benchmarks-archive.md

@@ -17,10 +17,10 @@ from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
 from tallybook.bench.gates import Figures
 from tallybook.bench.latency import median
 from tallybook.bench.machine import facts
+from tallybook.bench.pages import keep_results, verdict, write_page
 from tallybook.bench.programs import ProgramFailed, Server, print_json_line, run_json_lines
 
-from .gates import GATES, verdict
-from .report import keep_results, write_report
+from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
@@ -57,9 +57,11 @@ def main(
     print("\n".join(lines))
     sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
     sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
-    keep_results(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), machine, sizes, figures)
+    results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "archive.json"
+    keep_results(results, machine, sizes, figures)
     if report is not None:
-        print(f"written: {write_report(report, machine, sizes, figures)}")
+        page = write_page(report / "benchmarks-archive.md", HEAD, GATES, machine, sizes, figures)
+        print(f"written: {page}")
     raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
 
 

@@ -2,8 +2,9 @@
 
 import json
 
-from tallybook.bench.archive.gates import GATES, verdict
-from tallybook.bench.archive.report import keep_results, write_report
+from tallybook.bench.archive.gates import GATES, HEAD
+from tallybook.bench.pages import keep_results, verdict, write_page
+from tallybook.bench.streams.gates import GATES as STREAM_GATES
 
 GATE_OF = {gate.figure: gate for gate in GATES}
 
@@ -24,11 +25,12 @@ def test_a_figure_that_nobody_measured_meets_no_gate():
 def test_every_gate_is_on_another_figure_and_says_what_measures_it():
     assert len(GATE_OF) == len(GATES)
     assert {gate.workload for gate in GATES} == {"offload", "merge", "spark", "beside"}
+    assert len({gate.figure for gate in STREAM_GATES}) == len(STREAM_GATES)
 
 
 def test_the_page_of_a_run_has_its_machine_its_verdicts_and_every_figure(tmp_path):
     figures = {"large_offload_share": 0.5, "memory_mib": 120.5, "anything_else": 3.0}
-    page = write_report(tmp_path, {"processor": "one, 2 cores"}, {"rounds": 5}, figures).read_text()
+    page = write_page(tmp_path / "p.md", HEAD, GATES, {"processor": "one, 2 cores"}, {"rounds": 5}, figures).read_text()
     assert "one, 2 cores" in page
     assert f"| {GATE_OF['large_offload_share'].what} | ≥ 0.7 | **0.5** | **no** |" in page
     assert f"| {GATE_OF['memory_mib'].what} | ≤ 200 | **120.5** | yes |" in page
@@ -37,5 +39,5 @@ def test_the_page_of_a_run_has_its_machine_its_verdicts_and_every_figure(tmp_pat
 
 def test_figures_are_kept_for_whoever_compares_runs(tmp_path):
     figures = {"memory_mib": 120.5}
-    keep_results(tmp_path / "today", {"processor": "one"}, {"rounds": 5}, figures)
+    keep_results(tmp_path / "today" / "archive.json", {"processor": "one"}, {"rounds": 5}, figures)
     assert json.loads((tmp_path / "today" / "archive.json").read_text())["figures"] == figures

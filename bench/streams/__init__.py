@@ -1,0 +1,1 @@
+"""Benchmarks of streams: `python -m tallybook.bench.streams`."""

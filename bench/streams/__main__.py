@@ -1,0 +1,79 @@
+"""``python -m tallybook.bench.streams``: what streams cost, and the gates on it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tallybook.bench.gates import Figures
+from tallybook.bench.machine import facts
+from tallybook.bench.pages import keep_results, verdict, write_page
+from tallybook.bench.programs import Server, print_json_line, run_json_lines
+
+from .gates import GATES, HEAD
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+START_SECONDS: Final = 120.0
+PROGRAM_SECONDS: Final = 600.0
+
+
+def main(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where the cluster lies: on a real disk, 10 GB are needed.")
+    ] = ROOT / "out" / "bench",
+    rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = 5,
+    seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = 15,
+    streams: Annotated[int, typer.Option(help="Streams that are created and listed.")] = 10_000,
+    writers: Annotated[int, typer.Option(help="Writers that are open at a time.")] = 2_000,
+    followers: Annotated[int, typer.Option(help="Readers that follow one stream.")] = 1_000,
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+) -> None:
+    """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
+    directory.mkdir(parents=True, exist_ok=True)
+    machine = facts(directory)
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        scratch = Path(name).resolve()
+        command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--json"]
+        server = Server(command, scratch / "up.json")
+        try:
+            at = ["--metadata", server.ready(START_SECONDS)["ready"]]
+            for size, count in ((1024, 150_000), (100, 400_000)):
+                sized = ["--record-bytes", str(size), "--records", str(count), "--rounds", str(rounds)]
+                figures |= _run("append", *at, *sized)
+            figures |= _run("tail", *at, "--seconds", str(seconds))
+            figures |= _run("roll", *at, "--seconds", str(seconds))
+            figures |= _run("followers", *at, "--followers", str(followers))
+            figures |= _run("many", *at, "--streams", str(streams), "--writers", str(writers))
+        finally:
+            server.stop()
+    print_json_line(figures)
+    lines = [verdict(gate, figures) for gate in GATES]
+    print("\n".join(lines))
+    sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
+    results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "streams.json"
+    keep_results(results, machine, sizes, figures)
+    if report is not None:
+        page = write_page(report / "benchmarks-streams.md", HEAD, GATES, machine, sizes, figures)
+        print(f"written: {page}")
+    raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
+
+
+def _run(load: str, *arguments: str) -> Figures:
+    command = [*_program("tallybook.bench.streams.stream_load"), load, *arguments]
+    [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
+    return found
+
+
+def _program(module: str) -> list[str]:
+    return [sys.executable, "-P", "-m", module]
+
+
+if __name__ == "__main__":
+    typer.run(main)

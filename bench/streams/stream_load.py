@@ -1,0 +1,310 @@
+"""Single loads on streams, each a program that prints one line of JSON.
+
+python -m tallybook.bench.streams.stream_load append --metadata URI --record-bytes 1024 --records 150000 --rounds 5
+python -m tallybook.bench.streams.stream_load tail --metadata URI --seconds 10
+python -m tallybook.bench.streams.stream_load roll --metadata URI --seconds 10
+python -m tallybook.bench.streams.stream_load many --metadata URI --streams 10000 --writers 2000
+python -m tallybook.bench.streams.stream_load followers --metadata URI --followers 1000 --records 200
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Annotated, Any, Final, Protocol
+
+import typer
+
+from tallybook.bench.gates import Figures
+from tallybook.bench.latency import median, percentile
+from tallybook.bench.pacing import Pacer
+from tallybook.bench.proc import memory_bytes
+from tallybook.bench.programs import print_json_line
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.client.ports import Connections
+from tallybook.client.world import open_world
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import Busy, check
+from tallybook.core.limits import MIB
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tuning import tune_process
+from tallybook.stream import Gap, StreamStore
+
+RATE: Final = 1_000.0
+"""Records a second of the loads that are asked for latencies."""
+TIMED_BYTES: Final = 100
+ROLL_BYTES: Final = 512 * 1024
+_OPEN_AT_ONCE: Final = 20
+_PIECE: Final = 1_000
+_GRACE_SECONDS: Final = 120.0
+_MOST_UNDER_WAY: Final = 10_000
+_NS_PER_S: Final = 1_000_000_000
+
+app = typer.Typer(help=__doc__)
+
+Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
+
+
+class _Appends(Protocol):
+    """What a ledger's writer and a stream's have in common."""
+
+    def append_nowait(self, payload: bytes) -> Any: ...
+
+
+@app.command()
+def append(
+    metadata: Metadata,
+    record_bytes: Annotated[int, typer.Option(help="Size of a record.")],
+    records: Annotated[int, typer.Option(help="How many of them a turn.")],
+    rounds: Annotated[int, typer.Option(help="How many turns each.")] = 5,
+) -> None:
+    """Append as fast as goes, in turns to a bare ledger and to a stream; print both rates and their ratio."""
+
+    async def work() -> Figures:
+        payload, of_ledger, of_stream = SystemRng().token(record_bytes), [], []
+        async with _streams(metadata) as (client, streams):
+            for turn in range(rounds):
+                async with await client.create_ledger() as ledger:
+                    of_ledger.append(records / await _seconds(ledger, payload, records))
+                async with await _fresh(streams, f"append-{record_bytes}-{turn}") as writer:
+                    of_stream.append(records / await _seconds(writer, payload, records))
+        name = f"append_{record_bytes}"
+        return {
+            f"{name}_ledger_per_s": round(median(of_ledger)),
+            f"{name}_per_s": round(median(of_stream)),
+            f"{name}_ratio": round(median([one / other for one, other in zip(of_stream, of_ledger, strict=True)]), 3),
+        }
+
+    _print(work)
+
+
+@app.command()
+def tail(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measured time.")] = 10.0) -> None:
+    """Append at a steady rate; print how long it takes until a reader, with a client of its own, has each record."""
+
+    async def work() -> Figures:
+        async with _streams(metadata) as (_, streams), _streams(metadata) as (_, others):
+            writer = await _fresh(streams, "tail")
+            count, late_ms = round(seconds * RATE), []
+
+            async def follow() -> None:
+                async with aclosing(others.reader(writer.name).batches()) as batches:
+                    async for batch in batches:
+                        now = time.monotonic_ns()
+                        records = [] if isinstance(batch, Gap) else batch
+                        late_ms.extend((now - struct.unpack_from("<q", one.payload)[0]) / 1e6 for one in records)
+                        if len(late_ms) >= count:
+                            return
+
+            async def write() -> None:
+                await writer.append(_timed(time.monotonic_ns()))
+                await _steadily(count - 1, lambda now: writer.append_nowait(_timed(now)))
+
+            await asyncio.wait_for(asyncio.gather(follow(), write()), seconds + _GRACE_SECONDS)
+            await writer.close()
+        late_ms.sort()
+        return {f"tail_{name}_ms": round(percentile(late_ms, share), 2) for name, share in _SHARES.items()}
+
+    _print(work)
+
+
+@app.command()
+def roll(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measured time, each.")] = 10.0) -> None:
+    """Append at a steady rate to a stream that rolls about twice a second, and to one that does not."""
+
+    async def work() -> Figures:
+        async with _streams(metadata) as (_, streams):
+            quiet = await _latencies(streams, "roll-never", seconds)
+            rolling = await _latencies(streams, "roll-often", seconds, roll_bytes=ROLL_BYTES)
+            segments = (await streams.info("roll-often")).segments
+            check(segments >= seconds, f"the stream has rolled {segments} times only")
+        before, after = percentile(quiet, 0.999), percentile(rolling, 0.999)
+        return {
+            "roll_p999_ms": round(after, 2),
+            "no_roll_p999_ms": round(before, 2),
+            "roll_p999_growth_ms": round(after - before, 2),
+        }
+
+    _print(work)
+
+
+@app.command()
+def many(
+    metadata: Metadata,
+    streams: Annotated[int, typer.Option(help="How many streams.")] = 10_000,
+    writers: Annotated[int, typer.Option(help="How many of them are written at a time.")] = 2_000,
+) -> None:
+    """Create streams, list them, open writers and append one record to each."""
+
+    async def work() -> Figures:
+        async with _streams(metadata) as (_, store):
+            began = time.monotonic()
+            for number in range(streams):
+                await store.create(f"many/{number}")
+            created = time.monotonic()
+            found = [name async for name in store.list("many/")]
+            listed = time.monotonic()
+            check(len(found) == streams, f"{len(found)} streams are listed, not {streams}")
+            opened = []
+            for start in range(0, writers, _OPEN_AT_ONCE):
+                names = (f"many/{number}" for number in range(start, min(writers, start + _OPEN_AT_ONCE)))
+                opened += await asyncio.gather(*map(store.writer, names))
+            ready = time.monotonic()
+            await asyncio.gather(*(writer.append(b"x" * TIMED_BYTES) for writer in opened))
+            held = memory_bytes(os.getpid())
+            for start in range(0, writers, _OPEN_AT_ONCE):
+                await asyncio.gather(*(writer.close() for writer in opened[start : start + _OPEN_AT_ONCE]))
+        return {
+            "create_per_s": round(streams / (created - began)),
+            "list_seconds": round(listed - created, 3),
+            "open_writers_per_s": round(writers / (ready - listed)),
+            "writers_mib": round(held / MIB, 1),
+        }
+
+    _print(work)
+
+
+@app.command()
+def followers(
+    metadata: Metadata,
+    count: Annotated[int, typer.Option("--followers", help="How many.")] = 1_000,
+    records: Annotated[int, typer.Option(help="How many records they all see.")] = 200,
+) -> None:
+    """Let many follow one stream through one client, and count what is read of its bookies."""
+
+    async def work() -> Figures:
+        world = await open_world(metadata, ClientSettings())
+        counting = _CountingConnections(world.connections)
+        async with (
+            _streams(metadata) as (_, streams),
+            Client(replace(world, connections=counting)) as client,
+            StreamStore(client) as others,
+        ):
+            writer, seen = await _fresh(streams, "followers"), [0] * count
+
+            async def follow(number: int) -> None:
+                async for _ in others.reader(writer.name):
+                    seen[number] += 1
+
+            async def write() -> None:
+                for _ in range(records):
+                    await writer.append(b"x" * TIMED_BYTES)
+                await writer.end_stream()
+
+            await asyncio.wait_for(asyncio.gather(*map(follow, range(count)), write()), _GRACE_SECONDS)
+        check(set(seen) == {records}, "somebody has not seen every record")
+        # Each append was awaited before the next one, so each is a batch.
+        return {"followers": float(count), "reads_per_batch": round(counting.reads / records, 3)}
+
+    _print(work)
+
+
+class _CountingConnections:
+    """Connections that count reads of batches."""
+
+    def __init__(self, inner: Connections) -> None:
+        self._inner = inner
+        self.reads = 0
+
+    async def get(self, bookie_id: str) -> Any:
+        """A connection that counts; see the port."""
+        return _Counting(await self._inner.get(bookie_id), self)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._inner.close()
+
+
+class _Counting:
+    """A connection that counts reads of batches, and leaves the rest to another one."""
+
+    def __init__(self, inner: Any, counts: _CountingConnections) -> None:
+        self._inner = inner
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def read_batches(self, *arguments: Any) -> Any:
+        """Count one, and read."""
+        self._counts.reads += 1
+        return await self._inner.read_batches(*arguments)
+
+
+_SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+
+
+@asynccontextmanager
+async def _streams(metadata: str) -> AsyncIterator[tuple[Client, StreamStore]]:
+    async with Client(metadata) as client, StreamStore(client) as streams:
+        yield client, streams
+
+
+async def _fresh(streams: StreamStore, name: str, **policy: Any) -> Any:
+    """The writer of a new stream."""
+    await streams.create(name, **policy)
+    return await streams.writer(name)
+
+
+async def _seconds(writer: _Appends, payload: bytes, records: int) -> float:
+    """How long it takes to append so many records, and have all of them confirmed."""
+    began, pending = time.monotonic(), None
+    for number in range(1, records + 1):
+        while True:
+            try:
+                pending = writer.append_nowait(payload)
+                break
+            except Busy:
+                await asyncio.sleep(0.001)
+        if number % _PIECE == 0:
+            await asyncio.sleep(0)
+    if pending is not None:
+        await pending
+    return time.monotonic() - began
+
+
+async def _latencies(streams: StreamStore, name: str, seconds: float, **policy: Any) -> list[float]:
+    """Milliseconds from append to confirmation, sorted, of records of 1 KiB at a steady rate."""
+    writer, found, count = await _fresh(streams, name, **policy), [], round(seconds * RATE)
+
+    async def one(due_ns: int) -> None:
+        await writer.append(b"x" * 1024)
+        found.append((time.monotonic_ns() - due_ns) / 1e6)
+
+    tasks = client_tasks("load")
+    under_way: deque[asyncio.Task[None]] = deque(maxlen=_MOST_UNDER_WAY)
+    await _steadily(count, lambda due_ns: under_way.append(tasks.spawn(one(due_ns), name="append")))
+    await asyncio.gather(*under_way)
+    await tasks.close()
+    await writer.close()
+    return sorted(found)
+
+
+async def _steadily(count: int, begin: Callable[[int], object]) -> None:
+    """Begin something so many times at a steady rate, whatever becomes of it; each is told when it was due."""
+    with Pacer() as pacer:
+        start_ns = time.monotonic_ns()
+        for number in range(count):
+            due_ns = start_ns + round(number / RATE * _NS_PER_S)
+            await pacer.until(due_ns)
+            begin(due_ns)
+
+
+def _timed(now_ns: int) -> bytes:
+    return struct.pack("<q", now_ns).ljust(TIMED_BYTES, b"x")
+
+
+def _print(work: Callable[[], Any]) -> None:
+    tune_process()
+    print_json_line(asyncio.run(work()))
+
+
+if __name__ == "__main__":
+    app()
