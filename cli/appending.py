@@ -1,35 +1,26 @@
-"""Feeding lines to a ledger: fast, and within bounded memory.
+"""Feeding lines to a ledger, one entry a line.
 
-Lines are appended without waiting for each; what is not confirmed yet is bounded by a window
-here and by the client's byte budget behind it. However the feeding ends - end of input, an
-error, Ctrl-C - ``Feeder.entries`` says how many entries are confirmed.
+However the feeding ends - end of input, an error, Ctrl-C - ``Feeder.entries`` says how many entries are confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.client.writer.pending import PendingAppend
-from tallybook.core.errors import Busy, PeerError, TallybookError
-from tallybook.core.limits import MIB
+from tallybook.core.errors import Busy, PeerError
 from tallybook.runtime.clock import Clock
 
+from .feeding import WINDOW_BYTES, Feeding
 from .progress import Watcher
 
-WINDOW_BYTES = 8 * MIB
-"""Several times what keeps the bookies busy."""
-
-_SETTLE_SECONDS = 1.0
 _VISIBLE_WAIT_SECONDS = 2.0
 _VISIBLE_POLL_SECONDS = 0.03
 
 
-class Feeder:
+class Feeder(Feeding[PendingAppend]):
     """Appends to one ledger.
 
     Args:
@@ -39,14 +30,8 @@ class Feeder:
     """
 
     def __init__(self, writer: LedgerWriter, clock: Clock, progress: Watcher, window_bytes: int = WINDOW_BYTES) -> None:
+        super().__init__(clock, progress, window_bytes)
         self._writer = writer
-        self._clock = clock
-        self._progress = progress
-        self._window_limit_bytes = window_bytes
-        self._started = clock.monotonic()
-        self._ended: float | None = None
-        self._window: deque[tuple[PendingAppend, int]] = deque()
-        self._window_bytes = 0
 
     @property
     def entries(self) -> int:
@@ -58,47 +43,7 @@ class Feeder:
         """Payload bytes of the confirmed entries."""
         return self._writer.length
 
-    @property
-    def seconds(self) -> float:
-        """How long it took, or takes so far."""
-        return (self._clock.monotonic() if self._ended is None else self._ended) - self._started
-
-    async def feed(self, source: AsyncGenerator[list[bytes], None]) -> None:
-        """Append every line of ``source``, and close it; return when all are confirmed.
-
-        Raises:
-            EntryTooLarge: a line is too long; the ones before it are confirmed.
-            LedgerFenced, NotEnoughBookies, ...: the writer is dead.
-        """
-        try:
-            async with aclosing(source):
-                async for lines in source:
-                    await self._append(lines)
-                    # A source that never waits must not keep the batches from leaving.
-                    await self._clock.sleep(0)
-                    self._progress.update(self.entries, self.size_bytes, self.seconds)
-            await self._settle()
-        except (asyncio.CancelledError, TallybookError, OSError):
-            await self._settle_briefly()
-            raise
-        finally:
-            self._ended = self._clock.monotonic()
-            self._progress.end()
-
-    async def _settle(self) -> None:
-        while self._window:
-            await self._oldest()
-
-    async def _settle_briefly(self) -> None:
-        """Most of what was sent is confirmed in a moment; then the count that is printed says so."""
-        try:
-            async with asyncio.timeout(_SETTLE_SECONDS):
-                await self._settle()
-        except (TimeoutError, TallybookError):
-            # The error that is being handled is the one to report.
-            return
-
-    async def _append(self, lines: list[bytes]) -> None:
+    async def _send(self, lines: list[bytes]) -> None:
         writer = self._writer
         last: PendingAppend | None = None
         size = 0
@@ -112,15 +57,10 @@ class Feeder:
                     await writer.append(line)
         finally:
             if last is not None:
-                self._window.append((last, size))
-                self._window_bytes += size
-        while self._window_bytes > self._window_limit_bytes:
-            await self._oldest()
+                self._push(last, size)
 
-    async def _oldest(self) -> None:
-        pending, size = self._window.popleft()
-        self._window_bytes -= size
-        await pending
+    async def _confirmed(self, sent: PendingAppend) -> None:
+        await sent
 
 
 async def make_visible(client: Client, writer: LedgerWriter, password: bytes, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import Entry
@@ -14,6 +15,8 @@ from tallybook.core.limits import KIB
 from tallybook.runtime.tasks import Workers
 
 from .pipes import write_all
+
+T = TypeVar("T")
 
 Form = Callable[[Sequence[Entry]], bytes]
 """Turns entries into what is printed of them."""
@@ -33,12 +36,15 @@ def entries_as_json(entries: Sequence[Entry]) -> bytes:
 
 
 def _fields(entry: Entry) -> dict[str, object]:
-    fields: dict[str, object] = {"entry_id": entry.entry_id, "written_at_us": entry.written_at_us}
+    return {"entry_id": entry.entry_id, "written_at_us": entry.written_at_us, **as_text("payload", entry.payload)}
+
+
+def as_text(name: str, value: bytes | None) -> dict[str, object]:
+    """A field with ``value`` as text; where it is none, one with the same in base 64, whose name says so."""
     try:
-        fields["payload"] = entry.payload.decode()
+        return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
-        fields["payload_base64"] = base64.b64encode(entry.payload).decode()
-    return fields
+        return {f"{name}_base64": base64.b64encode(value or b"").decode()}
 
 
 async def copy_range(
@@ -57,7 +63,7 @@ async def copy_range(
     end = lac if last is None else check_entry_id(last)
     if start > lac:
         raise _beyond(reader, start)
-    output = _Output(form, descriptor, workers)
+    output = Output(form, descriptor, workers)
     try:
         async for entries in reader.read_batches(start, end):
             await output.add(entries)
@@ -88,17 +94,24 @@ def _beyond(reader: LedgerReader, entry_id: int) -> ReadBeyondLac:
     return ReadBeyondLac(f"ledger {reader.id}: entry {entry_id} lies past the last add confirmed, {lac}")
 
 
-class _Output:
-    """Gathers what is to be written until a write is worth its price."""
+class Output(Generic[T]):
+    """Gathers what is to be written until a write is worth its price.
 
-    def __init__(self, form: Form, descriptor: int, workers: Workers) -> None:
+    Args:
+        form: turns entries, or records, into what is printed of them.
+    """
+
+    def __init__(self, form: Callable[[Sequence[T]], bytes], descriptor: int, workers: Workers) -> None:
         self._form = form
         self._descriptor = descriptor
         self._workers = workers
         self._parts: list[bytes] = []
         self._size = 0
 
-    async def add(self, entries: Sequence[Entry]) -> None:
+    async def add(self, entries: Sequence[T]) -> None:
+        """Write some more, soon."""
+        if not entries:
+            return
         part = self._form(entries)
         self._parts.append(part)
         self._size += len(part)
@@ -106,6 +119,11 @@ class _Output:
             await self.flush()
 
     async def flush(self) -> None:
+        """Write what was gathered.
+
+        Raises:
+            BrokenPipeError: nobody reads any more.
+        """
         parts, self._parts, self._size = self._parts, [], 0
         if parts:
             await write_all(self._descriptor, parts, self._workers)

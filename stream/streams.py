@@ -150,8 +150,10 @@ class StreamStore:
 
         Raises:
             InvalidArgument: it has streams.
+            NoSuchNamespace: it was never made.
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: as ``create_namespace``.
         """
+        await self._namespaces.policy(self.namespace)
         async for name in self.list():
             raise InvalidArgument(f"namespace {self.namespace!r} has streams, such as {name!r}")
         await self._namespaces.delete(self.namespace)
@@ -192,6 +194,17 @@ class StreamStore:
             MetadataUnavailable, DamagedFile: its records cannot be read.
         """
         return _info(await self._find(name))
+
+    async def last(self, name: str) -> tuple[Position, int] | None:
+        """Position and number of the last record that readers see; ``None`` if none is there.
+
+        Raises:
+            NoSuchStream: there is no such stream.
+            As ``info`` and ``StreamReader.batches``.
+        """
+        head = await self._find(name)
+        found = await self._seeker.last(head)
+        return None if found is None else (Position(*found[0], tag=head.stream_id[:TAG_CHARS]), found[1])
 
     async def exists(self, name: str) -> bool:
         """Whether there is a stream of that name.

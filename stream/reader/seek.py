@@ -14,7 +14,7 @@ from ..envelope import Marks, Record
 from ..head import Head, Segment, Truncation
 from ..position import TAG_CHARS
 from ..start import Start, StartKind
-from ..writer.ending import envelope_at
+from ..writer.ending import envelope_at, last_record
 
 Place: TypeAlias = tuple[int, int, int]
 """Segment, entry and slot."""
@@ -90,6 +90,24 @@ class Seeker:
         if slot > envelope.count:
             raise InvalidArgument(f"stream {head.name} has no record {slot} in entry {entry} of segment {number}")
         return Truncation(number, entry, slot, envelope.first_sequence + slot)
+
+    async def last(self, head: Head) -> tuple[Place, int] | None:
+        """Where the last record is that readers see, and its number; ``None`` if none is there.
+
+        Raises:
+            As ``find``.
+        """
+        tag = head.stream_id[:TAG_CHARS]
+        for segment in reversed(head.segments):
+            reader = await self._client.open_ledger(segment.ledger_id, recover=False)
+            end = reader.last_add_confirmed if segment.end is None else segment.end.last_entry
+            place = await last_record(reader, segment.number, end, tag)
+            if place is not None:
+                if place < head.truncation.place:
+                    return None
+                envelope = await envelope_at(reader, segment.number, place[1], tag)
+                return place, envelope.marks.next_sequence - 1
+        return None
 
     async def _latest(self, head: Head) -> Place:
         for _ in range(_MOST_LOOKS):

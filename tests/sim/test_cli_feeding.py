@@ -138,6 +138,25 @@ def test_a_writer_that_is_fenced_ends_it_with_what_was_confirmed():
     play(scenario)
 
 
+def test_a_writer_that_is_fenced_ends_it_though_no_line_comes_any_more():
+    async def scenario(cluster: MemoryCluster, client: Client) -> None:
+        writer = await client.create_ledger()
+        feeder = Feeder(writer, cluster.world.clock, Watch())
+
+        async def source():
+            yield LINES[:100]
+            await make_visible(client, writer, b"", cluster.world.clock)
+            await client.recover_ledger(writer.id)
+            yield LINES[100:101]
+            await asyncio.Event().wait()
+
+        with pytest.raises(LedgerFenced):
+            await feeder.feed(source())
+        assert feeder.entries == 100
+
+    play(scenario)
+
+
 def test_cancelled_it_tells_what_is_confirmed_after_a_moment_and_not_after_a_timeout():
     async def scenario(cluster: MemoryCluster, client: Client) -> None:
         clock = cluster.world.clock

@@ -331,6 +331,26 @@ async def test_truncated_records_come_as_a_gap_and_their_ledgers_go(cluster: Mem
 
 
 @scenario()
+async def test_the_last_record_that_readers_see_is_known(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        assert await streams.last("s") is None
+        async with await streams.writer("s") as writer:
+            for count in (1, 30, 100):
+                last = (await writer.append_many(lines(count)))[-1]
+                await writer.commit()
+                assert await streams.last("s") == (last, writer.next_sequence - 1)
+        assert await streams.last("s") == (last, 130)
+        # A writer that has appended nothing yet.
+        async with await streams.writer("s"):
+            assert await streams.last("s") == (last, 130)
+        await streams.truncate("s", before=Start.after(last))
+        assert await streams.last("s") is None
+        with pytest.raises(NoSuchStream):
+            await streams.last("t")
+
+
+@scenario()
 async def test_old_segments_are_given_up_by_the_streams_retention(cluster: MemoryCluster, client: Client) -> None:
     async with StreamStore(client) as streams:
         await streams.create("s", roll_bytes=1024, retention="60s")
@@ -402,4 +422,6 @@ async def test_namespaces_keep_streams_apart_and_have_policies(cluster: MemoryCl
             await prod.delete_namespace()
         await prod.delete("s")
         await prod.delete_namespace()
+        with pytest.raises(NoSuchNamespace):
+            await prod.delete_namespace()
         assert [name async for name in default.namespaces()] == ["default"]

@@ -1,0 +1,123 @@
+"""Records of a stream as lines, or as JSON objects, on standard output; gaps on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import Tasks
+from tallybook.stream import Gap, Record
+
+from .output import complain
+from .reading import Output, as_text
+
+Pieces: TypeAlias = AsyncGenerator[list[Record] | Gap, None]
+
+
+def records_as_lines(records: Sequence[Record]) -> bytes:
+    """Each payload and a newline."""
+    return b"\n".join([*(record.payload for record in records), b""])
+
+
+def records_as_json(records: Sequence[Record]) -> bytes:
+    """One object a line; key, payload and id are given in base 64 where they are not text."""
+    return b"".join(json.dumps(_fields(record)).encode() + b"\n" for record in records)
+
+
+def _fields(record: Record) -> dict[str, object]:
+    return {
+        "position": str(record.position),
+        "sequence": record.sequence,
+        "timestamp_ms": record.timestamp_ms,
+        **as_text("key", record.key),
+        **as_text("payload", record.payload),
+        **as_text("dedup_id", record.dedup_id),
+        "txid": record.txid,
+    }
+
+
+class Gaps:
+    """Tells of records that are missing, and remembers that some were.
+
+    Args:
+        name: of the stream.
+    """
+
+    def __init__(self, name: str, *, as_json: bool) -> None:
+        self._name = name
+        self._as_json = as_json
+        self.count = 0
+
+    def tell(self, gap: Gap) -> None:
+        """There is another one."""
+        self.count += 1
+        if not self._as_json:
+            complain(f"stream {self._name}: {gap}")
+            return
+        told = {
+            "reason": gap.reason.value,
+            "first_sequence": gap.first_sequence,
+            "next_sequence": gap.next_sequence,
+            "before": None if gap.before is None else str(gap.before),
+            "message": f"stream {self._name}: {gap}",
+        }
+        print(json.dumps({"gap": told}), file=sys.stderr, flush=True)
+
+
+async def copy_records(
+    pieces: Pieces,
+    output: Output[Record],
+    gaps: Gaps,
+    clock: Clock,
+    *,
+    count: int | None = None,
+    end: Callable[[Record], bool] | None = None,
+) -> None:
+    """Write records out as they come; whatever there is, is out before more is waited for.
+
+    Args:
+        count: how many at most.
+        end: the first record that it is true of is not written, and no other after it.
+
+    Raises:
+        As ``StreamReader.batches``.
+    """
+    tasks, left = Tasks("reading", lambda _name, _error: None), count
+    async with aclosing(pieces):
+        try:
+            while left is None or left > 0:
+                coming = tasks.spawn(_step(pieces), name="next")
+                # What is in memory has come by then.
+                await clock.sleep(0)
+                if not coming.done():
+                    await output.flush()
+                piece = await coming
+                if piece is None:
+                    break
+                if isinstance(piece, Gap):
+                    await output.flush()
+                    gaps.tell(piece)
+                    continue
+                records, last = _wanted(piece, left, end)
+                await output.add(records)
+                left = None if left is None else left - len(records)
+                if last:
+                    break
+        finally:
+            await tasks.close()
+            # Before an error is reported, what was good is there.
+            await output.flush()
+
+
+async def _step(pieces: Pieces) -> list[Record] | Gap | None:
+    return await anext(pieces, None)
+
+
+def _wanted(records: list[Record], left: int | None, end: Callable[[Record], bool] | None) -> tuple[list[Record], bool]:
+    """Those that are to be written, and whether none after them is."""
+    stop = None if end is None else next((at for at, record in enumerate(records) if end(record)), None)
+    return records[:stop][:left], stop is not None
