@@ -8,11 +8,11 @@ from tallybook.bench.pages import least, most
 
 HEAD: Final = """# Benchmarks of streams
 
-What a stream costs over the ledgers below it, how soon a reader sees a record, and what thousands of streams take. This
-page is written by `make bench-streams`; it holds whatever was measured, good or bad.
+What a stream costs over the ledgers below it, how soon a reader sees a record, and what thousands of streams take.
+This page is written by `make bench-streams`; it holds whatever was measured, good or bad.
 
-Three bookies, the writer and the readers share the machine below; every record is durable on two bookies before it counts.
-Ratios are medians of pairs from one run, in which what is compared takes turns.
+Three bookies, the writer and the readers share the machine below; every record is durable on two bookies before it
+counts. Ratios are medians of pairs from one run, in which what is compared takes turns.
 """
 
 GATES: Final = (

@@ -91,8 +91,8 @@ def tail(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measur
 
     async def work() -> Figures:
         async with _streams(metadata) as (_, streams), _streams(metadata) as (_, others):
-            writer = await _fresh(streams, "tail")
-            count, late_ms = round(seconds * RATE), []
+            writer, count = await _fresh(streams, "tail"), round(seconds * RATE)
+            late_ms: list[float] = []
 
             async def follow() -> None:
                 async with aclosing(others.reader(writer.name).batches()) as batches:
