@@ -16,6 +16,7 @@ from collections.abc import Callable
 from tallybook.core.batch import Buffer, encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    Busy,
     EntryTooLarge,
     InvalidArgument,
     InvariantViolation,
@@ -119,6 +120,13 @@ class Appends:
             self.budget.give(size)
             raise self._refusal(outcome)
 
+    def no_room(self) -> Busy:
+        """What who does not wait for room is told."""
+        budget, settings = self.budget, self._settings
+        round_bytes = settings.max_in_flight_batches * settings.max_batch_bytes
+        message = f"ledger {self._machine.ledger_id}: {budget.taken_bytes} of {budget.limit_bytes} bytes are pending"
+        return Busy(message, retry_after_ms=budget.retry_after_ms(round_bytes))
+
     def give_room(self, size: int) -> None:
         """Give back what ``take_room`` took, instead of the last step."""
         self.budget.give(size)
@@ -162,6 +170,7 @@ class Appends:
         count, held = group.entry_count, group.held_bytes
         self.budget.exchange(held, len(batch))
         group.seal()
+        group.sealed_at = self._clock.monotonic()
         self._groups.append(group)
         first = group.first_entry_id
         self.submit(first, first + count - 1, group.payload_bytes, batch)
@@ -170,8 +179,11 @@ class Appends:
 
     def confirmed(self, last_entry_id: int) -> None:
         """Settle every group up to ``last_entry_id``."""
+        now = self._clock.monotonic()
         while self._groups and self._groups[0].last_entry_id <= last_entry_id:
-            self._groups.popleft().complete()
+            group = self._groups.popleft()
+            self.budget.turned_round(now - group.sealed_at)
+            group.complete()
         self._flush()
         if not self._groups and not self._accumulator:
             self._idle.set()

@@ -13,7 +13,6 @@ from typing import Final, Self
 from tallybook.core.batch import Buffer
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
-    Busy,
     Conflict,
     InvalidArgument,
     LedgerClosed,
@@ -134,14 +133,26 @@ class LedgerWriter:
         """Send one entry off and return what to await for its id.
 
         Raises:
-            Busy: the client's byte budget is used up.
+            Busy: the client's byte budget is used up. After ``retry_after_ms`` about half of it should be free.
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
         """
         appends = self._appends
         if not appends.budget.try_take(appends.admissible(payload)):
-            raise Busy(f"ledger {self.id}: {appends.budget.limit_bytes} bytes are pending", retry_after_ms=1)
+            raise appends.no_room()
         return appends.gather(payload)
+
+    def take_room(self, payload: Buffer) -> int:
+        """Take room in the client's budget for ``payload``, which ``append_held`` is given later; tell how much.
+
+        Raises:
+            As ``append_nowait``.
+        """
+        appends = self._appends
+        size = appends.admissible(payload)
+        if not appends.budget.try_take(size):
+            raise appends.no_room()
+        return size
 
     def append_held(self, payload: Buffer, held_bytes: int) -> PendingAppend:
         """Like ``append_nowait``, for whoever has taken room in the client's budget already: the handle takes it over.
