@@ -5,7 +5,7 @@ The path of an entry through a client is this file, ``appends``, ``accumulator``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -186,16 +186,20 @@ class LedgerWriter:
     async def append_many(self, payloads: Sequence[Buffer]) -> range:
         """Append entries in order; return their ids once all are durable on an ack quorum.
 
+        A quarter of the client's byte budget goes in at once. Of more than that, others may append to the ledger
+        between two pieces: the range goes from the first entry to the last, and theirs are in it.
+
         Raises:
             As ``append``; some of the entries may then have been written.
         """
         appends = self._appends
         sizes = [appends.admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
-        for payload, size in zip(payloads, sizes, strict=True):
-            if not appends.budget.try_take(size):
-                await appends.take_room(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
-            pending.append(appends.gather(payload))
+        for piece in _pieces(sizes, appends.budget.limit_bytes // 4):
+            room = sum(sizes[piece.start : piece.stop])
+            if not appends.budget.try_take(room):
+                await appends.take_room(room, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+            pending += [appends.gather(payloads[at]) for at in piece]
         if not pending:
             return range(appends.next_entry_id, appends.next_entry_id)
         # Confirmation is in order: when the last entry is confirmed, all are.
@@ -284,6 +288,18 @@ class LedgerWriter:
             await self.close()
         else:
             self.abandon()
+
+
+def _pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
+    """Cut a run into pieces of at most ``most`` bytes, and at least one each."""
+    start = total = 0
+    for at, size in enumerate(sizes):
+        if total + size > most and at > start:
+            yield range(start, at)
+            start, total = at, 0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))
 
 
 def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterRules:
