@@ -7,7 +7,7 @@
 What is iterated over is produced a little ahead of its consumer, who may stop at any item. Work that
 is too small for a wait of its own crosses over in bulk:
 
-    threads -- put --> HandOver -- once a turn of the loop --> take(item), take(item), ...
+    threads -- put --> HandOver -- once a turn of the loop --> take([item, item, ...])
 
 Any number of threads may share a loop. They wait as long as the work takes, so it has to have its own
 deadlines. A process that forks keeps the loop in the parent only.
@@ -53,6 +53,16 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def name(self) -> str:
+        """The name of the thread."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """Whether it runs nothing any more."""
+        return self._closing
+
     def __enter__(self) -> Self:
         return self
 
@@ -76,7 +86,7 @@ class LoopThread:
         try:
             self.check_foreign()
             with self._lock:
-                self._check_open()
+                self.check_open()
                 running = asyncio.run_coroutine_threadsafe(work, self._loop)
         except InvalidArgument:
             work.close()
@@ -103,7 +113,7 @@ class LoopThread:
             InvalidArgument: the loop is closed.
         """
         with self._lock:
-            self._check_open()
+            self.check_open()
             self._loop.call_soon_threadsafe(function, *args)
 
     def iterate(self, source: AsyncIterator[T], *, ahead: int = 2, together: int = 1) -> Generator[T, None, None]:
@@ -162,26 +172,52 @@ class LoopThread:
         if threading.get_ident() == self._thread.ident:
             raise InvalidArgument(f"{self._name}: a call that blocks was made on the thread of its own event loop")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse what comes after the close.
+
+        Raises:
+            InvalidArgument: the loop is closed.
+        """
         if self._closing:
             raise InvalidArgument(f"{self._name} is closed")
 
-    def close(self) -> None:
+    def close(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
         """End the loop, once what still runs on it has been cancelled; who waits for it gets ``InvalidArgument``.
+
+        Interrupted (Ctrl-C), it does all that, too, before it goes on. Of several threads that close, all wait.
+
+        Args:
+            last: makes what is still run before that, while nothing else is let in any more. Not called a second time.
 
         Raises:
             InvalidArgument: called on the thread of the loop itself.
+            Whatever ``last`` raises.
         """
+        ended = threading.Event()
+
+        async def end() -> None:
+            try:
+                if last is not None:
+                    await last()
+            finally:
+                try:
+                    await _cancel_all()
+                finally:
+                    ended.set()
+
         self.check_foreign()
         with self._lock:
-            ending = None if self._closing else asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
+            ending = None if self._closing else asyncio.run_coroutine_threadsafe(end(), self._loop)
             self._closing = True
         if ending is None:
-            # Another thread does it.
             self._thread.join()
             return
         try:
             ending.result()
+        except BaseException:
+            ending.cancel()
+            ended.wait()
+            raise
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -250,16 +286,17 @@ class HandOver(Generic[T]):
     loop gets to it goes along. Items count for nothing here: whoever puts them bounds them.
 
     Args:
-        take: called on the loop with each item. It must not raise.
+        take: called on the loop with what has come, at least one item. It must not raise.
     """
 
-    def __init__(self, loop: LoopThread, take: Callable[[T], object]) -> None:
+    def __init__(self, loop: LoopThread, take: Callable[[list[T]], object]) -> None:
         self._loop = loop
         self._take = take
         self._items: deque[T] = deque()
         self._lock = threading.Lock()
-        """Around the question whether somebody will come for an item."""
+        """Between who wakes the loop and the close."""
         self._called = False
+        """Whether the loop is about to look. Cleared before it does, and set after an item is there: none is missed."""
         self._closed = False
 
     def put(self, item: T) -> None:
@@ -268,20 +305,31 @@ class HandOver(Generic[T]):
         Raises:
             InvalidArgument: nothing is taken any more.
         """
+        self._items.append(item)
+        if not self._called:
+            self._wake(item)
+
+    def _wake(self, item: T) -> None:
         with self._lock:
-            if self._closed:
-                raise InvalidArgument("what was to take this is closed")
-            if not self._called:
-                self._loop.call_soon(self._turn)
+            if not self._closed:
                 self._called = True
-            self._items.append(item)
+                try:
+                    self._loop.call_soon(self._turn)
+                except BaseException as error:
+                    self._called, self._closed = False, isinstance(error, InvalidArgument)
+                    if not self._closed:
+                        raise
+            if self._closed and item in self._items:
+                # Or else it came before the close, which has taken it.
+                self._items.remove(item)
+                raise InvalidArgument(f"{self._loop.name} is closed")
 
     def _turn(self) -> None:
         """Take what is there, or as much as the loop has time for in one turn."""
-        with self._lock:
-            count = len(self._items)
-            self._called = count > MOST_IN_A_TURN
-        if self._called:
+        self._called = False
+        count = len(self._items)
+        if count > MOST_IN_A_TURN:
+            self._called = True
             asyncio.get_running_loop().call_soon(self._turn)
         self._take_over(min(count, MOST_IN_A_TURN))
 
@@ -290,16 +338,16 @@ class HandOver(Generic[T]):
         self._take_over(len(self._items))
 
     def _take_over(self, count: int) -> None:
-        items, take = self._items, self._take
-        for _ in range(count):
-            if not items:
-                return
-            take(items.popleft())
+        items = self._items
+        with self._lock:
+            found = [items.popleft() for _ in range(min(count, len(items)))]
+        if found:
+            self._take(found)
 
     def close(self) -> None:
         """Take what is there, and nothing any more; to be called on the loop."""
         with self._lock:
-            self._closed = True
+            self._closed, self._called = True, False
         self.flush()
 
 

@@ -87,14 +87,22 @@ class Appends:
         Raises:
             As ``append``.
         """
-        if self._refusing:
-            raise self._refusal(Outcome.NOT_DONE)
+        self.refuse_after_end()
         if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         if size > self._max_entry_bytes:
             raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {self._max_entry_bytes}")
         return size + BATCH_TABLE_ROW_BYTES
+
+    def refuse_after_end(self) -> None:
+        """Nothing is taken by a handle that is closed or dead.
+
+        Raises:
+            As ``append``.
+        """
+        if self.closing or self._machine.error is not None:
+            raise self._refusal(Outcome.NOT_DONE)
 
     @property
     def _refusing(self) -> bool:

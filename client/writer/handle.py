@@ -143,7 +143,7 @@ class LedgerWriter:
         return appends.gather(payload)
 
     def take_room(self, payload: Buffer) -> int:
-        """Take room in the client's budget for ``payload``, which ``append_held`` is given later; tell how much.
+        """Take room in the client's budget for ``payload``, for ``append_admitted`` to fill; tell how much.
 
         Raises:
             As ``append_nowait``.
@@ -153,6 +153,17 @@ class LedgerWriter:
         if not appends.budget.try_take(size):
             raise appends.no_room()
         return size
+
+    def append_admitted(self, payloads: Sequence[bytes]) -> list[PendingAppend]:
+        """The second half of ``append_nowait``, for what ``take_room`` has taken room for: the handle takes it over.
+
+        Raises:
+            LedgerClosed, LedgerFenced, ...: the handle has ended meanwhile; nothing was sent, and the room stays with
+                the caller.
+        """
+        appends = self._appends
+        appends.refuse_after_end()
+        return [*map(appends.gather, payloads)]
 
     def append_held(self, payload: Buffer, held_bytes: int) -> PendingAppend:
         """Like ``append_nowait``, for whoever has taken room in the client's budget already: the handle takes it over.

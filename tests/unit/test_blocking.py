@@ -279,6 +279,53 @@ def test_who_waits_while_another_thread_closes_hears_that_it_was_closed() -> Non
             waiting.result(PATIENCE)
 
 
+def test_a_close_may_have_last_work_that_nothing_else_comes_between() -> None:
+    loop, seen, refused = LoopThread("closed"), list[str](), list[str]()
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def last() -> None:
+        inside.set()
+        await asyncio.to_thread(go_on.wait, PATIENCE)
+        seen.append("last")
+
+    with ThreadPoolExecutor(2) as others:
+        closing = others.submit(loop.close, last)
+        assert inside.wait(PATIENCE)
+        with pytest.raises(InvalidArgument, match="closed is closed"):
+            loop.call(refused.append, "never")
+        second = others.submit(loop.close, last)
+        with pytest.raises(TimeoutError):
+            second.result(0.02)
+        go_on.set()
+        closing.result(PATIENCE)
+        second.result(PATIENCE)
+    assert (seen, refused) == (["last"], [])
+
+
+def test_a_close_whose_last_work_fails_says_so_and_ends_the_thread_all_the_same() -> None:
+    work, loop = Work(), LoopThread("closed")
+
+    async def last() -> None:
+        raise OSError("broken")
+
+    loop.call_soon(lambda: asyncio.ensure_future(work.wait()))
+    assert work.began.wait(PATIENCE)
+    with pytest.raises(OSError, match="broken"):
+        loop.close(last)
+    assert work.cancelled.is_set()
+    assert "closed" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_close_that_is_interrupted_cancels_its_last_work_and_ends_the_thread(
+    interrupting: Callable[[], None],
+) -> None:
+    work, loop = Work(interrupting), LoopThread("closed")
+    with pytest.raises(InterruptedByTestError):
+        loop.close(work.wait)
+    assert work.cancelled.is_set()
+    assert "closed" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_many_threads_share_a_loop(loop: LoopThread) -> None:
     async def echo(number: int) -> int:
         await asyncio.sleep(0)
@@ -313,7 +360,7 @@ def test_an_iterator_that_is_dropped_on_the_thread_of_the_loop_ends_its_source_a
 
 def test_what_is_handed_over_comes_in_order_and_wakes_the_loop_once_for_many(loop: LoopThread) -> None:
     taken, turns, free = list[int](), list[int](), threading.Event()
-    hand_over = HandOver(loop, taken.append)
+    hand_over = HandOver(loop, taken.extend)
     loop.call_soon(free.wait, PATIENCE)
     call_soon = loop.call_soon
     loop.call_soon = lambda *call: (turns.append(len(taken)), call_soon(*call))  # type: ignore[method-assign]
@@ -327,7 +374,7 @@ def test_what_is_handed_over_comes_in_order_and_wakes_the_loop_once_for_many(loo
 
 def test_a_long_hand_over_leaves_the_loop_to_others_now_and_then(loop: LoopThread) -> None:
     taken, seen, free = list[int](), list[int](), threading.Event()
-    hand_over = HandOver(loop, taken.append)
+    hand_over = HandOver(loop, taken.extend)
     loop.call_soon(free.wait, PATIENCE)
     for number in range(3 * MOST_IN_A_TURN):
         hand_over.put(number)
@@ -340,7 +387,7 @@ def test_a_long_hand_over_leaves_the_loop_to_others_now_and_then(loop: LoopThrea
 
 def test_threads_hand_over_at_once_and_nothing_is_lost_or_overtaken(loop: LoopThread) -> None:
     taken = list[tuple[int, int]]()
-    hand_over = HandOver(loop, taken.append)
+    hand_over = HandOver(loop, taken.extend)
 
     def put(thread: int) -> None:
         for number in range(2_000):
