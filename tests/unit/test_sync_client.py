@@ -25,6 +25,7 @@ from tallybook.core.errors import (
     ReadBeyondLac,
     Unauthorized,
 )
+from tallybook.runtime.blocking import MOST_IN_A_TURN
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -162,6 +163,21 @@ def test_what_one_thread_appends_in_whatever_way_keeps_its_order_and_is_read_bac
     assert reader.read_last_add_confirmed() == reader.ask_last_add_confirmed() == 5
     assert reader.try_read_last_add_confirmed() == 5
     assert payloads(client.copying_reader(reader.metadata)) == wanted
+
+
+def test_a_call_comes_behind_everything_that_was_appended_before_however_much_it_is(client: Client) -> None:
+    ledger = client.create_ledger()
+    count = 2 * MOST_IN_A_TURN + 1
+    pending = [ledger.append_nowait(b"x") for _ in range(count)]
+    assert ledger.append_many([b"y"]) == range(count, count + 1)
+    assert [append.result() for append in pending] == list(range(count))
+    pending += [ledger.append_nowait(b"z") for _ in range(count)]
+    assert ledger.close().last_entry_id == 2 * count
+    assert pending[-1].result() == 2 * count
+    left = client.create_ledger()
+    pending = [left.append_nowait(b"x") for _ in range(count)]
+    left.abandon()
+    assert all(append.done() for append in pending)
 
 
 def test_ledgers_are_made_adopted_recovered_listed_and_deleted(client: Client) -> None:
