@@ -8,9 +8,14 @@ raise ``Busy``; it never makes the client grow.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
+from typing import Final
 
 from tallybook.core.errors import check
+
+LONGEST_RETRY_MS: Final = 1_000
+"""However long appends take: room may come back sooner than the last ones let expect."""
 
 
 class ByteBudget:
@@ -20,6 +25,8 @@ class ByteBudget:
         self.limit_bytes = limit_bytes
         self.taken_bytes = 0
         self._early_bytes = 0
+        self._turnaround_s = 0.0
+        """How long a batch took of late from its sealing until it was confirmed."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
@@ -74,6 +81,21 @@ class ByteBudget:
         if taken < given and self._waiters:
             self._grant()
 
+    def turned_round(self, seconds: float) -> None:
+        """A batch was confirmed so long after it had been sealed."""
+        self._turnaround_s += (seconds - self._turnaround_s) / 8
+
+    def retry_after_ms(self, round_bytes: int) -> int:
+        """When who finds no room does well to come again: about half of what is taken is given back by then.
+
+        Earlier there would be room for little. Later, the bookies would have run out of work.
+
+        Args:
+            round_bytes: what is on its way to bookies at a time; the rest waits for its turn.
+        """
+        rounds = max(1.0, self.taken_bytes / round_bytes)
+        return min(max(1, round(rounds * self._turnaround_s * 1000 / 2)), LONGEST_RETRY_MS)
+
     def _fits(self, size: int) -> bool:
         # A single piece above the whole limit may pass alone, or it would wait for ever.
         return self.taken_bytes + size <= self.limit_bytes or self.taken_bytes == 0
@@ -84,3 +106,36 @@ class ByteBudget:
             if not granted.done():
                 self.taken_bytes += size
                 granted.set_result(None)
+
+
+class SharedByteBudget(ByteBudget):
+    """A budget from which threads beside that of the event loop take, too, by ``try_take`` and nothing else."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self._lock = threading.RLock()
+
+    def try_take(self, size: int) -> bool:
+        """Take ``size`` bytes if they are there and nobody waits for them already. From any thread."""
+        with self._lock:
+            # What the method above does, without a call: this is done for each entry.
+            taken = self.taken_bytes
+            if self._waiters or (taken and taken + size > self.limit_bytes):
+                return False
+            self.taken_bytes = taken + size
+            return True
+
+    def give(self, size: int) -> None:
+        """Give ``size`` bytes back."""
+        with self._lock:
+            super().give(size)
+
+    def exchange(self, given: int, taken: int) -> None:
+        """Replace ``given`` bytes by the ``taken`` ones they became; never waits."""
+        if given != taken:
+            with self._lock:
+                super().exchange(given, taken)
+
+    def _grant(self) -> None:
+        with self._lock:
+            super()._grant()

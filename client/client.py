@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable, PeerError, TallybookError, Unauthorized
@@ -56,11 +56,14 @@ class Client:
         settings: how the client behaves.
     """
 
+    budget_type: ClassVar[type[ByteBudget]] = ByteBudget
+    """What bounds the appends; another one where threads take part."""
+
     def __init__(self, cluster: str | ClientWorld, settings: ClientSettings | None = None) -> None:
         self._cluster = cluster
         self._settings = settings or ClientSettings()
         self._opened: ClientWorld | None = cluster if isinstance(cluster, ClientWorld) else None
-        self._budget = ByteBudget(self._settings.max_pending_bytes)
+        self._budget = self.budget_type(self._settings.max_pending_bytes)
         self._tasks = client_tasks("client")
         self._writers: list[LedgerWriter] = []
         self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
@@ -121,6 +124,16 @@ class Client:
     def budget(self) -> ByteBudget:
         """What the appends of all handles may hold together."""
         return self._budget
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the appends of all handles hold now: entries that gather, and batches some bookie still has to take."""
+        return self._budget.taken_bytes
+
+    @property
+    def max_pending_bytes(self) -> int:
+        """What they may hold. Above it ``append`` waits for room, and ``append_nowait`` raises ``Busy``."""
+        return self._budget.limit_bytes
 
     # -- writing ----------------------------------------------------------------------
 

@@ -4,37 +4,64 @@
         reader = loop.run(client.open_ledger(7))
         for batch in loop.iterate(reader.read_batches(0, 99)): ...
 
-What is iterated over is produced a little ahead of its consumer, who may stop at any item.
+What is iterated over is produced a little ahead of its consumer, who may stop at any item. Work that
+is too small for a wait of its own crosses over in bulk:
+
+    threads -- put --> HandOver -- once a turn of the loop --> take([item, item, ...])
+
+Any number of threads may share a loop. They wait as long as the work takes, so it has to have its own
+deadlines. A process that forks keeps the loop in the parent only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 import uvloop
 
+from tallybook.core.errors import InvalidArgument
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _END: Final = object()
 
+MOST_IN_A_TURN: Final = 2_000
+"""Items that are taken over before the loop looks at anything else: a few milliseconds."""
+
 
 class LoopThread:
-    """An event loop that runs until it is closed. Belongs to one thread: only that one may call it.
+    """An event loop that runs until it is closed. Any thread may call it, but that of the loop.
 
     Args:
         name: of the thread.
     """
 
     def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        """Between callers and the close: what was let in before it is cancelled by it, and nothing comes after."""
+        self._closing = False
         self._loop = uvloop.new_event_loop()
         # A daemon: a process whose caller forgot to close may still end.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """The name of the thread."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """Whether it runs nothing any more."""
+        return self._closing
 
     def __enter__(self) -> Self:
         return self
@@ -44,77 +71,289 @@ class LoopThread:
     ) -> None:
         self.close()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run ``work`` to its end; whatever stops the caller meanwhile (Ctrl-C) cancels it.
 
+        Args:
+            work: what is to be run.
+            timeout: seconds after which it is cancelled; ``None``: its own deadlines are all there are.
+
         Raises:
+            InvalidArgument: called on the thread of the loop itself; or the loop is closed, or was meanwhile.
+            TimeoutError: it took longer.
             Whatever ``work`` raises.
         """
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return running.result()
+            self.check_foreign()
+            with self._lock:
+                self.check_open()
+                running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except InvalidArgument:
+            work.close()
+            raise
+        return self._outcome(running, timeout)
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` on the loop, for what must not meet the loop half-way through something; its result.
+
+        Raises:
+            InvalidArgument: as for ``run``.
+            Whatever ``function`` raises.
+        """
+
+        async def work() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(work())
+
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        """Have ``function`` called on the loop; do not wait for that.
+
+        Raises:
+            InvalidArgument: the loop is closed.
+        """
+        with self._lock:
+            self.check_open()
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def iterate(self, source: AsyncIterator[T], *, ahead: int = 2, together: int = 1) -> Generator[T, None, None]:
+        """The items of ``source``, which is ended with this iterator: leaving a ``for`` loop early does that, too.
+
+        Args:
+            source: an async generator, or what is iterated over like one.
+            ahead: items that are made before they are asked for.
+            together: how many of them may cross over at a time, for items that are small.
+
+        Raises:
+            InvalidArgument: as for ``run``.
+            Whatever ``source`` raises, at the place where it did.
+        """
+        production = _Production(source, max(ahead, together))
+        try:
+            # Who is interrupted here may not know yet that it has begun, and has to end it all the same.
+            self.run(production.begin())
+            while True:
+                for item in self.run(production.take(together)):
+                    if item is _END:
+                        self.run(production.outcome())
+                        return
+                    yield item
+        finally:
+            self._end(production)
+
+    def _end(self, production: _Production[Any]) -> None:
+        if threading.get_ident() == self._thread.ident:
+            # The collector drops an iterator wherever it happens to run. Nobody can wait here.
+            production.cancel()
+            return
+        with self._lock:
+            if self._closing:
+                return  # which ends everything
+            ending = asyncio.run_coroutine_threadsafe(production.end(), self._loop)
+        self._outcome(ending)
+
+    def _outcome(self, running: Future[T], timeout: float | None = None) -> T:
+        try:
+            return running.result(timeout)
+        except CancelledError:
+            if self._closing:
+                raise InvalidArgument(f"{self._name} was closed meanwhile") from None
+            raise
         except BaseException:
             running.cancel()
             raise
 
-    def iterate(self, source: AsyncGenerator[T, None], *, ahead: int = 2) -> Iterator[T]:
-        """The items of ``source``, which is ended with this iterator.
-
-        Args:
-            ahead: items that are made before they are asked for.
+    def check_foreign(self) -> None:
+        """Refuse a wait on the thread of the loop: it would wait for itself.
 
         Raises:
-            Whatever ``source`` raises, at the place where it did.
+            InvalidArgument: this is that thread.
         """
-        items: asyncio.Queue[Any] = asyncio.Queue()
-        room = asyncio.Semaphore(ahead)
+        if threading.get_ident() == self._thread.ident:
+            raise InvalidArgument(f"{self._name}: a call that blocks was made on the thread of its own event loop")
 
-        async def produce() -> None:
-            try:
-                async with aclosing(source):
-                    while True:
-                        await room.acquire()
-                        items.put_nowait(await anext(source))
-            except StopAsyncIteration:
-                return
-            finally:
-                items.put_nowait(_END)
+    def check_open(self) -> None:
+        """Refuse what comes after the close.
 
-        async def take() -> Any:
-            item = await items.get()
-            room.release()
-            return item
+        Raises:
+            InvalidArgument: the loop is closed.
+        """
+        if self._closing:
+            raise InvalidArgument(f"{self._name} is closed")
 
-        producing: list[asyncio.Task[None]] = []
+    def close(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
+        """End the loop, once what still runs on it has been cancelled; who waits for it gets ``InvalidArgument``.
 
-        async def begin() -> None:
-            producing.append(asyncio.get_running_loop().create_task(produce()))
+        Interrupted (Ctrl-C), it does all that, too, before it goes on. Of several threads that close, all wait.
 
-        async def outcome() -> None:
-            await producing[0]
+        Args:
+            last: makes what is still run before that, while nothing else is let in any more. Not called a second time.
+
+        Raises:
+            InvalidArgument: called on the thread of the loop itself.
+            Whatever ``last`` raises.
+        """
+        ended = threading.Event()
 
         async def end() -> None:
-            for task in producing:
-                task.cancel()
-            await asyncio.gather(*producing, return_exceptions=True)
+            try:
+                if last is not None:
+                    await last()
+            finally:
+                try:
+                    await _cancel_all()
+                finally:
+                    ended.set()
 
+        self.check_foreign()
+        with self._lock:
+            ending = None if self._closing else asyncio.run_coroutine_threadsafe(end(), self._loop)
+            self._closing = True
+        if ending is None:
+            self._thread.join()
+            return
         try:
-            # Who is interrupted here may not know yet that it has begun, and has to end it all the same.
-            self.run(begin())
-            while (item := self.run(take())) is not _END:
-                yield item
-            self.run(outcome())
+            ending.result()
+        except BaseException:
+            ending.cancel()
+            ended.wait()
+            raise
         finally:
-            self.run(end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class _Production(Generic[T]):
+    """Makes the items of one source, on the loop, a few ahead of whoever takes them."""
+
+    def __init__(self, source: AsyncIterator[T], ahead: int) -> None:
+        self._source = source
+        self._items: asyncio.Queue[T | object] = asyncio.Queue()
+        self._room = asyncio.Semaphore(ahead)
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    async def begin(self) -> None:
+        """Start to make them."""
+        if not self._cancelled:
+            self._task = asyncio.get_running_loop().create_task(self._produce())
+
+    async def _produce(self) -> None:
+        try:
+            while True:
+                await self._room.acquire()
+                self._items.put_nowait(await anext(self._source))
+        except StopAsyncIteration:
+            return
+        finally:
+            try:
+                await _closed(self._source)
+            finally:
+                self._items.put_nowait(_END)
+
+    async def take(self, most: int) -> list[T]:
+        """The next items, as many as there are, but at least one; the last of all is ``_END``."""
+        found = [await self._items.get()]
+        while len(found) < most and not self._items.empty():
+            found.append(self._items.get_nowait())
+        for _ in found:
+            self._room.release()
+        return cast("list[T]", found)
+
+    async def outcome(self) -> None:
+        """Raise what ended the source, unless that was its end."""
+        if self._task is not None:
+            await self._task
+
+    def cancel(self) -> None:
+        """Make no more."""
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def end(self) -> None:
+        """Make no more, and wait until the source has ended."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class HandOver(Generic[T]):
+    """Takes items from any thread to the loop, in the order in which they came, many at a time.
+
+    To wake the loop costs as much as some dozen items. So only the first one does; what comes until the
+    loop gets to it goes along. Items count for nothing here: whoever puts them bounds them.
+
+    Args:
+        take: called on the loop with what has come, at least one item. It must not raise.
+    """
+
+    def __init__(self, loop: LoopThread, take: Callable[[list[T]], object]) -> None:
+        self._loop = loop
+        self._take = take
+        self._items: deque[T] = deque()
+        self._lock = threading.Lock()
+        """Between who wakes the loop and the close."""
+        self._called = False
+        """Whether the loop is about to look. Cleared before it does, and set after an item is there: none is missed."""
+        self._closed = False
+
+    def put(self, item: T) -> None:
+        """Hand over one item.
+
+        Raises:
+            InvalidArgument: nothing is taken any more.
+        """
+        self._items.append(item)
+        if not self._called:
+            self._wake(item)
+
+    def _wake(self, item: T) -> None:
+        with self._lock:
+            if not self._closed:
+                self._called = True
+                try:
+                    self._loop.call_soon(self._turn)
+                except BaseException as error:
+                    self._called, self._closed = False, isinstance(error, InvalidArgument)
+                    if not self._closed:
+                        raise
+            if self._closed and item in self._items:
+                # Or else it came before the close, which has taken it.
+                self._items.remove(item)
+                raise InvalidArgument(f"{self._loop.name} is closed")
+
+    def _turn(self) -> None:
+        """Take what is there, or as much as the loop has time for in one turn."""
+        self._called = False
+        count = len(self._items)
+        if count > MOST_IN_A_TURN:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._take_over(min(count, MOST_IN_A_TURN))
+
+    def flush(self) -> None:
+        """Take all that was put before, now; to be called on the loop, before work that is to come after it."""
+        self._take_over(len(self._items))
+
+    def _take_over(self, count: int) -> None:
+        items = self._items
+        with self._lock:
+            found = [items.popleft() for _ in range(min(count, len(items)))]
+        if found:
+            self._take(found)
 
     def close(self) -> None:
-        """End the loop, once what still runs on it has been cancelled."""
-        if self._loop.is_closed():
-            return
-        self.run(_cancel_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Take what is there, and nothing any more; to be called on the loop."""
+        with self._lock:
+            self._closed, self._called = True, False
+        self.flush()
+
+
+async def _closed(source: AsyncIterator[Any]) -> None:
+    if isinstance(source, AsyncGenerator):
+        await source.aclose()
 
 
 async def _cancel_all() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from tallybook.core.batch import Buffer, encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    Busy,
     EntryTooLarge,
     InvalidArgument,
     InvariantViolation,
@@ -86,14 +87,22 @@ class Appends:
         Raises:
             As ``append``.
         """
-        if self._refusing:
-            raise self._refusal(Outcome.NOT_DONE)
+        self.refuse_after_end()
         if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         if size > self._max_entry_bytes:
             raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {self._max_entry_bytes}")
         return size + BATCH_TABLE_ROW_BYTES
+
+    def refuse_after_end(self) -> None:
+        """Nothing is taken by a handle that is closed or dead.
+
+        Raises:
+            As ``append``.
+        """
+        if self.closing or self._machine.error is not None:
+            raise self._refusal(Outcome.NOT_DONE)
 
     @property
     def _refusing(self) -> bool:
@@ -118,6 +127,13 @@ class Appends:
         if self._refusing:
             self.budget.give(size)
             raise self._refusal(outcome)
+
+    def no_room(self) -> Busy:
+        """What who does not wait for room is told."""
+        budget, settings = self.budget, self._settings
+        round_bytes = settings.max_in_flight_batches * settings.max_batch_bytes
+        message = f"ledger {self._machine.ledger_id}: {budget.taken_bytes} of {budget.limit_bytes} bytes are pending"
+        return Busy(message, retry_after_ms=budget.retry_after_ms(round_bytes))
 
     def give_room(self, size: int) -> None:
         """Give back what ``take_room`` took, instead of the last step."""
@@ -162,6 +178,7 @@ class Appends:
         count, held = group.entry_count, group.held_bytes
         self.budget.exchange(held, len(batch))
         group.seal()
+        group.sealed_at = self._clock.monotonic()
         self._groups.append(group)
         first = group.first_entry_id
         self.submit(first, first + count - 1, group.payload_bytes, batch)
@@ -170,8 +187,11 @@ class Appends:
 
     def confirmed(self, last_entry_id: int) -> None:
         """Settle every group up to ``last_entry_id``."""
+        now = self._clock.monotonic()
         while self._groups and self._groups[0].last_entry_id <= last_entry_id:
-            self._groups.popleft().complete()
+            group = self._groups.popleft()
+            self.budget.turned_round(now - group.sealed_at)
+            group.complete()
         self._flush()
         if not self._groups and not self._accumulator:
             self._idle.set()

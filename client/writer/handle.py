@@ -5,7 +5,7 @@ The path of an entry through a client is this file, ``appends``, ``accumulator``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -13,7 +13,6 @@ from typing import Final, Self
 from tallybook.core.batch import Buffer
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
-    Busy,
     Conflict,
     InvalidArgument,
     LedgerClosed,
@@ -134,14 +133,37 @@ class LedgerWriter:
         """Send one entry off and return what to await for its id.
 
         Raises:
-            Busy: the client's byte budget is used up.
+            Busy: the client's byte budget is used up. After ``retry_after_ms`` about half of it should be free.
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
         """
         appends = self._appends
         if not appends.budget.try_take(appends.admissible(payload)):
-            raise Busy(f"ledger {self.id}: {appends.budget.limit_bytes} bytes are pending", retry_after_ms=1)
+            raise appends.no_room()
         return appends.gather(payload)
+
+    def take_room(self, payload: Buffer) -> int:
+        """Take room in the client's budget for ``payload``, for ``append_admitted`` to fill; tell how much.
+
+        Raises:
+            As ``append_nowait``.
+        """
+        appends = self._appends
+        size = appends.admissible(payload)
+        if not appends.budget.try_take(size):
+            raise appends.no_room()
+        return size
+
+    def append_admitted(self, payloads: Sequence[bytes]) -> list[PendingAppend]:
+        """The second half of ``append_nowait``, for what ``take_room`` has taken room for: the handle takes it over.
+
+        Raises:
+            LedgerClosed, LedgerFenced, ...: the handle has ended meanwhile; nothing was sent, and the room stays with
+                the caller.
+        """
+        appends = self._appends
+        appends.refuse_after_end()
+        return [*map(appends.gather, payloads)]
 
     def append_held(self, payload: Buffer, held_bytes: int) -> PendingAppend:
         """Like ``append_nowait``, for whoever has taken room in the client's budget already: the handle takes it over.
@@ -175,16 +197,20 @@ class LedgerWriter:
     async def append_many(self, payloads: Sequence[Buffer]) -> range:
         """Append entries in order; return their ids once all are durable on an ack quorum.
 
+        A quarter of the client's byte budget goes in at once. Of more than that, others may append to the ledger
+        between two pieces: the range goes from the first entry to the last, and theirs are in it.
+
         Raises:
             As ``append``; some of the entries may then have been written.
         """
         appends = self._appends
         sizes = [appends.admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
-        for payload, size in zip(payloads, sizes, strict=True):
-            if not appends.budget.try_take(size):
-                await appends.take_room(size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
-            pending.append(appends.gather(payload))
+        for piece in _pieces(sizes, appends.budget.limit_bytes // 4):
+            room = sum(sizes[piece.start : piece.stop])
+            if not appends.budget.try_take(room):
+                await appends.take_room(room, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+            pending += [appends.gather(payloads[at]) for at in piece]
         if not pending:
             return range(appends.next_entry_id, appends.next_entry_id)
         # Confirmation is in order: when the last entry is confirmed, all are.
@@ -273,6 +299,18 @@ class LedgerWriter:
             await self.close()
         else:
             self.abandon()
+
+
+def _pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
+    """Cut a run into pieces of at most ``most`` bytes, and at least one each."""
+    start = total = 0
+    for at, size in enumerate(sizes):
+        if total + size > most and at > start:
+            yield range(start, at)
+            start, total = at, 0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))
 
 
 def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterRules:

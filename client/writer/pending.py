@@ -61,7 +61,7 @@ class AppendGroup(Together):
     The group *is* the batch: when it is sealed its boundaries are final.
     """
 
-    __slots__ = ("_sealed_count", "first_entry_id", "held_bytes", "payloads")
+    __slots__ = ("_sealed_count", "first_entry_id", "held_bytes", "payloads", "sealed_at")
 
     def __init__(self, first_entry_id: int) -> None:
         super().__init__()
@@ -69,6 +69,8 @@ class AppendGroup(Together):
         self.payloads: list[bytes] = []
         self.held_bytes = 0
         """What the entries take in a batch, and count for in the client's budget."""
+        self.sealed_at = 0.0
+        """Monotonic second; of a group that is not sealed yet, nothing."""
         self._sealed_count = 0
 
     @property

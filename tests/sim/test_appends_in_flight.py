@@ -102,6 +102,46 @@ def test_c04_when_all_bookies_ack_everything_at_once_each_of_many_callers_hears_
     play(scene, seed=seed, bookies=3, shuffle=True)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_that_are_appended_at_once_do_not_mix_and_each_caller_gets_the_ids_of_its_own(seed: int) -> None:
+    async def scene(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await client.create_ledger()
+        # Together more than there is room for, each less than a quarter of it; and there are single ones as well.
+        sizes = range(6, 30, 2)
+        runs = [[b"%d of %d " % (number, run) + bytes(500) for number in range(size)] for run, size in enumerate(sizes)]
+        alone = [asyncio.ensure_future(ledger.append(line)) for line in lines(10)]
+        ids = await asyncio.gather(*map(ledger.append_many, runs))
+        assert list(map(len, ids)) == list(map(len, runs))
+        await asyncio.gather(*alone)
+        await ledger.close()
+        written = await read_all(client, ledger.id)
+        assert [[written[entry_id] for entry_id in own] for own in ids] == runs
+
+    play(scene, seed=seed, bookies=3, shuffle=True)
+
+
+def test_a_run_above_the_whole_budget_goes_in_by_pieces() -> None:
+    async def scene(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await client.create_ledger()
+        run = [b"%d " % number + bytes(500) for number in range(400)]
+        run[7] = bytes(client.max_pending_bytes // 2)
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while ledger.last_add_confirmed < 399:
+                most = max(most, client.pending_bytes)
+                await cluster.world.clock.sleep(0.0005)
+
+        watching = asyncio.ensure_future(watch())
+        assert await ledger.append_many(run) == range(400)
+        await watching
+        assert most <= 1.1 * client.max_pending_bytes < sum(map(len, run))
+        assert await ledger.append_many([]) == range(400, 400)
+
+    play(scene, seed=1, bookies=3)
+
+
 # -- C05: every request goes to a member of its write set ----------------------------------------
 
 

@@ -27,7 +27,7 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.memory_bookie import MemoryBookie
-from tallybook.sim.stage.scenario import SMALL, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 # -- appends --------------------------------------------------------------------------------------
 
@@ -41,6 +41,35 @@ async def test_an_append_to_a_closed_handle_was_not_done(cluster: MemoryCluster,
         with pytest.raises(LedgerClosed) as caught:
             await attempt
         assert caught.value.outcome is Outcome.NOT_DONE
+
+
+@scenario()
+async def test_busy_tells_when_there_should_be_room_again_and_the_client_how_much_is_taken(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    assert (client.pending_bytes, client.max_pending_bytes) == (0, SMALL.max_pending_bytes)
+
+    def filled() -> int:
+        with pytest.raises(Busy) as refused:
+            [ledger.append_nowait(bytes(400)) for _ in range(1000)]
+        assert client.max_pending_bytes - 500 < client.pending_bytes <= client.max_pending_bytes
+        return refused.value.retry_after_ms
+
+    assert filled() == 1, "nothing is known yet"
+    await eventually(lambda: client.pending_bytes == 0, cluster)
+    quick = filled()
+    await cluster.world.clock.sleep(quick / 1000)
+    assert 0 < client.pending_bytes < client.max_pending_bytes
+    await eventually(lambda: client.pending_bytes == 0, cluster)
+    for bookie in cluster.bookies.values():
+        bookie.hold_commits()
+    pending = ledger.append_nowait(b"held up")
+    await cluster.world.clock.sleep(1.5)
+    for bookie in cluster.bookies.values():
+        bookie.release_commits()
+    await pending
+    assert 1 < quick < filled() <= 1000
 
 
 @scenario()

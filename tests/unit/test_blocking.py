@@ -5,11 +5,13 @@ import contextlib
 import gc
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tallybook.runtime.blocking import LoopThread
+from tallybook.core.errors import InvalidArgument
+from tallybook.runtime.blocking import MOST_IN_A_TURN, HandOver, LoopThread
 
 PATIENCE = 10.0
 """Seconds, for what takes microseconds unless it is broken."""
@@ -102,21 +104,21 @@ def test_items_are_made_a_few_ahead_of_their_consumer_and_no_more(loop: LoopThre
     for taken in range(1, 20):
         assert next(items) == taken - 1
         assert loop.run(made_no_more(source)) == taken + ahead
-    items.close()  # type: ignore[attr-defined]
+    items.close()
 
 
 def test_a_consumer_that_stops_early_ends_the_source_before_it_goes_on(loop: LoopThread) -> None:
     source = Source(1000)
-    with contextlib.closing(loop.iterate(source.items())) as items:  # type: ignore[type-var]
+    with contextlib.closing(loop.iterate(source.items())) as items:
         assert next(items) == 0
         assert not source.ended.is_set()
     assert source.ended.is_set()
     assert source.made < 10
 
 
-def consume(items: Iterator[int], seen: list[int], error: Exception | None = None) -> None:
+def consume(items: Generator[int, None, None], seen: list[int], error: Exception | None = None) -> None:
     """Take all items and close the iterator, whatever happens; fail at the first one, if so told."""
-    with contextlib.closing(items):  # type: ignore[type-var]
+    with contextlib.closing(items):
         for item in items:
             seen.append(item)
             if error is not None:
@@ -140,7 +142,7 @@ def test_an_error_of_a_source_is_raised_in_its_place_behind_the_items_before_it(
 
 def test_a_consumer_that_stops_before_an_error_never_hears_of_it(loop: LoopThread) -> None:
     source = Source(2, OSError("broken"))
-    with contextlib.closing(loop.iterate(source.items(), ahead=10)) as items:  # type: ignore[type-var]
+    with contextlib.closing(loop.iterate(source.items(), ahead=10)) as items:
         assert next(items) == 0
         assert source.ended.wait(PATIENCE)
     gc.collect()
@@ -229,3 +231,173 @@ def test_a_caller_that_is_interrupted_while_it_waits_for_an_item_ends_the_source
         consume(loop.iterate(items()), seen)
     assert work.cancelled.is_set(), "and the caller has waited for that"
     assert seen == [1] or early
+
+
+def test_a_call_on_the_loop_runs_there_and_gives_its_result(loop: LoopThread) -> None:
+    assert loop.call(lambda: threading.current_thread().name) == "blocking"
+    with pytest.raises(ZeroDivisionError):
+        loop.call(divmod, 1, 0)
+
+
+def test_a_caller_may_give_up_waiting_and_the_work_is_cancelled(loop: LoopThread) -> None:
+    work = Work()
+    with pytest.raises(TimeoutError):
+        loop.run(work.wait(), timeout=0.01)
+    assert work.cancelled.wait(PATIENCE)
+
+
+def test_a_wait_on_the_thread_of_the_loop_is_refused_where_it_would_wait_for_ever(loop: LoopThread) -> None:
+    def refusals() -> list[str]:
+        found = []
+        for wait in (lambda: loop.run(Work().wait()), lambda: next(loop.iterate(Source(1).items())), loop.close):
+            with pytest.raises(InvalidArgument) as refused:
+                wait()
+            found.append(refused.value.message)
+        return found
+
+    assert all("on the thread of its own event loop" in message for message in loop.call(refusals))
+
+
+def test_after_the_close_everything_is_refused_by_name() -> None:
+    with LoopThread("copier") as loop:
+        hand_over = HandOver(loop, lambda _: None)
+        items = loop.iterate(Source(1000).items())
+        assert next(items) == 0
+    for use in (lambda: loop.run(Work().wait()), lambda: loop.call_soon(print), lambda: hand_over.put(1)):
+        with pytest.raises(InvalidArgument, match="copier is closed"):
+            use()
+    items.close()
+
+
+def test_who_waits_while_another_thread_closes_hears_that_it_was_closed() -> None:
+    work = Work()
+    with ThreadPoolExecutor(1) as others, LoopThread("copier") as loop:
+        waiting = others.submit(loop.run, work.wait())
+        assert work.began.wait(PATIENCE)
+        loop.close()
+        with pytest.raises(InvalidArgument, match="copier was closed meanwhile"):
+            waiting.result(PATIENCE)
+
+
+def test_a_close_may_have_last_work_that_nothing_else_comes_between() -> None:
+    loop, seen, refused = LoopThread("closed"), list[str](), list[str]()
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def last() -> None:
+        inside.set()
+        await asyncio.to_thread(go_on.wait, PATIENCE)
+        seen.append("last")
+
+    with ThreadPoolExecutor(2) as others:
+        closing = others.submit(loop.close, last)
+        assert inside.wait(PATIENCE)
+        with pytest.raises(InvalidArgument, match="closed is closed"):
+            loop.call(refused.append, "never")
+        second = others.submit(loop.close, last)
+        with pytest.raises(TimeoutError):
+            second.result(0.02)
+        go_on.set()
+        closing.result(PATIENCE)
+        second.result(PATIENCE)
+    assert (seen, refused) == (["last"], [])
+
+
+def test_a_close_whose_last_work_fails_says_so_and_ends_the_thread_all_the_same() -> None:
+    work, loop = Work(), LoopThread("closed")
+
+    async def last() -> None:
+        raise OSError("broken")
+
+    loop.call_soon(lambda: asyncio.ensure_future(work.wait()))
+    assert work.began.wait(PATIENCE)
+    with pytest.raises(OSError, match="broken"):
+        loop.close(last)
+    assert work.cancelled.is_set()
+    assert "closed" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_close_that_is_interrupted_cancels_its_last_work_and_ends_the_thread(
+    interrupting: Callable[[], None],
+) -> None:
+    work, loop = Work(interrupting), LoopThread("closed")
+    with pytest.raises(InterruptedByTestError):
+        loop.close(work.wait)
+    assert work.cancelled.is_set()
+    assert "closed" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_many_threads_share_a_loop(loop: LoopThread) -> None:
+    async def echo(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    def use(number: int) -> list[int]:
+        return [loop.run(echo(number)), *loop.iterate(Source(number).items(), together=3)]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(use, range(40))) == [[number, *range(number)] for number in range(40)]
+
+
+def test_items_that_cross_over_together_keep_their_order_and_their_bound(loop: LoopThread) -> None:
+    source = Source(1000)
+    items = loop.iterate(source.items(), together=10)
+    assert [next(items) for _ in range(15)] == list(range(15))
+    assert loop.run(made_no_more(source)) <= 15 + 2 * 10
+    assert list(items) == list(range(15, 1000))
+    with contextlib.closing(loop.iterate(Source(5, OSError("broken")).items(), together=10)) as failing:
+        assert [next(failing) for _ in range(5)] == list(range(5))
+        with pytest.raises(OSError, match="broken"):
+            next(failing)
+
+
+def test_an_iterator_that_is_dropped_on_the_thread_of_the_loop_ends_its_source_all_the_same(loop: LoopThread) -> None:
+    source = Source(1000)
+    held = [loop.iterate(source.items())]
+    assert next(held[0]) == 0
+    loop.call(held.clear)
+    assert source.ended.wait(PATIENCE)
+
+
+def test_what_is_handed_over_comes_in_order_and_wakes_the_loop_once_for_many(loop: LoopThread) -> None:
+    taken, turns, free = list[int](), list[int](), threading.Event()
+    hand_over = HandOver(loop, taken.extend)
+    loop.call_soon(free.wait, PATIENCE)
+    call_soon = loop.call_soon
+    loop.call_soon = lambda *call: (turns.append(len(taken)), call_soon(*call))  # type: ignore[method-assign]
+    for number in range(3 * MOST_IN_A_TURN):
+        hand_over.put(number)
+    assert len(turns) == 1
+    free.set()
+    loop.call(hand_over.flush)
+    assert taken == list(range(3 * MOST_IN_A_TURN))
+
+
+def test_a_long_hand_over_leaves_the_loop_to_others_now_and_then(loop: LoopThread) -> None:
+    taken, seen, free = list[int](), list[int](), threading.Event()
+    hand_over = HandOver(loop, taken.extend)
+    loop.call_soon(free.wait, PATIENCE)
+    for number in range(3 * MOST_IN_A_TURN):
+        hand_over.put(number)
+    for _ in range(3):
+        loop.call_soon(lambda: loop._loop.call_soon(lambda: seen.append(len(taken))))
+    free.set()
+    loop.run(made_no_more(Source(0)))
+    assert seen[0] < len(taken) == 3 * MOST_IN_A_TURN
+
+
+def test_threads_hand_over_at_once_and_nothing_is_lost_or_overtaken(loop: LoopThread) -> None:
+    taken = list[tuple[int, int]]()
+    hand_over = HandOver(loop, taken.extend)
+
+    def put(thread: int) -> None:
+        for number in range(2_000):
+            hand_over.put((thread, number))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(put, range(8)))
+    loop.call(hand_over.close)
+    assert len(taken) == 16_000
+    for thread in range(8):
+        assert [number for of, number in taken if of == thread] == list(range(2_000))
+    with pytest.raises(InvalidArgument, match="closed"):
+        hand_over.put((0, 0))

@@ -1,0 +1,70 @@
+"""The blocking client has every call of the asyncio one, and no other: names, arguments and what they default to."""
+
+import inspect
+
+import pytest
+
+from tallybook import client
+from tallybook.client import sync
+
+PAIRS = [
+    (client.Client, sync.Client),
+    (client.LedgerWriter, sync.LedgerWriter),
+    (client.LedgerReader, sync.LedgerReader),
+    (client.ChosenIdsWriter, sync.ChosenIdsWriter),
+]
+# What the asyncio side has for what is built upon it on the same loop; threads must not come near.
+FOR_THE_LOOP = {
+    client.Client: {"budget", "budget_type", "world"},
+    client.LedgerWriter: {"append_admitted", "append_held", "take_room"},
+}
+ITERATING = {
+    "read", "read_batches", "read_sealed", "read_unconfirmed", "tail", "tail_batches", "list_ledgers",
+}  # fmt: skip
+
+
+def surface(kind: type) -> dict[str, object]:
+    """What callers may use of a class, and how: the parameters of a method, or that it is a property."""
+    found: dict[str, object] = {}
+    for name, member in inspect.getmembers(kind):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            found[name] = "property"
+        elif callable(member):
+            parameters = inspect.signature(member).parameters.values()
+            found[name] = [(found.name, found.kind, found.default, found.annotation) for found in parameters]
+        else:
+            found[name] = type(member)
+    return found
+
+
+@pytest.mark.parametrize(("of_loop", "blocking"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_sides_have_the_same_calls_with_the_same_arguments(of_loop, blocking):
+    wanted = {name: how for name, how in surface(of_loop).items() if name not in FOR_THE_LOOP.get(of_loop, set())}
+    assert surface(blocking) == wanted
+
+
+def test_nothing_is_left_out_that_is_not_there():
+    for kind, names in FOR_THE_LOOP.items():
+        assert names <= set(dir(kind))
+
+
+def test_a_client_is_made_and_entered_in_the_same_way():
+    made = [inspect.signature(kind).parameters for kind in (client.Client, sync.Client)]
+    assert [*map(str, made[0].values())] == [*map(str, made[1].values())]
+    for of_loop, blocking in PAIRS:
+        assert hasattr(of_loop, "__aenter__") == hasattr(blocking, "__enter__")
+
+
+@pytest.mark.parametrize(("of_loop", "blocking"), PAIRS, ids=lambda kind: kind.__name__)
+def test_no_call_of_the_blocking_side_has_to_be_awaited(of_loop, blocking):
+    for name, member in inspect.getmembers(blocking, inspect.isfunction):
+        assert not inspect.iscoroutinefunction(member), name
+        returned = inspect.signature(member).return_annotation
+        assert returned.startswith("Generator[") == (name in ITERATING), name
+
+
+def test_both_modules_offer_the_same_names():
+    assert set(client.__all__) - set(sync.__all__) == {"ClientWorld"}
+    assert set(sync.__all__) <= set(client.__all__)
