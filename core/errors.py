@@ -29,7 +29,8 @@
     |   |-- StreamGap                 records are missing where a reader is
     |   |-- ReaderTooSlow             left behind by what it follows
     |   |-- PositionMismatch          the last record is another one than was asked for
-    |   `-- NoSuchSubscription        never created, or deleted
+    |   |-- NoSuchSubscription        never created, or deleted
+    |   `-- CreditExceeded            more was sent than may be unanswered
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
@@ -296,6 +297,17 @@ class NoSuchSubscription(CallerError):
     """The subscription was never created, or it was deleted."""
 
     wire_code = 128
+
+
+class CreditExceeded(CallerError):
+    """A client has sent more than it may have unanswered. Wait for answers, then send on."""
+
+    wire_code = 140
+    retriable = True
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
 
 
 class PeerError(TallybookError):

@@ -53,6 +53,7 @@ WIRE_CODES = {
     "ReaderTooSlow": 126,
     "PositionMismatch": 127,
     "NoSuchSubscription": 128,
+    "CreditExceeded": 140,
     "PeerError": 200,
     "Busy": 201,
     "BookieUnavailable": 202,
