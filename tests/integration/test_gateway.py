@@ -541,3 +541,17 @@ def test_the_command_says_when_it_is_ready_and_stops_cleanly(cli, cluster):
         "gateway", "run", "--metadata", cluster.metadata, "--set", "client.read_bytes=1MiB", "--print-config"
     )
     assert shown.json["client"]["read_bytes"] == MIB
+
+
+def test_up_runs_a_gateway_beside_the_bookies(cli, tmp_path):
+    process = cli.start("up", "--data", tmp_path, "--bookies", 1, "--no-offload", "--json", *cli.small,
+                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+    with process:
+        served = json.loads(process.stdout.readline())["gateway"]
+        with grpc.insecure_channel(served["address"]) as channel:
+            stub = ledger_pb2_grpc.LedgerServiceStub(channel)
+            assert stub.Create(pb.CreateRequest(ensemble=1), timeout=cli.patience).ensemble == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(cli.patience) == 0
+        assert not cli.alive(served["pid"])
+    assert "stopping" in (tmp_path / "gateway.log").read_text()
