@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,7 +24,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 
 from .exits import RefusedToStart, disk_failed, reading_only
-from .options import Json, Metadata, check_directory, directory
+from .options import Json, Metadata, assigned, check_directory, directory
 from .output import Record, print_json, print_record, print_rows
 from .parent import die_with_parent
 from .progress import human_bytes
@@ -260,15 +260,5 @@ def _settings(config: Path | None, assignments: list[str] | None, flags: dict[st
     Raises:
         InvalidConfig: one of them is not a setting, or its value is not allowed.
     """
-    overrides: dict[str, Any] = {}
-    for assignment in assignments or []:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
-        *levels, last = name.split(".")
-        into = overrides
-        for level in levels:
-            into = into.setdefault(level, {})
-        into[last] = value
     file = None if config is None else str(config)
-    return load_settings(BookieSettings, file=file, overrides={**overrides, **flags})
+    return load_settings(BookieSettings, file=file, overrides={**assigned(assignments), **flags})

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 
 from tallybook.client.client import Client
+from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidConfig, MetadataUnavailable
 from tallybook.metadata.uri import MemoryUri, SqliteUri, parse_uri
 
 
-def cluster(metadata: str) -> Client:
+def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
     """A client of a cluster that exists: a mistyped path must not make an empty one.
+
+    Args:
+        settings: how it behaves, if not as always.
 
     Raises:
         InvalidConfig: the URI makes no sense, here or anywhere.
@@ -21,4 +25,4 @@ def cluster(metadata: str) -> Client:
         raise InvalidConfig("memory: lives and dies with one process; a command needs a store that others use, too")
     if isinstance(parsed, SqliteUri) and not os.path.exists(parsed.path):
         raise MetadataUnavailable(f"there is no metadata store at {metadata}: is the cluster running?")
-    return Client(metadata)
+    return Client(metadata, settings)

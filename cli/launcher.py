@@ -4,6 +4,7 @@
     DIR/bookie-1/            data directory of the first bookie
     DIR/bookie-1/run.json    {"pid", "ports", "bookie_id"}, written by the bookie once it is ready
     DIR/bookie-1.log         what it logs
+    DIR/gateway.log          what the gateway beside them logs, if there is one (local_gateway.py)
 
 The children die with the launcher and are not started again when they die on their own. The
 same directory started again is the same cluster.
@@ -209,22 +210,7 @@ class LocalCluster:
         command = [sys.executable, "-P", "-m", "tallybook.cli", "bookie", "run", "--json", "--log-format", "text"]
         command += ["--id", bookie.bookie_id, "--data", str(bookie.directory), "--metadata", self.metadata]
         command += ["--parent-pipe", str(self.life_pipe), *self._options]
-        try:
-            log = os.open(bookie.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise DiskFailed(f"{bookie.log_file} cannot be written: {error.strerror}") from error
-        try:
-            bookie.process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[self.life_pipe],
-                # Ctrl-C in a terminal reaches the launcher alone, which then stops the bookies.
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        bookie.process = await spawn(command, self.life_pipe, bookie.log_file)
 
     async def _ready(self, bookie: LocalBookie) -> None:
         deadline = self._clock.monotonic() + START_SECONDS
@@ -240,6 +226,35 @@ class LocalCluster:
                 message = f"{bookie.bookie_id} was not ready within {START_SECONDS:.0f} s; see {bookie.log_file}"
                 raise RefusedToStart(BookieUnavailable(message))
             await self._clock.sleep(_POLL_SECONDS)
+
+
+async def spawn(
+    command: list[str], life_pipe: int, log_file: Path, stdout: int | None = None
+) -> asyncio.subprocess.Process:
+    """Start a child that logs to ``log_file`` and is given ``life_pipe``.
+
+    Args:
+        stdout: where its standard output goes, if not there.
+
+    Raises:
+        DiskFailed: the file cannot be written.
+    """
+    try:
+        log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise DiskFailed(f"{log_file} cannot be written: {error.strerror}") from error
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log if stdout is None else stdout,
+            stderr=log,
+            pass_fds=[life_pipe],
+            # Ctrl-C in a terminal reaches the launcher alone, which then stops its children.
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:
@@ -260,15 +275,15 @@ def how_it_ended(returncode: int) -> str:
 
 def _why_it_ended(bookie: LocalBookie) -> RefusedToStart:
     returncode = 0 if bookie.process is None else bookie.process.returncode or 0
-    cause = _last_error(bookie.log_file)
+    cause = last_error(bookie.log_file)
     if cause is not None:
         return RefusedToStart(cause)
     message = f"{bookie.bookie_id} {how_it_ended(returncode)} before it was ready; see {bookie.log_file}"
     return RefusedToStart(BookieUnavailable(message))
 
 
-def _last_error(log_file: Path) -> TallybookError | None:
-    """The error that a bookie gave as its last words."""
+def last_error(log_file: Path) -> TallybookError | None:
+    """The error that a process gave as its last words."""
     lines = log_file.read_bytes().splitlines()
     if not lines or not lines[-1].startswith(b'{"error":'):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,6 +40,25 @@ def directory(text: str) -> Path:
     if not text:
         raise typer.BadParameter("it must not be empty")
     return Path(text)
+
+
+def assigned(assignments: list[str] | None) -> dict[str, Any]:
+    """What ``--set`` says, as overrides of settings: a name may have levels.
+
+    Raises:
+        InvalidConfig: one of them is no assignment.
+    """
+    overrides: dict[str, Any] = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
+        *levels, last = name.split(".")
+        into = overrides
+        for level in levels:
+            into = into.setdefault(level, {})
+        into[last] = value
+    return overrides
 
 
 def check_directory(path: Path) -> None:

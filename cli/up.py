@@ -20,6 +20,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .exits import Exit, Interrupted
 from .launcher import LocalBookie, LocalCluster, how_it_ended
+from .local_gateway import LocalGateway, gateway_beside
 from .options import Json, directory
 from .output import complain, note, print_json
 from .running import run
@@ -46,6 +47,10 @@ def up(
         ),
     ] = None,
     offload: Annotated[bool, typer.Option(help="Archive closed ledgers, as 'offload run' does.")] = True,
+    gateway: Annotated[bool, typer.Option(help="Run a gateway for programs in any language, too.")] = True,
+    gateway_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="gRPC address of the gateway; port 0 is any free one.")
+    ] = "127.0.0.1:0",
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
@@ -53,13 +58,14 @@ def up(
     Prints one line when it is ready: 'ready' and the URI of the metadata store, which every other command takes as
     --metadata. The bookies are processes of their own; DIR/bookie-N/run.json has their pid and ports, DIR/bookie-N.log
     what they log. They end with this command, however it ends, and are not started again when they die. The same DIR
-    again is the same cluster.
+    again is the same cluster. So it is with the gateway, which logs to DIR/gateway.log; a terminal is told its address,
+    and with --json the one line has it.
     """
     options = [word for assignment in assignments or [] for word in ("--set", assignment)]
     cluster = LocalCluster(data, bookies, RealDisk(), RealClock(), tuple(options))
     code = Exit.OK
     try:
-        code = run(_up(cluster, archive, offload, as_json))
+        code = run(_up(cluster, archive, offload, gateway_listen if gateway else None, as_json))
     except Interrupted:
         note("stopped")
     # A bookie that was told to stop while it was still starting may end by the signal itself.
@@ -67,18 +73,38 @@ def up(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _up(cluster: LocalCluster, archive: str | None, offload: bool, as_json: bool) -> Exit:
+async def _up(
+    cluster: LocalCluster, archive: str | None, offload: bool, gateway_listen: str | None, as_json: bool
+) -> Exit:
     async with cluster:
         await cluster.start()
-        _announce(cluster, as_json)
-        try:
-            async with _offloading(cluster, archive) if offload else nullcontext():
-                await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
-        except asyncio.CancelledError:
-            note("stopping; again to end at once")
-            raise
+        async with gateway_beside(cluster, gateway_listen) if gateway_listen else nullcontext() as gateway:
+            _announce(cluster, gateway, as_json)
+            try:
+                async with _offloading(cluster, archive) if offload else nullcontext(), _watching(gateway):
+                    await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
+            except asyncio.CancelledError:
+                note("stopping; again to end at once")
+                raise
     complain("every bookie has ended")
     return Exit.FOUND_WRONG
+
+
+@asynccontextmanager
+async def _watching(gateway: LocalGateway | None) -> AsyncIterator[None]:
+    """Say so if the gateway ends meanwhile. The cluster serves without it, too."""
+    tasks = Tasks("up", _died)
+    if gateway is not None:
+        tasks.spawn(_report_end_of_gateway(gateway), name="gateway")
+    try:
+        yield
+    finally:
+        await tasks.close()
+
+
+async def _report_end_of_gateway(gateway: LocalGateway) -> None:
+    returncode = await gateway.process.wait()
+    complain(f"the gateway (pid {gateway.process.pid}) {how_it_ended(returncode)} and is not started again")
 
 
 @asynccontextmanager
@@ -113,19 +139,26 @@ def _died(name: str, error: BaseException) -> None:
     raise InvariantViolation(f"{name} died: {error!r}") from error
 
 
-def _announce(cluster: LocalCluster, as_json: bool) -> None:
+def _announce(cluster: LocalCluster, gateway: LocalGateway | None, as_json: bool) -> None:
     """The one line on standard output, and what a person may want to know besides."""
     if as_json:
         bookies: list[object] = [
             {"bookie_id": bookie.bookie_id, "pid": bookie.pid, "ports": dict(bookie.ports)}
             for bookie in cluster.bookies
         ]
-        print_json({"ready": cluster.metadata, "bookies": bookies})
+        served = gateway and {
+            "pid": gateway.process.pid,
+            "address": gateway.address,
+            "http_address": gateway.http_address,
+        }
+        print_json({"ready": cluster.metadata, "bookies": bookies, "gateway": served})
     else:
         print(f"ready {cluster.metadata}", flush=True)
     for bookie in cluster.bookies:
         where = ", ".join(f"{name} on port {port}" for name, port in bookie.ports.items())
         note(f"{bookie.bookie_id}: pid {bookie.pid}, {where}")
+    if gateway is not None:
+        note(f"gateway: pid {gateway.process.pid}, gRPC at {gateway.address}, http at {gateway.http_address}")
     for bookie_id in cluster.left_out:
         complain(f"{cluster.directory} holds {bookie_id} as well, which was not started")
 

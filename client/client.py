@@ -210,7 +210,7 @@ class Client:
             DamagedFile: its metadata cannot be decoded.
         """
         known = await self._read(ledger_id)
-        self._authorise(known.value, password)
+        self.authorise(known.value, password)
         # Taken out while it is used: of two calls at once only one may become the writer.
         token = self._unsettled.pop(ledger_id, None) or self.world.rng.uuid()
         try:
@@ -286,7 +286,7 @@ class Client:
             DamagedFile: the ledger's metadata cannot be decoded.
         """
         metadata = await self.ledger_metadata(ledger_id)
-        self._authorise(metadata, password)
+        self.authorise(metadata, password)
         if recover and not metadata.closed:
             metadata = await self.recover_ledger(ledger_id, password=password)
         _, signing = _keys(metadata, password)
@@ -315,7 +315,7 @@ class Client:
         """
         world = self.world
         metadata = await self.ledger_metadata(ledger_id)
-        self._authorise(metadata, password)
+        self.authorise(metadata, password)
         key, signing = _keys(metadata, password)
 
         def reader_of(metadata: LedgerMetadata, last: int) -> LedgerReader:
@@ -384,8 +384,21 @@ class Client:
             MetadataUnavailable: the store does not answer.
             DamagedFile: the ledger's metadata cannot be decoded.
         """
-        self._authorise(await self.ledger_metadata(ledger_id), password)
+        self.authorise(await self.ledger_metadata(ledger_id), password)
         await self._updater.delete(ledger_id)
+
+    def authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
+        """See that ``password`` is the one of the ledger, or that it needs none and none is given.
+
+        Raises:
+            Unauthorized: it is not.
+        """
+        key, _ = _keys(metadata, password)
+        if password and not metadata.key_verifier:
+            # Whoever gives one counts on it. The ledger may be another one than is meant.
+            raise Unauthorized(f"ledger {metadata.ledger_id} has no password, but one was given")
+        if metadata.key_verifier and not key_fits(key, metadata.key_verifier):
+            raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Live bookies by id.
@@ -422,14 +435,6 @@ class Client:
         return LedgerUpdater(
             world.store, world.clock, world.rng, timeout_seconds=2 * self._settings.metadata_timeout_ms / 1000
         )
-
-    def _authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
-        key, _ = _keys(metadata, password)
-        if password and not metadata.key_verifier:
-            # Whoever gives one counts on it. The ledger may be another one than is meant.
-            raise Unauthorized(f"ledger {metadata.ledger_id} has no password, but one was given")
-        if metadata.key_verifier and not key_fits(key, metadata.key_verifier):
-            raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
 
 
 def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | None]:

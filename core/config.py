@@ -277,3 +277,40 @@ class OffloadSettings(Settings):
         if self.lease_s < 1 or self.interval_s < 1 or self.attempt_ttl_s < 1:
             raise ValueError("lease_s, interval_s and attempt_ttl_s must be at least 1")
         return self
+
+
+class GatewaySettings(Settings):
+    """A gateway: where it serves, and what its clients may take of it."""
+
+    listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
+    )
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
+    )
+    metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
+    max_connections: Count = Field(1_024, description="Connections of clients; more are dropped at once.")
+    max_streams: Count = Field(1_024, description="Append, Read and Tail streams at once; more are refused.")
+    max_connection_streams: Count = Field(64, description="The same on one connection.")
+    max_reserved_bytes: Size = Field(
+        _size(512 * MIB),
+        ge=8 * MIB,
+        description="Memory for the data of all streams: an Append stream reserves its credit, a Read or Tail two "
+        "reads of `client.read_bytes`, a batch and a message, about 5.5 MiB. Streams that do not fit are refused.",
+    )
+    max_connection_bytes: Size = Field(_size(128 * MIB), ge=8 * MIB, description="The same for one connection.")
+    credit_bytes: Size = Field(
+        _size(4 * MIB), ge=MIB // 16, le=64 * MIB, description="Most credit that an Append stream is given."
+    )
+    message_bytes: Room = Field(
+        _size(MIB // 2),
+        le=2 * MIB,
+        description="Payload of a message of Read and Tail, unless the client asks for other.",
+    )
+    slow_reader_ms: Wait = Field(
+        30_000, description="Time in which a Read or Tail stream must take a message, or be cut off as too slow."
+    )
+    stop_ms: Milliseconds = Field(
+        10_000, description="How long a gateway that stops may take to close the ledgers that it writes."
+    )
+    client: ClientSettings = Field(default_factory=ClientSettings)

@@ -30,7 +30,8 @@
     |   |-- ReaderTooSlow             left behind by what it follows
     |   |-- PositionMismatch          the last record is another one than was asked for
     |   |-- NoSuchSubscription        never created, or deleted
-    |   `-- NoSuchNamespace           never made, or deleted
+    |   |-- NoSuchNamespace           never made, or deleted
+    |   `-- CreditExceeded            more was sent than may be unanswered
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
@@ -303,6 +304,17 @@ class NoSuchNamespace(CallerError):
     """The namespace of streams was never made, or it was deleted."""
 
     wire_code = 129
+
+
+class CreditExceeded(CallerError):
+    """A client has sent more than it may have unanswered. Wait for answers, then send on."""
+
+    wire_code = 140
+    retriable = True
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
 
 
 class PeerError(TallybookError):

@@ -39,6 +39,9 @@ MAX_ENTRY_BYTES: Final = MAX_BATCH_BYTES - BATCH_HEADER_BYTES - BATCH_TABLE_ROW_
 MAX_MESSAGE_BYTES: Final = 5 * MIB
 """Largest message on any stream between client and bookie."""
 
+MAX_API_MESSAGE_BYTES: Final = 4 * MIB
+"""Largest message between a gateway and its clients: what gRPC libraries take unless they are told otherwise."""
+
 MAX_ENSEMBLE: Final = 64
 """Largest ensemble."""
 
@@ -62,4 +65,5 @@ KEY_BYTES: Final = 32
 
 check(MAX_ENTRY_BYTES > 1_000_000, "the largest entry must hold a megabyte")
 check(MAX_BATCH_BYTES % SECTOR_BYTES == 0, "a batch limit is a whole number of sectors")
+check(MAX_API_MESSAGE_BYTES >= 3 * MAX_ENTRY_BYTES, "a message of entries may be two MiB and one entry more")
 check(MAX_MESSAGE_BYTES >= 4 * MAX_BATCH_BYTES, "a read answer holds several batches")

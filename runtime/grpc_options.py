@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallybook.core.limits import MAX_MESSAGE_BYTES, MIB
+from tallybook.core.limits import MAX_API_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MIB
 
 SERVICE: Final = "tallybook.v1.Bookie"
 """Full name of the service of ``bookie.proto``; its methods are the lanes."""
@@ -53,3 +53,33 @@ SERVER_OPTIONS: Final = (
     # How long a connection may take to say that it speaks HTTP/2.
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
+
+
+def gateway_options(*, max_connections: int, max_connection_calls: int) -> tuple[tuple[str, int | str], ...]:
+    """What a server is set to whose clients are programs in any language, with gRPC as it comes.
+
+    Args:
+        max_connections: more are dropped as soon as they are made.
+        max_connection_calls: more calls on one connection wait, at the client.
+    """
+    return (
+        ("grpc.max_receive_message_length", MAX_API_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_API_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", 16 * 1024),
+        ("grpc.http2.max_frame_size", MIB),
+        ("grpc.optimization_target", "throughput"),
+        ("grpc.http2.bdp_probe", 0),
+        # What a stream may have under way that nobody has read here. Credits bound what was read.
+        ("grpc.http2.lookahead_bytes", MIB),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.max_concurrent_streams", max_connection_calls),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        # Libraries ping as often as they are set to; most refuse to do it more often than every ten seconds.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.max_connection_idle_ms", 300_000),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+    )

@@ -85,7 +85,7 @@ async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_conn
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     served = (bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name, health.SERVICE_NAME)
     reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), server)
-    port = _bind(server, address)
+    port = bind(server, address)
     await server.start()
     for name in ("", *served):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -93,7 +93,12 @@ async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_conn
     return GrpcListener(server, health_servicer, f"{host}:{port}", serving)
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def bind(server: grpc.aio.Server, address: str) -> int:
+    """Let ``server`` serve ``address``; the port that it has there.
+
+    Raises:
+        InvalidConfig: the address cannot be bound.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise InvalidConfig(f"{address!r} is not an address: host:port is wanted")

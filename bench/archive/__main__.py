@@ -68,7 +68,7 @@ def main(
 @contextmanager
 def _cluster(scratch: Path) -> Iterator[str]:
     """Three bookies; gives the URI of their metadata."""
-    command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload"]
+    command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--no-gateway"]
     server = Server([*command, "--json"], scratch / "up.json")
     try:
         yield server.ready(START_SECONDS)["ready"]

@@ -54,6 +54,7 @@ WIRE_CODES = {
     "PositionMismatch": 127,
     "NoSuchSubscription": 128,
     "NoSuchNamespace": 129,
+    "CreditExceeded": 140,
     "PeerError": 200,
     "Busy": 201,
     "BookieUnavailable": 202,

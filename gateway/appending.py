@@ -1,0 +1,304 @@
+"""One Append stream: from the open to the close of its ledger.
+
+    feed:  receive -> credit -> room in the client's budget -> append each payload     nothing waits for an ack
+    ack:   wait for the oldest message -> one ack for all that are durable by then     nothing waits for a payload
+
+The two run side by side until one fails, the client is through, or somebody wants the ledger closed. Whatever happened,
+the ledger is closed then: before the stream ends where it ends well, or else behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.client.writer.pending import PendingAppend
+from tallybook.core.config import GatewaySettings
+from tallybook.core.errors import (
+    Busy,
+    EntryTooLarge,
+    InvalidArgument,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    RequestTimeout,
+    TallybookError,
+)
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.proto import ledger_pb2 as pb
+from tallybook.runtime.calls import Call
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Tasks
+
+from .counted import send_in_time
+from .credit import PAYLOAD_OVERHEAD_BYTES, Credit
+from .limits import Admission, Limits
+from .messages import creation, decode, described, request_of
+from .metrics import Counts
+
+_log = logger("gateway.append")
+
+CLOSE_ATTEMPTS: Final = 5
+CLOSE_PAUSE_S: Final = 1.0
+SMALLEST_WINDOW_BYTES: Final = 4096
+
+_CLOSE_AGAIN: Final = (MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict, RequestTimeout)
+"""What kept a close from settling that may not do so the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendContext:
+    """What a stream shares with the others of its gateway."""
+
+    client: Client
+    settings: GatewaySettings
+    limits: Limits
+    counts: Counts
+    clock: Clock
+    tasks: Tasks
+    streams: dict[int, AppendStream]
+    """Those that write a ledger, or are closing it, by ledger id."""
+
+
+class AppendStream:
+    """The writer of one ledger on behalf of a client."""
+
+    def __init__(self, call: Call, context: AppendContext) -> None:
+        self._call = call
+        self._context = context
+        self._credit = Credit(0)
+        self._pending: deque[PendingAppend] = deque()
+        """The last payload of each message that is not acknowledged."""
+        self._fed = False
+        self._news = asyncio.Event()
+        """Set when there is more in ``_pending``, or there never will be."""
+        self._wanted = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve the stream to its end.
+
+        Raises:
+            TallybookError: why it ends; its ledger is being closed.
+        """
+        first = await request_of(self._call, pb.AppendRequest)
+        if not first.HasField("open"):
+            raise InvalidArgument("the first message of an Append stream must open a ledger")
+        self._credit = Credit(self._window(first.open))
+        admission = self._context.limits.admit(self._call.peer, self._credit.window_bytes)
+        opening = self._context.tasks.spawn(self._open(first.open), name="open")
+        try:
+            # A client that goes away in the middle must not leave a ledger behind that nobody closes.
+            writer = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self._context.tasks.spawn(self._close_what_opens(opening, admission), name="close")
+            raise
+        except BaseException:
+            admission.end()
+            raise
+        await self._write(writer, first, admission)
+
+    def close(self) -> None:
+        """Ask for the end of the stream, as if its client had."""
+        self._wanted.set()
+
+    async def closed(self) -> None:
+        """Return when the ledger is closed, or left open because it could not be."""
+        await self._over.wait()
+
+    # -- opening ----------------------------------------------------------------------
+
+    def _window(self, opening: pb.AppendOpen) -> int:
+        most = int(self._context.settings.credit_bytes)
+        return max(SMALLEST_WINDOW_BYTES, min(opening.credit_bytes or most, most))
+
+    async def _open(self, opening: pb.AppendOpen) -> LedgerWriter:
+        client = self._context.client
+        kind = opening.WhichOneof("ledger")
+        if kind == "create":
+            return await client.create_ledger(**creation(opening.create))
+        if kind is None:
+            raise InvalidArgument("an Append stream must name a ledger, or say how to create one")
+        return await client.adopt_ledger(opening.ledger_id, password=opening.password)
+
+    async def _close_what_opens(self, opening: asyncio.Task[LedgerWriter], admission: Admission) -> None:
+        await asyncio.wait([opening])
+        if opening.cancelled() or opening.exception() is not None:
+            admission.end()
+            return
+        self._begin(opening.result())
+        await self._close_behind(opening.result(), admission)
+
+    def _begin(self, writer: LedgerWriter) -> None:
+        self._context.streams[writer.id] = self
+        self._context.counts.writing += 1
+
+    # -- writing ----------------------------------------------------------------------
+
+    async def _write(self, writer: LedgerWriter, first: pb.AppendRequest, admission: Admission) -> None:
+        self._begin(writer)
+        closed: LedgerMetadata | None = None
+        try:
+            opened = pb.AppendOpened(ledger_id=writer.id, window=self._shown_window())
+            await self._tell(pb.AppendReply(opened=opened))
+            await self._until_fed(writer, first)
+            closed = await writer.close()
+        finally:
+            if closed is None:
+                self._context.tasks.spawn(self._close_behind(writer, admission), name=f"close-{writer.id}")
+            else:
+                self._end(writer, admission)
+        await self._tell(pb.AppendReply(closed=described(closed)))
+
+    def _shown_window(self) -> pb.Window:
+        credit = self._credit
+        most = min(credit.max_payload_bytes, int(self._context.settings.client.max_entry_bytes))
+        return pb.Window(
+            credit_bytes=credit.window_bytes,
+            payload_overhead_bytes=PAYLOAD_OVERHEAD_BYTES,
+            max_payload_bytes=most,
+        )
+
+    async def _until_fed(self, writer: LedgerWriter, first: pb.AppendRequest) -> None:
+        """Return when everything is acknowledged that the client had to say."""
+        spawn = self._context.tasks.spawn
+        feeding = spawn(self._feed(writer, first), name=f"feed-{writer.id}")
+        acking = spawn(self._acknowledge(), name=f"ack-{writer.id}")
+        wanted = spawn(self._wanted.wait(), name=f"wanted-{writer.id}")
+        try:
+            await asyncio.wait((feeding, acking, wanted), return_when=asyncio.FIRST_COMPLETED)
+            if acking.done():
+                # It goes on for as long as there may be more, so it has failed.
+                await acking
+            if feeding.done():
+                await feeding
+            else:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+            self._fed = True
+            self._news.set()
+            await acking
+        finally:
+            for task in (feeding, acking, wanted):
+                task.cancel()
+            await asyncio.gather(feeding, acking, wanted, return_exceptions=True)
+
+    async def _feed(self, writer: LedgerWriter, request: pb.AppendRequest) -> None:
+        call = self._call
+        while True:
+            payloads = list(request.payloads)
+            if payloads:
+                await self._append(writer, payloads)
+            if request.HasField("close"):
+                return
+            raw = await call.receive()
+            if raw is None:
+                return
+            request = decode(pb.AppendRequest, raw)
+            if request.HasField("open"):
+                raise InvalidArgument("an Append stream opens one ledger, in its first message")
+
+    async def _append(self, writer: LedgerWriter, payloads: list[bytes]) -> None:
+        """Append the payloads of one message; wait for nothing but room for all of them."""
+        sizes = list(map(len, payloads))
+        most = int(self._context.settings.client.max_entry_bytes)
+        if max(sizes) > most:
+            raise EntryTooLarge(f"a payload of {max(sizes)} bytes exceeds the limit of {most}; nothing was appended")
+        count = len(payloads)
+        cost = self._credit.take(count, sum(sizes))
+        room = sum(sizes) + count * BATCH_TABLE_ROW_BYTES
+        budget = self._context.client.budget
+        if not budget.try_take(room):
+            await self._take_room(room)
+        append = writer.append_held
+        appended: list[PendingAppend] = []
+        try:
+            for payload, size in zip(payloads, sizes, strict=True):
+                appended.append(append(payload, size + BATCH_TABLE_ROW_BYTES))
+        finally:
+            # What a writer refuses that has died meanwhile is given back.
+            rest = sizes[len(appended) :]
+            if rest:
+                budget.give(sum(rest) + len(rest) * BATCH_TABLE_ROW_BYTES)
+        self._credit.sent(appended[0].entry_id, count, cost)
+        self._pending.append(appended[-1])
+        self._news.set()
+
+    async def _take_room(self, room: int) -> None:
+        timeout_ms = self._context.settings.client.add_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._context.client.budget.take(room)
+        except TimeoutError:
+            raise Busy(
+                f"no room for {room} bytes within {timeout_ms} ms: the servers do not keep up; nothing of this message "
+                "was appended",
+                retry_after_ms=timeout_ms,
+            ) from None
+
+    async def _acknowledge(self) -> None:
+        """Tell the client what is durable, until nothing more can come."""
+        pending, credit, counts = self._pending, self._credit, self._context.counts
+        while True:
+            while not pending:
+                if self._fed:
+                    return
+                self._news.clear()
+                await self._news.wait()
+            last = await pending.popleft()
+            # Entries are confirmed in order, and a batch of them at a time.
+            while pending and pending[0].done and pending[0].group.error is None:
+                last = pending.popleft().entry_id
+            ack = credit.settled(last)
+            if ack is not None:
+                counts.appended += ack.entry_count
+                told = pb.AppendAck(
+                    first_entry_id=ack.first_entry_id, count=ack.entry_count, credit_bytes=ack.credit_bytes
+                )
+                await self._tell(pb.AppendReply(ack=told))
+
+    async def _tell(self, reply: pb.AppendReply) -> None:
+        await send_in_time(self._call, reply.SerializeToString(), self._context.settings.slow_reader_ms)
+
+    # -- the end ----------------------------------------------------------------------
+
+    async def _close_behind(self, writer: LedgerWriter, admission: Admission) -> None:
+        """Close the ledger of a stream that is over, at its last confirmed entry."""
+        try:
+            error = await self._try_to_close(writer)
+            if error is None:
+                last = writer.last_add_confirmed
+                _log.info("ledger closed behind its client", ledger_id=writer.id, last_entry_id=last)
+            else:
+                self._context.counts.left_open += 1
+                _log.warning("ledger not closed", ledger_id=writer.id, error=error.message)
+        finally:
+            writer.abandon()
+            self._end(writer, admission)
+
+    async def _try_to_close(self, writer: LedgerWriter) -> TallybookError | None:
+        failure: TallybookError | None = None
+        for attempt in range(CLOSE_ATTEMPTS):
+            if attempt:
+                await self._context.clock.sleep(CLOSE_PAUSE_S)
+            try:
+                await writer.close()
+            except _CLOSE_AGAIN as error:
+                failure = error
+            except TallybookError as error:
+                return error
+            else:
+                return None
+        return failure
+
+    def _end(self, writer: LedgerWriter, admission: Admission) -> None:
+        admission.end()
+        self._context.counts.writing -= 1
+        del self._context.streams[writer.id]
+        self._over.set()

@@ -1,0 +1,135 @@
+"""What a client of the gateway is told of an error: a gRPC status, and details that every gRPC library decodes.
+
+    NoSuchLedger -> NOT_FOUND, ErrorInfo {reason: "NoSuchLedger", domain: "tallybook", metadata: {fault: "caller", ...}}
+    Busy         -> RESOURCE_EXHAUSTED, the same, and RetryInfo {retry_delay}
+
+``STATUS_CODES`` is the one table. Every class of ``core/errors`` stands in it by its own name, so that adding an error
+makes somebody decide what it is to clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.code_pb2 import (
+    ABORTED,
+    ALREADY_EXISTS,
+    DATA_LOSS,
+    DEADLINE_EXCEEDED,
+    FAILED_PRECONDITION,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    OUT_OF_RANGE,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNKNOWN,
+)
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from tallybook.core import errors as e
+from tallybook.runtime.calls import CallFailed
+
+DOMAIN: Final = "tallybook"
+
+MAX_MESSAGE_CHARACTERS: Final = 1_000
+"""Status and details travel as headers, which clients take up to 8 KiB of."""
+
+STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
+    e.TallybookError: UNKNOWN,
+    # The caller's.
+    e.CallerError: FAILED_PRECONDITION,
+    e.InvalidArgument: INVALID_ARGUMENT,
+    e.EntryTooLarge: INVALID_ARGUMENT,
+    e.InvalidBatch: INVALID_ARGUMENT,
+    e.ForeignPosition: INVALID_ARGUMENT,
+    e.OutOfOrder: INVALID_ARGUMENT,
+    e.InvalidConfig: FAILED_PRECONDITION,
+    e.NoSuchLedger: NOT_FOUND,
+    e.LedgerExists: ALREADY_EXISTS,
+    e.LedgerClosed: FAILED_PRECONDITION,
+    e.LedgerFenced: FAILED_PRECONDITION,
+    e.LedgerHasWriter: FAILED_PRECONDITION,
+    e.Unauthorized: PERMISSION_DENIED,
+    e.ReadBeyondLac: OUT_OF_RANGE,
+    e.Conflict: FAILED_PRECONDITION,
+    e.ForeignDirectory: FAILED_PRECONDITION,
+    e.DirectoryInUse: FAILED_PRECONDITION,
+    e.NoSuchBookie: NOT_FOUND,
+    e.ArchiveDenied: FAILED_PRECONDITION,
+    e.NoSuchStream: NOT_FOUND,
+    e.StreamExists: ALREADY_EXISTS,
+    e.StreamClosed: FAILED_PRECONDITION,
+    e.StreamEnded: FAILED_PRECONDITION,
+    e.StreamFenced: FAILED_PRECONDITION,
+    e.StreamOwned: FAILED_PRECONDITION,
+    e.StreamGap: OUT_OF_RANGE,
+    e.ReaderTooSlow: ABORTED,
+    e.PositionMismatch: FAILED_PRECONDITION,
+    e.NoSuchSubscription: NOT_FOUND,
+    e.CreditExceeded: RESOURCE_EXHAUSTED,
+    # Of another process: the same call may succeed later.
+    e.PeerError: UNAVAILABLE,
+    e.Busy: RESOURCE_EXHAUSTED,
+    e.BookieUnavailable: UNAVAILABLE,
+    e.RequestTimeout: DEADLINE_EXCEEDED,
+    e.ProtocolViolation: INTERNAL,
+    e.StaleIncarnation: UNAVAILABLE,
+    e.BookieReadOnly: UNAVAILABLE,
+    e.NotEnoughBookies: UNAVAILABLE,
+    e.RecoveryFailed: UNAVAILABLE,
+    e.MetadataUnavailable: UNAVAILABLE,
+    e.MetadataConflict: ABORTED,
+    e.MetadataOutcomeUnknown: UNAVAILABLE,
+    e.ArchiveUnavailable: UNAVAILABLE,
+    e.ArchiveBusy: UNAVAILABLE,
+    # Of stored bytes.
+    e.StorageError: INTERNAL,
+    e.EntryAbsent: NOT_FOUND,
+    e.EntryCorrupt: DATA_LOSS,
+    e.EntryUnknown: UNAVAILABLE,
+    e.DataMissing: DATA_LOSS,
+    e.DamagedFile: DATA_LOSS,
+    e.DiskFailed: INTERNAL,
+    e.DiskFull: RESOURCE_EXHAUSTED,
+    e.OutOfFiles: RESOURCE_EXHAUSTED,
+    e.ObjectMissing: DATA_LOSS,
+    e.ObjectDamaged: DATA_LOSS,
+    e.EnvelopeDamaged: DATA_LOSS,
+    # A defect.
+    e.InvariantViolation: INTERNAL,
+}
+"""The gRPC status of each error."""
+
+
+def status_of(error: e.TallybookError) -> CallFailed:
+    """How a call ends that failed with ``error``."""
+    code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
+    message = error.message[:MAX_MESSAGE_CHARACTERS] or type(error).__name__
+    info = ErrorInfo(
+        reason=type(error).__name__,
+        domain=DOMAIN,
+        metadata={
+            "fault": error.fault.value,
+            "outcome": error.outcome.value,
+            "retriable": str(error.retriable).lower(),
+            "wire_code": str(error.wire_code),
+        },
+    )
+    status = Status(code=code, message=message, details=[_packed(info)])
+    if isinstance(error, e.Busy | e.CreditExceeded):
+        delay = Duration()
+        delay.FromMilliseconds(max(1, error.retry_after_ms))
+        status.details.append(_packed(RetryInfo(retry_delay=delay)))
+    return CallFailed(code, message, status.SerializeToString())
+
+
+def _packed(message: ErrorInfo | RetryInfo) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(message)
+    return packed

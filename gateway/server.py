@@ -1,0 +1,103 @@
+"""One gateway as a process: everything real, put together, from the start to the clean stop.
+
+    client of the cluster -> gRPC and HTTP -> ready
+    stop -> not ready, NOT_SERVING -> ledgers closed -> no calls -> no client
+
+It keeps nothing on disk: what it holds is the ledgers that it writes, and those are closed when it stops. One that is
+killed leaves them open, for ``Recover`` to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.config import GatewaySettings
+from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.descriptors import raise_descriptor_limit
+from tallybook.runtime.grpc_calls import serve_calls
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.tasks import Tasks
+
+from .metrics import GATEWAY_METRICS, numbers
+from .service import LEDGER_SERVICE, LedgerService
+
+_log = logger("gateway.server")
+
+GRACE_SECONDS: Final = 0.5
+"""How long calls may finish what they are sending when the gateway stops."""
+
+CALLS_BESIDES_STREAMS: Final = 64
+"""Calls with one answer, health and reflection, on one connection and, eight times as many, in all."""
+
+OWN_DESCRIPTORS: Final = 256
+"""Files and connections besides those of clients: bookies, metadata, HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a gateway serves."""
+
+    grpc: str
+    http: str
+
+
+@asynccontextmanager
+async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Addresses]:
+    """Serve a cluster until the block is left; then close the ledgers that are written, and stop.
+
+    Args:
+        client: open, with ``settings.client``; the caller closes it afterwards.
+
+    Raises:
+        InvalidConfig: an address cannot be bound, or too few files may be open for so many connections.
+    """
+    _check_descriptors(settings)
+    stopping = asyncio.Event()
+    async with AsyncExitStack() as undo:
+        tasks = Tasks("gateway", _died)
+        undo.push_async_callback(tasks.close)
+        service = LedgerService(client, settings, RealClock(), tasks)
+        metrics = Metrics()
+        metrics.add(GATEWAY_METRICS, lambda: numbers(service.counts, service.limits.total))
+        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None)
+        await http.start(settings.http_listen, tasks)
+        undo.push_async_callback(http.close)
+        listener = await serve_calls(
+            settings.listen,
+            {LEDGER_SERVICE: service.handlers()},
+            max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
+            max_connections=settings.max_connections,
+            max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
+        )
+        # Calls that are dropped leave ledgers to be closed behind them, hence twice.
+        undo.push_async_callback(service.stop)
+        undo.push_async_callback(listener.close, GRACE_SECONDS)
+        undo.push_async_callback(service.stop)
+        undo.push_async_callback(listener.retire)
+        undo.callback(stopping.set)
+        _log.info("ready", address=listener.address, http=http.address)
+        try:
+            yield Addresses(listener.address, http.address)
+        finally:
+            _log.info("stopping", ledgers=service.counts.writing)
+
+
+def _check_descriptors(settings: GatewaySettings) -> None:
+    descriptors = raise_descriptor_limit()
+    if descriptors - OWN_DESCRIPTORS < settings.max_connections:
+        raise InvalidConfig(
+            f"{descriptors} files may be open at once (ulimit -n), and max_connections = {settings.max_connections} "
+            f"needs {settings.max_connections + OWN_DESCRIPTORS}"
+        )
+
+
+def _died(name: str, error: BaseException) -> None:
+    raise InvariantViolation(f"task {name} of a gateway died: {error!r}") from error

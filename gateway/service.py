@@ -1,0 +1,155 @@
+"""``LedgerService``: what each call of ``proto/ledger.proto`` does.
+
+Calls with one answer are here; the streams are in ``appending`` and ``reading``. Every handler raises errors of
+``core/errors``, which ``counted`` turns into what a client sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from tallybook.client.client import Client
+from tallybook.core.config import GatewaySettings
+from tallybook.core.errors import InvalidArgument, MetadataUnavailable
+from tallybook.core.ids import MAX_ID
+from tallybook.proto import ledger_pb2 as pb
+from tallybook.runtime.calls import Call, CallHandler
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Tasks
+
+from .appending import AppendContext, AppendStream
+from .counted import counted
+from .limits import Limits
+from .messages import creation, described, request_of
+from .metrics import Counts
+from .reading import Readers
+
+_log = logger("gateway.service")
+
+R = TypeVar("R", bound=Message)
+
+LEDGER_SERVICE: Final = pb.DESCRIPTOR.services_by_name["LedgerService"].full_name
+MAX_PAGE: Final = 1_000
+
+
+class LedgerService:
+    """Serves ledgers to clients of any language.
+
+    Args:
+        client: reaches the cluster. Its settings are ``settings.client``.
+        tasks: what goes on behind a call; closed only after ``stop``.
+    """
+
+    def __init__(self, client: Client, settings: GatewaySettings, clock: Clock, tasks: Tasks) -> None:
+        self._client = client
+        self._settings = settings
+        self._tasks = tasks
+        self.limits = Limits(settings)
+        self.counts = Counts()
+        self._streams: dict[int, AppendStream] = {}
+        self._appending = AppendContext(client, settings, self.limits, self.counts, clock, tasks, self._streams)
+        self._readers = Readers(client, settings, self.limits, self.counts)
+
+    def handlers(self) -> Mapping[str, CallHandler]:
+        """A handler for each method of the service."""
+        handlers: dict[str, CallHandler] = {
+            "Create": _answering(pb.CreateRequest, self._create),
+            "Append": self._append,
+            "Read": self._readers.read,
+            "Tail": self._readers.tail,
+            "Close": _answering(pb.CloseRequest, self._close),
+            "Recover": _answering(pb.RecoverRequest, self._recover),
+            "Delete": _answering(pb.DeleteRequest, self._delete),
+            "List": _answering(pb.ListRequest, self._list),
+            "Describe": _answering(pb.DescribeRequest, self._describe),
+        }
+        return {name: counted(name, handler, self.counts.methods[name]) for name, handler in handlers.items()}
+
+    async def stop(self) -> None:
+        """Close the ledgers that are written, as far as that goes within ``stop_ms``."""
+        streams = list(self._streams.values())
+        for stream in streams:
+            stream.close()
+        try:
+            async with asyncio.timeout(self._settings.stop_ms / 1000):
+                for stream in streams:
+                    await stream.closed()
+        except TimeoutError:
+            _log.warning("ledgers left open: recover them", ledger_ids=sorted(self._streams))
+
+    # -- streams ----------------------------------------------------------------------
+
+    async def _append(self, call: Call) -> None:
+        await AppendStream(call, self._appending).run()
+
+    # -- calls with one answer --------------------------------------------------------
+
+    async def _create(self, request: pb.CreateRequest) -> pb.Ledger:
+        return described(await self._client.create_unowned_ledger(**creation(request)))
+
+    async def _close(self, request: pb.CloseRequest) -> pb.Ledger:
+        client, ledger_id = self._client, request.ledger_id
+        metadata = await client.ledger_metadata(ledger_id)
+        client.authorise(metadata, request.password)
+        stream = self._streams.get(ledger_id)
+        if stream is not None:
+            stream.close()
+            await stream.closed()
+            metadata = await client.ledger_metadata(ledger_id)
+            if not metadata.closed:
+                raise MetadataUnavailable(f"ledger {ledger_id} could not be closed: recover it")
+        elif not metadata.closed:
+            closing = self._tasks.spawn(self._close_unwritten(ledger_id, request.password), name=f"close-{ledger_id}")
+            # A client that goes away in the middle must not leave a ledger behind that has a writer and is not closed.
+            return await asyncio.shield(closing)
+        return described(metadata)
+
+    async def _close_unwritten(self, ledger_id: int, password: bytes) -> pb.Ledger:
+        async with await self._client.adopt_ledger(ledger_id, password=password) as writer:
+            return described(await writer.close())
+
+    async def _recover(self, request: pb.RecoverRequest) -> pb.Ledger:
+        return described(await self._client.recover_ledger(request.ledger_id, password=request.password))
+
+    async def _delete(self, request: pb.DeleteRequest) -> pb.DeleteReply:
+        await self._client.delete_ledger(request.ledger_id, password=request.password)
+        return pb.DeleteReply()
+
+    async def _describe(self, request: pb.DescribeRequest) -> pb.Ledger:
+        metadata = await self._client.ledger_metadata(request.ledger_id)
+        if metadata.closed:
+            return described(metadata)
+        reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
+        return described(reader.metadata, reader.last_add_confirmed)
+
+    async def _list(self, request: pb.ListRequest) -> pb.ListReply:
+        after = _page_start(request.page_token)
+        page = await self._client.world.store.list_ledgers(after, min(request.page_size or MAX_PAGE, MAX_PAGE))
+        if not page.complete and not page.ledger_ids:
+            raise MetadataUnavailable("a listing of ledgers was cut off")
+        token = "" if page.complete else str(page.ledger_ids[-1])
+        return pb.ListReply(ledger_ids=page.ledger_ids, next_page_token=token)
+
+
+def _answering(kind: type[R], answer: Callable[[R], Awaitable[Message]]) -> CallHandler:
+    """A handler of a method with one request and one answer."""
+
+    async def serve(call: Call) -> None:
+        request = await request_of(call, kind)
+        await call.send((await answer(request)).SerializeToString())
+
+    return serve
+
+
+def _page_start(token: str) -> int:
+    """The ledger id above which a page begins."""
+    if not token:
+        return -1
+    if len(token) > len(str(MAX_ID)) or not (token.isascii() and token.isdecimal()):
+        raise InvalidArgument("the page token is not one that a List has answered")
+    return int(token)

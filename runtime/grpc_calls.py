@@ -1,0 +1,142 @@
+"""Calls over gRPC, seen from the server: one port with services of any kind, health and reflection.
+
+Messages pass as the bytes they are, so every method is a stream of them both ways; on the wire that is what a method
+with one request and one answer is, too. Frames that are not gRPC, messages above the limit, unknown methods and floods
+of connections are refused by gRPC itself, connection by connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from .calls import Call, CallerGone, CallFailed, CallHandler, Services
+from .grpc_options import gateway_options
+from .grpc_server import bind
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+"""The trailer in which every gRPC library looks for the details of an error."""
+
+_END_SECONDS: Final = 5.0
+"""How long the status of a failed call may take to leave. One that nobody takes waits for the connection's end."""
+
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class CallListener:
+    """A served address. Made by ``serve_calls``."""
+
+    def __init__(self, server: grpc.aio.Server, health_servicer: Any, address: str) -> None:
+        self._server = server
+        self._health = health_servicer
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        """Host and port that clients connect to."""
+        return self._address
+
+    async def retire(self) -> None:
+        """Tell whoever asks that this server is about to stop."""
+        await self._health.enter_graceful_shutdown()
+
+    async def close(self, grace_seconds: float) -> None:
+        """Accept nothing more, give calls ``grace_seconds`` to end, then cancel them."""
+        await self._server.stop(grace_seconds)
+
+
+async def serve_calls(
+    address: str, services: Services, *, max_calls: int, max_connections: int, max_connection_calls: int
+) -> CallListener:
+    """Serve ``address`` with ``services``, the standard health service and reflection.
+
+    Args:
+        services: their messages are known to reflection if the code generated for them is loaded.
+        max_calls: more at once are refused.
+        max_connections: more are dropped as soon as they are made, whatever they want.
+        max_connection_calls: more calls on one connection wait, at the client.
+
+    Raises:
+        InvalidConfig: the address cannot be bound.
+    """
+    options = gateway_options(max_connections=max_connections, max_connection_calls=max_connection_calls)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
+    for service, methods in services.items():
+        # No serialisers: messages are bytes already.
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.stream_stream_rpc_method_handler(_served(handler), None, None)
+            for name, handler in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    served = (*services, health.SERVICE_NAME)
+    reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), server)
+    port = bind(server, address)
+    await server.start()
+    for name in ("", *served):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return CallListener(server, health_servicer, f"{address.rpartition(':')[0]}:{port}")
+
+
+def _served(handler: CallHandler) -> Callable[[Any, Any], Awaitable[None]]:
+    async def serve(_requests: object, context: Any) -> None:
+        call: Call = _GrpcCall(context)
+        try:
+            await handler(call)
+        except CallerGone:
+            return
+        except CallFailed as failed:
+            await _fail(context, failed)
+
+    return serve
+
+
+async def _fail(context: Any, failed: CallFailed) -> None:
+    trailer = ((DETAILS_KEY, failed.details),)
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await context.abort(_CODES[failed.code], failed.message, trailing_metadata=trailer)
+    except TimeoutError:
+        # The client takes nothing. gRPC keeps the status behind what waits to be sent; nothing waits for it here.
+        return
+
+
+class _GrpcCall:
+    """The server's end of a call."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+        self._peer = str(context.peer())
+        self._begun = False
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as gRPC tells it."""
+        return self._peer
+
+    async def receive(self) -> bytes | None:
+        """The next message; see the port."""
+        try:
+            message = await self._context.read()
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise CallerGone(f"the call from {self._peer} broke: {type(error).__name__}") from None
+        return None if message is grpc.aio.EOF else message
+
+    async def send(self, message: bytes) -> None:
+        """Hand over one message; see the port."""
+        try:
+            if not self._begun:
+                # Or a first message whose wait is cancelled would leave gRPC in doubt whether its headers went out.
+                await self._context.send_initial_metadata(())
+                self._begun = True
+            await self._context.write(message)
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise CallerGone(f"the call from {self._peer} broke: {type(error).__name__}") from None

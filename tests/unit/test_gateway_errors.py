@@ -1,0 +1,82 @@
+"""What clients of a gateway are told of errors: a status for each class, with details that gRPC libraries decode."""
+
+import pytest
+from google.rpc import code_pb2
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from tallybook.core import errors
+from tallybook.core.errors import Busy, CreditExceeded, EntryTooLarge, NoSuchLedger, Outcome, RequestTimeout
+from tallybook.gateway.errors import MAX_MESSAGE_CHARACTERS, STATUS_CODES, status_of
+
+
+def tree(root=errors.TallybookError):
+    """Every class of ``core.errors``."""
+    children = [child for child in root.__subclasses__() if child.__module__ == errors.__name__]
+    return [root, *(found for child in children for found in tree(child))]
+
+
+def details(error):
+    """The status that a client decodes, its ErrorInfo, and its RetryInfo if there is one."""
+    failed = status_of(error)
+    status = Status.FromString(failed.details)
+    assert (status.code, status.message) == (failed.code, failed.message)
+    info, retry = ErrorInfo(), RetryInfo()
+    assert status.details[0].Unpack(info)
+    return status, info, retry if len(status.details) > 1 and status.details[1].Unpack(retry) else None
+
+
+@pytest.mark.parametrize("error", tree(), ids=lambda error: error.__name__)
+def test_every_error_stands_in_the_table_and_is_told_with_what_a_client_needs_to_decide(error):
+    assert error in STATUS_CODES, f"say in gateway/errors.py what {error.__name__} is to clients"
+    status, info, _ = details(error("ledger 7 is there"))
+    assert status.code == STATUS_CODES[error] != code_pb2.OK
+    assert status.message == "ledger 7 is there"
+    assert (info.reason, info.domain) == (error.__name__, "tallybook")
+    assert dict(info.metadata) == {
+        "fault": error.fault.value,
+        "outcome": error.outcome.value,
+        "retriable": "true" if error.retriable else "false",
+        "wire_code": str(error.wire_code),
+    }
+
+
+def test_the_table_holds_no_class_that_is_not_there_any_more():
+    assert set(STATUS_CODES) == set(tree())
+
+
+def test_nobody_is_told_to_try_again_by_a_code_that_means_the_opposite():
+    final = {code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND, code_pb2.ALREADY_EXISTS, code_pb2.PERMISSION_DENIED}
+    assert not [error.__name__ for error, code in STATUS_CODES.items() if code in final and error.retriable]
+
+
+def test_a_class_from_elsewhere_is_told_as_what_it_is_derived_from():
+    class Special(EntryTooLarge):
+        wire_code = 999_999
+
+    status, info, _ = details(Special("too much"))
+    assert status.code == code_pb2.INVALID_ARGUMENT
+    assert info.reason == "Special"
+
+
+@pytest.mark.parametrize("kind", [Busy, CreditExceeded])
+@pytest.mark.parametrize(("given", "told"), [(250, 250), (0, 1)])
+def test_overload_says_when_to_come_back(kind, given, told):
+    status, _, retry = details(kind("full", retry_after_ms=given))
+    assert status.code == code_pb2.RESOURCE_EXHAUSTED
+    assert retry.retry_delay.ToMilliseconds() == told
+
+
+def test_nothing_else_says_when_to_come_back():
+    assert details(NoSuchLedger("gone"))[2] is None
+
+
+def test_an_outcome_that_is_known_better_than_by_its_class_is_told():
+    assert details(RequestTimeout("late", outcome=Outcome.NOT_DONE))[1].metadata["outcome"] == "not done"
+
+
+def test_a_message_is_never_empty_and_never_too_long_for_a_header():
+    assert status_of(NoSuchLedger()).message == "NoSuchLedger"
+    failed = status_of(NoSuchLedger("x" * 100_000))
+    assert len(failed.message) == MAX_MESSAGE_CHARACTERS
+    assert len(failed.details) < 8_000

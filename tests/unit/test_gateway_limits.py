@@ -1,0 +1,68 @@
+"""How much of a gateway its clients may take: streams and memory, on one connection and in all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.core.config import GatewaySettings
+from tallybook.core.errors import Busy
+from tallybook.core.limits import MIB
+from tallybook.gateway.limits import Limits
+
+
+def limits(**more) -> Limits:
+    return Limits(GatewaySettings(metadata="memory:", **more))
+
+
+def test_streams_on_one_connection_leave_room_for_those_on_others():
+    taken = limits(max_connection_streams=2, max_streams=3)
+    first = taken.admit("a", 1)
+    taken.admit("a", 1)
+    with pytest.raises(Busy, match="on this connection") as caught:
+        taken.admit("a", 1)
+    assert caught.value.retry_after_ms > 0
+    taken.admit("b", 1)
+    with pytest.raises(Busy, match="in all"):
+        taken.admit("c", 1)
+    first.end()
+    taken.admit("c", 1)
+
+
+def test_memory_is_reserved_before_a_stream_begins_and_given_back_once():
+    taken = limits(max_connection_bytes=8 * MIB, max_reserved_bytes=12 * MIB)
+    first = taken.admit("a", 8 * MIB)
+    with pytest.raises(Busy, match="on this connection"):
+        taken.admit("a", 1)
+    with pytest.raises(Busy, match="in all"):
+        taken.admit("b", 5 * MIB)
+    assert (taken.total.streams, taken.total.reserved_bytes) == (1, 8 * MIB)
+    first.end()
+    first.end()
+    assert (taken.total.streams, taken.total.reserved_bytes) == (0, 0)
+    with taken.admit("a", 8 * MIB):
+        pass
+    assert taken.total.streams == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5 * MIB), st.booleans())))
+def test_whatever_comes_and_goes_no_limit_is_ever_exceeded_and_nothing_is_left_in_the_end(run):
+    taken = limits(max_connection_streams=3, max_streams=5, max_connection_bytes=8 * MIB, max_reserved_bytes=12 * MIB)
+    inside = []
+    for peer, size, leave in run:
+        try:
+            inside.append((peer, size, taken.admit(peer, size)))
+        except Busy:
+            mine = [(who, held) for who, held, _ in inside if who == peer]
+            assert (
+                len(mine) == 3
+                or len(inside) == 5
+                or sum(held for _, held in mine) + size > 8 * MIB
+                or sum(held for _, held, _ in inside) + size > 12 * MIB
+            )
+        assert taken.total.streams == len(inside) <= 5
+        assert taken.total.reserved_bytes == sum(held for _, held, _ in inside) <= 12 * MIB
+        if leave and inside:
+            inside.pop(0)[2].end()
+    for _, _, admission in inside:
+        admission.end()
+    assert (taken.total.streams, taken.total.reserved_bytes) == (0, 0)
