@@ -72,6 +72,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.ReaderTooSlow: ABORTED,
     e.PositionMismatch: FAILED_PRECONDITION,
     e.NoSuchSubscription: NOT_FOUND,
+    e.NoSuchNamespace: NOT_FOUND,
     e.CreditExceeded: RESOURCE_EXHAUSTED,
     # Of another process: the same call may succeed later.
     e.PeerError: UNAVAILABLE,

@@ -15,7 +15,7 @@ PAIRS = [
 ]
 # What the asyncio side has for what is built upon it on the same loop; threads must not come near.
 FOR_THE_LOOP = {
-    client.Client: {"budget", "budget_type", "world"},
+    client.Client: {"authorise", "budget", "budget_type", "world"},
     client.LedgerWriter: {"append_admitted", "append_held", "take_room"},
 }
 ITERATING = {
