@@ -187,14 +187,20 @@ def followers(
             Client(replace(world, connections=counting)) as client,
             StreamStore(client) as others,
         ):
-            writer, seen = await _fresh(streams, "followers"), [0] * count
+            writer, seen, all_follow = await _fresh(streams, "followers"), [0] * count, asyncio.Event()
 
             async def follow(number: int) -> None:
                 async for _ in others.reader(writer.name):
                     seen[number] += 1
+                    if seen[number] == 1 and min(seen) == 1:
+                        all_follow.set()
 
             async def write() -> None:
-                for _ in range(records):
+                await writer.append(b"x" * TIMED_BYTES)
+                await writer.commit()
+                await all_follow.wait()
+                counting.reads = 0
+                for _ in range(records - 1):
                     await writer.append(b"x" * TIMED_BYTES)
                 await writer.end_stream()
 
