@@ -310,6 +310,11 @@ class GatewaySettings(Settings):
     slow_reader_ms: Wait = Field(
         30_000, description="Time in which a Read or Tail stream must take a message, or be cut off as too slow."
     )
+    keep_streams_s: Seconds = Field(
+        60,
+        description="Pause between looks at all streams, for what retention, truncation and deletions leave behind; "
+        "one gateway of a cluster does it. 0: none.",
+    )
     stop_ms: Milliseconds = Field(
         10_000, description="How long a gateway that stops may take to close the ledgers that it writes."
     )

@@ -24,7 +24,9 @@ from tallybook.runtime.grpc_calls import serve_calls
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
+from tallybook.stream import StreamStore, keep_for_ever
 
 from .metrics import GATEWAY_METRICS, numbers
 from .service import LEDGER_SERVICE, LedgerService
@@ -64,6 +66,10 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
         undo.push_async_callback(tasks.close)
+        if settings.keep_streams_s:
+            streams = await undo.enter_async_context(StreamStore(client, name="gateway"))
+            keeping = keep_for_ever(streams, RealClock(), SystemRng(), settings.keep_streams_s)
+            undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         service = LedgerService(client, settings, RealClock(), tasks)
         metrics = Metrics()
         metrics.add(GATEWAY_METRICS, lambda: numbers(service.counts, service.limits.total))
@@ -97,6 +103,11 @@ def _check_descriptors(settings: GatewaySettings) -> None:
             f"{descriptors} files may be open at once (ulimit -n), and max_connections = {settings.max_connections} "
             f"needs {settings.max_connections + OWN_DESCRIPTORS}"
         )
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _died(name: str, error: BaseException) -> None:

@@ -5,6 +5,7 @@
 
 from .envelope import Record
 from .gaps import Gap, GapReason
+from .keeping_rounds import keep_for_ever
 from .policy import StreamPolicy
 from .position import Position
 from .reader.handle import StreamReader
@@ -32,4 +33,5 @@ __all__ = [
     "StreamWriter",
     "SubscriptionInfo",
     "SubscriptionReader",
+    "keep_for_ever",
 ]

@@ -20,6 +20,7 @@ from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument, NoSuchSubscription
 from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.store import MetadataStore
 
 from .catalog import Catalog
 from .compression import Compression
@@ -462,6 +463,11 @@ class StreamStore:
         await self._shelf.delete(head.stream_id, check_subscription(subscription))
 
     # -- keeping -----------------------------------------------------------------------------------------------------
+
+    @property
+    def metadata_store(self) -> MetadataStore:
+        """Where the records of streams are."""
+        return self._store
 
     async def keep(self) -> int:
         """Look after all streams of the cluster once; how many could not be looked after.

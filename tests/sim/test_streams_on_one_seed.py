@@ -26,7 +26,7 @@ from tallybook.core.errors import (
 )
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
-from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore
+from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore, keep_for_ever
 
 
 @asynccontextmanager
@@ -425,3 +425,42 @@ async def test_namespaces_keep_streams_apart_and_have_policies(cluster: MemoryCl
         with pytest.raises(NoSuchNamespace):
             await prod.delete_namespace()
         assert [name async for name in default.namespaces()] == ["default"]
+
+
+@scenario()
+async def test_one_of_several_keepers_looks_after_the_streams_and_another_takes_over(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as found:
+        await found[0].create("s", roll_bytes=1024, retention="60s")
+        writer = await found[0].writer("s")
+        rounds = [0, 0]
+
+        def counted(index: int, streams: StreamStore) -> StreamStore:
+            keep = streams.keep
+
+            async def counting() -> int:
+                rounds[index] += 1
+                return await keep()
+
+            streams.keep = counting  # type: ignore[method-assign]
+            return streams
+
+        world = cluster.world
+        keepers = [
+            asyncio.ensure_future(keep_for_ever(counted(index, each), world.clock, world.rng.fork(f"{index}"), 10))
+            for index, each in enumerate(found)
+        ]
+        for line in lines(100):
+            await writer.append(line)
+        await world.clock.sleep(200)
+        assert (await found[0].info("s")).first_sequence > 50
+        assert sorted(rounds)[0] == 0, "one of them only"
+        leader = rounds.index(max(rounds))
+        keepers[leader].cancel()
+        await world.clock.sleep(60)
+        assert rounds[1 - leader] > 0
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+        await writer.close()

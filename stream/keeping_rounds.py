@@ -1,0 +1,46 @@
+"""Looking after streams again and again, by one of however many processes run it.
+
+Who does it is settled through the metadata (``metadata/leader.py``). That only saves work: a round may be made by
+several at once, or by hand (``tallybook stream keep``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.core.errors import TallybookError, is_defect
+from tallybook.metadata.leader import Leadership
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
+
+from .streams import StreamStore
+
+LEADER_RECORD: Final = "stream-keeper"
+LEASE_SECONDS: Final = 10.0
+
+_log = logger("stream.keeper")
+
+
+async def keep_for_ever(streams: StreamStore, clock: Clock, rng: Rng, interval_s: float) -> None:
+    """Whenever this process leads, look after all streams every so many seconds; until cancelled.
+
+    Raises:
+        DamagedFile: the record of the leader holds something else.
+    """
+
+    async def rounds() -> None:
+        while True:
+            try:
+                failed = await streams.keep()
+                _log.debug("looked after streams", failed=failed)
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                _log.warning("streams are looked after later", error=error.message)
+            await clock.sleep(interval_s)
+
+    leadership = Leadership(
+        streams.metadata_store, clock, rng.fork("stream keeper"), record=LEADER_RECORD, lease_s=LEASE_SECONDS
+    )
+    await leadership.lead(rounds)
