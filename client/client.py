@@ -121,6 +121,11 @@ class Client:
         return self._opened
 
     @property
+    def max_entry_bytes(self) -> int:
+        """The largest entry that its writers take."""
+        return int(self._settings.max_entry_bytes)
+
+    @property
     def budget(self) -> ByteBudget:
         """What the appends of all handles may hold together."""
         return self._budget

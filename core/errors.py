@@ -68,8 +68,9 @@ because they are three facts: only ABSENT may ever shorten a ledger.
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class Fault(Enum):
@@ -108,6 +109,12 @@ class TallybookError(Exception):
         super().__init__(message)
         if outcome is not None:
             self.outcome = outcome
+
+    def told_as(self, outcome: Outcome) -> Self:
+        """The same error, for whoever it has another outcome for."""
+        told = copy(self)
+        told.outcome = outcome
+        return told.with_traceback(None)
 
     @property
     def message(self) -> str:

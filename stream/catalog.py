@@ -6,12 +6,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, InvariantViolation, NoSuchStream, StreamExists
+from tallybook.core.errors import DamagedFile, InvariantViolation, MetadataConflict, NoSuchStream, StreamExists
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
 
-from .head import Chapter, Head, Segment, fold, folded
+from .head import Chapter, Head, Segment, fold, folded, named
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .names import HEADS, NAMES, chapter_record, head_record, name_record
 
@@ -99,14 +99,27 @@ class Catalog:
         """The segments of a chapter.
 
         Raises:
-            NoSuchStream: it is gone: it was truncated, or the stream deleted.
+            MetadataConflict: it is gone since the head was read: it was truncated, or the stream deleted.
             MetadataUnavailable, DamagedFile: as ``find``.
         """
         record = chapter_record(stream_id, chapter.number)
         found = await self._store.read_record(record, linearizable=True)
         if found is None:
-            raise NoSuchStream(f"{record} is gone")
+            raise MetadataConflict(f"{record} is gone")
         return decode_chapter(record, found.value)
+
+    async def segment_from(self, head: Head, number: int) -> Segment | None:
+        """The first segment that is listed from this number on; ``None`` if there is none.
+
+        Raises:
+            As ``chapter``.
+        """
+        for chapter in head.chapters:
+            if chapter.last_segment >= number:
+                for segment in await self.chapter(head.stream_id, chapter):
+                    if segment.number >= number:
+                        return segment
+        return next((segment for segment in head.segments if segment.number >= number), None)
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -127,7 +140,7 @@ class Catalog:
         except StreamExists:
             await self.forget(head.stream_id)
             raise
-        return head
+        return await self.change(head.stream_id, named)
 
     async def name(self, stream_id: str, namespace: str, name: str) -> None:
         """Let a name lead to a stream.
@@ -138,12 +151,12 @@ class Catalog:
         """
         record = name_record(namespace, name)
 
-        def named(found: bytes | None) -> bytes:
+        def leads_there(found: bytes | None) -> bytes:
             if found is not None and decode_name(record, found) != stream_id:
                 raise StreamExists(f"there is a stream {name!r} in namespace {namespace!r} already")
             return encode_name(stream_id)
 
-        await self._updater.update(record, named)
+        await self._updater.update(record, leads_there)
 
     async def change(self, stream_id: str, transition: Callable[[Head], Head]) -> Head:
         """Apply a transition to a head, until it holds.

@@ -220,6 +220,7 @@ class Envelope:
     def __init__(self, payload: bytes | memoryview, segment: int, entry: int, tag: str) -> None:
         self.segment, self.entry, self.tag = segment, entry, tag
         self.first_sequence: int
+        self._raw_bytes: int
         self.default_time: int
         if len(payload) < HEADER_BYTES:
             raise self._damaged(f"has {len(payload)} bytes")
@@ -262,6 +263,12 @@ class Envelope:
             self._body = b""
         return self._columns
 
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes once its records are read, however small it was stored."""
+        size: int = self._raw_bytes + HEADER_BYTES + self.count * RECORD_OVERHEAD_BYTES
+        return size
+
     def records(self, first_slot: int = 0) -> list[Record]:
         """The records from a slot on.
 
@@ -293,6 +300,14 @@ class Record:
         """Where it is."""
         envelope = self._envelope
         return Position(envelope.segment, envelope.entry, self._slot, envelope.tag)
+
+    @property
+    def place_behind(self) -> tuple[int, int, int]:
+        """Segment, entry and slot of what comes next."""
+        envelope, slot = self._envelope, self._slot + 1
+        if slot == envelope.count:
+            return envelope.segment, envelope.entry + 1, 0
+        return envelope.segment, envelope.entry, slot
 
     @property
     def sequence(self) -> int:

@@ -16,7 +16,7 @@ Who may change what:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from tallybook.core.errors import InvariantViolation, NoSuchStream, StreamEnded,
 
 from .envelope import START, Marks
 from .policy import StreamPolicy
+from .position import TAG_CHARS
 
 MAX_SEGMENTS: Final = 200
 """In a head; older ones are put into chapters, ``CHAPTER_SEGMENTS`` at a time."""
@@ -140,6 +141,12 @@ class Head:
     segments: tuple[Segment, ...] = ()
     chapters: tuple[Chapter, ...] = ()
     next_segment: int = FIRST_SEGMENT
+    settled_marks: Marks = START
+    """Where the stream stands after the last segment that has ended, whatever was truncated since."""
+    last_place: tuple[int, int, int] | None = None
+    """Segment, entry and slot of the last record up to there."""
+    named: bool = False
+    """Whether a name has led here. One that was never named was made by somebody who got no further."""
     making: int | None = None
     truncation: Truncation = Truncation()
     ended: bool = False
@@ -147,17 +154,14 @@ class Head:
     doomed: tuple[int, ...] = ()
 
     @property
+    def tag(self) -> str:
+        """What its positions carry of its id."""
+        return self.stream_id[:TAG_CHARS]
+
+    @property
     def open_segments(self) -> tuple[Segment, ...]:
         """Those that something may still be added to."""
         return tuple(segment for segment in self.segments if segment.end is None)
-
-    @property
-    def settled_marks(self) -> Marks:
-        """Where the stream stands after the last segment that has ended."""
-        for segment in reversed(self.segments):
-            if segment.end is not None:
-                return segment.end.marks
-        return self.chapters[-1].marks if self.chapters else START
 
     def segment(self, number: int) -> Segment | None:
         """The segment of that number, if it is listed here."""
@@ -187,19 +191,30 @@ def release(head: Head, owner: Owner) -> Head:
     return replace(head, owner=None) if head.owner == owner else head
 
 
-def announce(head: Head, owner: Owner, ledger_id: int) -> Head:
-    """A ledger is going to be made for the next segment; one that was announced before, and came to nothing, is given
-    up.
+def announce(head: Head, owner: Owner, ledger_id: int, known: Collection[int]) -> Head:
+    """A ledger is going to be made for the next segment.
+
+    One that was announced before, and came to nothing, is given up. So is any open segment that the owner does not know
+    of: the answer to its being added was lost, so nothing was ever written to it.
+
+    Args:
+        known: ledgers of the open segments that the owner writes, or has written.
 
     Raises:
         StreamFenced: it has another owner.
         StreamEnded, NoSuchStream: it is not to be written any more.
     """
     _owned(head, owner)
-    if head.making == ledger_id or any(segment.ledger_id == ledger_id for segment in head.segments):
+    strays = [segment.ledger_id for segment in head.open_segments if segment.ledger_id not in known]
+    if not strays and (head.making == ledger_id or any(each.ledger_id == ledger_id for each in head.segments)):
         return head
-    given_up = () if head.making is None else (head.making,)
-    return replace(head, making=ledger_id, doomed=(*head.doomed, *given_up))
+    given_up = () if head.making is None or head.making == ledger_id else (head.making,)
+    return replace(
+        head,
+        making=ledger_id,
+        segments=tuple(segment for segment in head.segments if segment.ledger_id not in strays),
+        doomed=(*head.doomed, *strays, *given_up),
+    )
 
 
 def add_segment(head: Head, owner: Owner, ledger_id: int, now_ms: int) -> Head:
@@ -216,11 +231,25 @@ def add_segment(head: Head, owner: Owner, ledger_id: int, now_ms: int) -> Head:
     return replace(head, segments=(*head.segments, added), next_segment=head.next_segment + 1, making=None)
 
 
-def seal(head: Head, owner: Owner, number: int, end: SegmentEnd) -> Head:
+def seal(
+    head: Head,
+    owner: Owner,
+    number: int,
+    end: SegmentEnd,
+    last_place: tuple[int, int, int] | None,
+    *,
+    ends_stream: bool = False,
+) -> Head:
     """Nothing is added to a segment any more; one that stayed empty is given up.
 
+    Args:
+        last_place: of its last record; ``None`` if it has none.
+        ends_stream: whether the mark at its end says that nothing ever comes behind it. Whatever was made for that is
+            given up, and nobody owns the stream any more.
+
     Raises:
-        As ``announce``.
+        StreamFenced: it has another owner.
+        StreamEnded, NoSuchStream: it is not to be written any more.
     """
     _present(head)
     segment = head.segment(number)
@@ -239,26 +268,35 @@ def seal(head: Head, owner: Owner, number: int, end: SegmentEnd) -> Head:
     if end.last_entry < 0:
         kept = tuple(other for other in head.segments if other.number != number)
         return replace(head, segments=kept, doomed=(*head.doomed, segment.ledger_id))
-    sealed = replace(segment, end=end)
-    return replace(head, segments=tuple(sealed if other.number == number else other for other in head.segments))
+    sealed = replace(
+        head,
+        segments=tuple(replace(segment, end=end) if each.number == number else each for each in head.segments),
+        settled_marks=end.marks,
+        last_place=last_place or head.last_place,
+    )
+    return _ended(sealed) if ends_stream else sealed
 
 
-def end_stream(head: Head, owner: Owner) -> Head:
-    """End the stream for ever. All segments have ended before.
-
-    Raises:
-        StreamFenced: it has another owner.
-        NoSuchStream: it is being deleted.
-    """
-    _present(head)
-    if head.ended:
-        return head
-    _owned(head, owner)
-    check(not head.open_segments and head.making is None, f"stream {head.name} would end with a segment open")
-    return replace(head, ended=True)
+def _ended(head: Head) -> Head:
+    """The stream has ended; what was made to go on with is given up."""
+    spare = [segment.ledger_id for segment in head.open_segments]
+    given_up = [] if head.making is None else [head.making]
+    return replace(
+        head,
+        ended=True,
+        owner=None,
+        making=None,
+        segments=tuple(segment for segment in head.segments if segment.end is not None),
+        doomed=(*head.doomed, *spare, *given_up),
+    )
 
 
 # -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+def named(head: Head) -> Head:
+    """A name leads to it."""
+    return replace(head, named=True)
 
 
 def set_policy(head: Head, policy: StreamPolicy) -> Head:

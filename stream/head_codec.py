@@ -29,6 +29,7 @@ def encode_head(head: Head) -> bytes:
         "policy": head.policy.model_dump(mode="json", exclude_defaults=True),
         "epoch": head.epoch,
         "next": head.next_segment,
+        "marks": list(head.settled_marks),
         "segments": [_row(segment) for segment in head.segments],
     }
     optional: dict[str, object] = {
@@ -39,6 +40,8 @@ def encode_head(head: Head) -> bytes:
         ],
         "making": head.making,
         "begins": None if head.truncation == Truncation() else [*head.truncation.place, head.truncation.sequence],
+        "last": head.last_place,
+        "named": head.named,
         "ended": head.ended,
         "deleting": head.deleting,
         "doomed": head.doomed,
@@ -74,6 +77,9 @@ def decode_head(record: str, value: bytes) -> Head:
             next_segment=_number(found["next"]),
             making=_number(found["making"]) if "making" in found else None,
             truncation=Truncation() if begins is None else Truncation(*map(_number, begins)),
+            settled_marks=_marks(list(map(_number, found["marks"]))),
+            last_place=_place(found["last"]) if "last" in found else None,
+            named=found.get("named", False) is True,
             ended=found.get("ended", False) is True,
             deleting=found.get("deleting", False) is True,
             doomed=tuple(map(_number, found.get("doomed", ()))),
@@ -132,6 +138,11 @@ def _segment(row: Any) -> Segment:
 def _chapter(row: Any) -> Chapter:
     number, first, last, *marks, ended = map(_number, row)
     return Chapter(number, first, last, _marks(marks), ended)
+
+
+def _place(numbers: Any) -> tuple[int, int, int]:
+    segment, entry, slot = map(_number, numbers)
+    return segment, entry, slot
 
 
 def _marks(numbers: list[int]) -> Marks:

@@ -10,7 +10,15 @@ from contextlib import suppress
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchLedger, NoSuchStream, NoSuchSubscription, TallybookError, is_defect
+from tallybook.core.errors import (
+    MetadataConflict,
+    NoSuchLedger,
+    NoSuchStream,
+    NoSuchSubscription,
+    StreamExists,
+    TallybookError,
+    is_defect,
+)
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
@@ -62,7 +70,7 @@ class Keeper:
         now_ms = self._clock.wall_us() // 1000
         old = now_ms - head.created_at_ms > UNNAMED_MS
         if old and not head.deleting and await self._catalog.id_of(head.namespace, head.name) != stream_id:
-            head = await self._catalog.change(stream_id, begin_delete)
+            head = await self._without_name(head)
         if head.deleting:
             await self._finish_deletion(head)
             return
@@ -70,6 +78,18 @@ class Keeper:
         if wanted is not None:
             head = await self._catalog.change(stream_id, lambda found: truncate(found, wanted))
         await self.tidy(head)
+
+    async def _without_name(self, head: Head) -> Head:
+        """One that was never named was made by somebody who got no further. Any other has lost its name, and gets it
+        back, unless that leads to another stream by now.
+        """
+        if not head.named:
+            return await self._catalog.change(head.stream_id, begin_delete)
+        try:
+            await self._catalog.name(head.stream_id, head.namespace, head.name)
+        except StreamExists:
+            _log.warning("a stream has no name", stream=head.stream_id, name=head.name)
+        return head
 
     async def tidy(self, head: Head) -> Head:
         """Delete what was truncated.
@@ -127,8 +147,10 @@ class Keeper:
 
     async def _delete_all(self, head: Head) -> None:
         for chapter in head.chapters:
-            for segment in await self._catalog.chapter(head.stream_id, chapter):
-                await self._delete_ledger(segment.ledger_id)
+            # One that is gone was seen to before, by whoever was cut off.
+            with suppress(MetadataConflict):
+                for segment in await self._catalog.chapter(head.stream_id, chapter):
+                    await self._delete_ledger(segment.ledger_id)
             await self._catalog.forget_chapter(head.stream_id, chapter.number)
         await self._delete_doomed(head)
         async for subscription in self._shelf.names(head.stream_id):

@@ -10,7 +10,7 @@ async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamS
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -18,15 +18,16 @@ from typing import Any, Self
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument, NoSuchSubscription
+from tallybook.core.errors import InvalidArgument, NoSuchSubscription, TallybookError, is_defect
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .compression import Compression
 from .dedup import DedupWindow
 from .gaps import Gap
-from .head import Head, Owner, rename, set_policy, truncate
+from .head import Head, Owner, release, rename, set_policy, truncate
 from .keeping import Keeper
 from .names import DEFAULT_NAMESPACE, check_namespace, check_prefix, check_stream_name, check_subscription
 from .namespaces import Namespaces
@@ -38,14 +39,16 @@ from .reader.tails import Tails
 from .sessions import Patience, Session
 from .start import Start
 from .subscription.handle import SubscriptionReader
-from .subscription.record import Cursor, Subscription, rest
+from .subscription.record import Cursor, Subscription, leave, rest
 from .subscription.record import take as take_subscription
 from .subscription.shelf import Shelf
 from .writer.flow import Flow
 from .writer.handle import StreamWriter
-from .writer.opening import Opened, take_over
+from .writer.opening import take_over
 from .writer.pending import PendingRecord, settled_record
 from .writer.segments import Segments
+
+_log = logger("streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class StreamStore:
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
         self._name = name or self._session.name[:8]
         self._writers: list[StreamWriter] = []
+        self._closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,6 +130,7 @@ class StreamStore:
 
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
+        self._closing = True
         for writer in self._writers:
             writer.abandon()
         self._writers = []
@@ -299,29 +304,62 @@ class StreamStore:
         await self._session.begin()
         owner = Owner(self._rng.uuid(), self._session.name, self._name)
         patience = Patience(self._store, self._clock, wait_s)
-        opened = await take_over(self._catalog, self._client, self._clock, head.stream_id, owner, free=patience.is_free)
-        return await self._writer(opened, owner)
+        try:
+            head = await take_over(
+                self._catalog, self._client, self._clock, head.stream_id, owner, free=patience.is_free
+            )
+            return await self._writer(head, owner)
+        except BaseException:
+            self._let_go(head.stream_id, owner)
+            raise
 
-    async def _writer(self, opened: Opened, owner: Owner) -> StreamWriter:
-        head, budget = opened.head, self._client.budget
-        window = await self._window(opened)
+    def _let_go(self, stream_id: str, owner: Owner) -> None:
+        change = partial(self._catalog.change, stream_id, partial(release, owner=owner))
+        self._let_go_of(f"stream {stream_id}", change)
+
+    def _let_go_of(self, what: str, change: Callable[[], Awaitable[object]]) -> None:
+        """Own something no more, soon: nobody has to wait for this process to end."""
+
+        async def let_go() -> None:
+            try:
+                await change()
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                # Who waits for it waits for the session to end.
+                _log.info("not let go of", what=what, error=error.message)
+
+        if not self._closing:
+            self._tasks.spawn(let_go(), name="let go")
+
+    async def _writer(self, head: Head, owner: Owner) -> StreamWriter:
+        budget, most_bytes = self._client.budget, self._client.max_entry_bytes
+        window = await self._window(head)
         flow = Flow(
-            opened.marks,
-            opened.last_place,
-            head.stream_id[:TAG_CHARS],
+            head.settled_marks,
+            head.last_place,
+            head.tag,
             Compression.named(head.policy.compression),
             budget,
             self._clock,
+            most_bytes=most_bytes,
         )
         segments = Segments(self._catalog, self._client, head, owner, flow, self._clock, self._tasks)
         await segments.begin()
-        writer = StreamWriter(flow, segments, window, budget)
+        writer = StreamWriter(
+            flow,
+            segments,
+            window,
+            budget,
+            most_bytes=most_bytes,
+            let_go=partial(self._let_go, head.stream_id, owner),
+        )
         self._writers = [*(other for other in self._writers if not other.ended), writer]
         return writer
 
-    async def _window(self, opened: Opened) -> DedupWindow[PendingRecord]:
+    async def _window(self, head: Head) -> DedupWindow[PendingRecord]:
         """The ids of the last records, as they are in the stream."""
-        head, marks = opened.head, opened.marks
+        marks = head.settled_marks
         records = head.policy.dedup_records
         window: DedupWindow[PendingRecord] = DedupWindow(records)
         first = max(marks.next_sequence - records, head.truncation.sequence)
@@ -388,10 +426,17 @@ class StreamStore:
         found = await self._made(head, subscription, start or Start.earliest())
         await self._session.begin()
         owner = Owner(self._rng.uuid(), self._session.name, self._name)
-        found = await self._taken(found, owner, Patience(self._store, self._clock, wait_s))
+        change = partial(self._shelf.change, head.stream_id, subscription, partial(leave, owner=owner))
+        let_go = partial(self._let_go_of, f"subscription {subscription}", change)
+        try:
+            found = await self._taken(found, owner, Patience(self._store, self._clock, wait_s))
+        except BaseException:
+            let_go()
+            raise
         reader = self._reader_of(head, found.cursor.start, follow=follow, gaps=gaps)
-        policy, clock = head.policy, self._clock
-        return SubscriptionReader(self._shelf, self._client, found, owner, policy, reader, clock, self._tasks)
+        return SubscriptionReader(
+            self._shelf, self._client, found, owner, head.policy, reader, self._clock, self._tasks, let_go
+        )
 
     async def _made(self, head: Head, name: str, start: Start) -> Subscription:
         """The subscription of that name, which begins at ``start`` if it is made now."""

@@ -14,7 +14,15 @@ from typing import Final, Literal, TypeAlias
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.core.errors import EnvelopeDamaged, NoSuchLedger, ReaderTooSlow, StorageError, StreamGap, TallybookError
+from tallybook.core.errors import (
+    EnvelopeDamaged,
+    MetadataConflict,
+    NoSuchLedger,
+    ReaderTooSlow,
+    StorageError,
+    StreamGap,
+    TallybookError,
+)
 from tallybook.core.ids import MAX_ID
 from tallybook.runtime.clock import Clock
 
@@ -88,6 +96,8 @@ class StreamReader:
         self._lost: TallybookError | None = None
         """What was said of records that nobody has, and that were not told of yet."""
         self._ended = False
+        self._stale = False
+        """Whether something has gone that the head still lists."""
 
     @property
     def position(self) -> Position | None:
@@ -102,8 +112,12 @@ class StreamReader:
             async for batch in batches:
                 if isinstance(batch, Gap):
                     continue
+                end = self._place, self._sequence
                 for record in batch:
+                    # Whoever leaves in the middle goes on here.
+                    self._place, self._sequence = record.place_behind, record.sequence + 1
                     yield record
+                self._place, self._sequence = end
 
     async def batches(self) -> AsyncGenerator[list[Record] | Gap, None]:
         """Records as they come, several at a time: cheaper for many.
@@ -118,10 +132,17 @@ class StreamReader:
         head, pause = await self._first_head(), LOOK_SECONDS
         if self._place is None:
             self._place, self._fits = await self._seeker.find(head, self._start)
+            if self._place == head.truncation.place:
+                self._sequence = head.truncation.sequence
         while True:
             if (gap := self._truncated(head)) is not None:
                 yield self._told(gap)
-            segment = await self._segment_from(head, self._place[0])
+            try:
+                segment = await self._catalog.segment_from(head, self._place[0])
+            except MetadataConflict:
+                # The chapter it is in has gone since.
+                head = await self._head()
+                continue
             if segment is None:
                 if head.ended or not self._follow:
                     break
@@ -138,8 +159,8 @@ class StreamReader:
             behind = self._place[0] > segment.number
             if not behind and not self._follow:
                 break
-            if not behind or head.segment(self._place[0]) is None:
-                head = await self._head()
+            if not behind or self._stale or head.segment(self._place[0]) is None:
+                head, self._stale = await self._head(), False
         if self._lost is not None:
             yield self._told(Gap(GapReason.LOST, self._sequence, None, self.position, self._lost))
 
@@ -154,15 +175,6 @@ class StreamReader:
         return await self._catalog.read(self._stream_id, self._name)
 
     # -- which segment -----------------------------------------------------------------------------------------------
-
-    async def _segment_from(self, head: Head, number: int) -> Segment | None:
-        """The first segment that is listed from this number on."""
-        for chapter in head.chapters:
-            if chapter.last_segment >= number:
-                for segment in await self._catalog.chapter(self._stream_id, chapter):
-                    if segment.number >= number:
-                        return segment
-        return next((segment for segment in head.segments if segment.number >= number), None)
 
     def _enter(self, segment: Segment) -> None:
         if self._place is None or segment.number > self._place[0]:
@@ -195,9 +207,12 @@ class StreamReader:
                     if isinstance(each, Unreadable):
                         self._lost, self._place = each.error, (number, each.entry + 1, 0)
                         continue
-                    gap, records = self._taken(each)
+                    gap = await self._gap_before(each)
                     if gap is not None:
+                        # Told before the records behind it are taken: who goes away with it comes back to them.
+                        self._sequence = each.first_sequence
                         yield self._told(gap)
+                    records = self._taken(each)
                     if records:
                         yield records
                     if each.kind is Kind.END_OF_STREAM:
@@ -206,19 +221,28 @@ class StreamReader:
                         self._place = (number + 1, 0, 0)
                         return
         except NoSuchLedger as error:
-            head = await self._head()
+            head, self._stale = await self._head(), True
             if head.segment(number) is not None and head.truncation.place <= (number, MAX_ID, 0):
                 # It is listed, and nobody gave it up.
                 self._lost = error
             self._place = (number + 1, 0, 0)
 
-    def _taken(self, envelope: Envelope) -> tuple[Gap | None, list[Record]]:
-        """The records of an envelope that are wanted, and what is missing before them; the reader is behind it then."""
-        gap, slot = None, 0
+    async def _gap_before(self, envelope: Envelope) -> Gap | None:
+        """What is missing between where the reader is and an envelope."""
+        missing = self._sequence is not None and envelope.first_sequence > self._sequence
+        if not missing and (self._lost is None or self._sequence is not None):
+            return None
+        truncation = (await self._head()).truncation
+        if truncation.sequence > (self._sequence or 0):
+            # Given up since the reader has looked at the head.
+            return Gap(GapReason.TRUNCATED, self._sequence, envelope.first_sequence, self.position)
+        return Gap(GapReason.LOST, self._sequence, envelope.first_sequence, self.position, self._lost)
+
+    def _taken(self, envelope: Envelope) -> list[Record]:
+        """The records of an envelope that are wanted; the reader is behind it then."""
+        slot = 0
         if self._place is not None and envelope.entry == self._place[1]:
             slot = self._place[2]
-        if self._sequence is not None and envelope.first_sequence > self._sequence:
-            gap = Gap(GapReason.LOST, self._sequence, envelope.first_sequence, self.position, self._lost)
         self._lost = None
         try:
             records = envelope.records(slot) if envelope.count else []
@@ -231,7 +255,7 @@ class StreamReader:
             first = next((at for at, record in enumerate(records) if self._fits(record)), None)
             records = [] if first is None else records[first:]
             self._fits = self._fits if first is None else None
-        return gap, records
+        return records
 
     async def _found(self, segment: Segment) -> AsyncGenerator[Envelope | Unreadable, None]:
         """What the entries of a segment hold, from the place of the reader on."""
@@ -283,7 +307,8 @@ class StreamReader:
                     yield each
                 if self._entry >= tail.next:
                     if tail.error is not None:
-                        raise tail.error
+                        # One of its own for each who follows: a traceback belongs to one only.
+                        raise tail.error.told_as(tail.error.outcome)
                     if tail.ended:
                         await reader.refresh()
                         return

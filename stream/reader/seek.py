@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.client.client import Client
@@ -12,7 +13,6 @@ from tallybook.core.ids import NO_ENTRY
 from ..catalog import Catalog
 from ..envelope import Marks, Record
 from ..head import Head, Segment, Truncation
-from ..position import TAG_CHARS
 from ..start import Start, StartKind
 from ..writer.ending import envelope_at, last_record
 
@@ -70,7 +70,7 @@ class Seeker:
             As ``find``.
         """
         place, fits = await self.find(head, start)
-        segment = next((each for each in head.segments if each.number >= place[0]), None)
+        segment = await self._catalog.segment_from(head, place[0])
         if segment is None:
             return Truncation(*place, head.settled_marks.next_sequence)
         number, entry, slot = max(place, (segment.number, 0, 0))
@@ -80,7 +80,7 @@ class Seeker:
         if last == NO_ENTRY:
             return Truncation(number, 0, 0, head.settled_marks.next_sequence)
         reader = await self._client.open_ledger(segment.ledger_id, recover=False)
-        envelope = await envelope_at(reader, number, min(entry, last), head.stream_id[:TAG_CHARS])
+        envelope = await envelope_at(reader, number, min(entry, last), head.tag)
         if entry > last:
             return Truncation(number, entry, 0, envelope.marks.next_sequence)
         if fits is not None:
@@ -97,7 +97,7 @@ class Seeker:
         Raises:
             As ``find``.
         """
-        tag = head.stream_id[:TAG_CHARS]
+        tag = head.tag
         for segment in reversed(head.segments):
             reader = await self._client.open_ledger(segment.ledger_id, recover=False)
             end = reader.last_add_confirmed if segment.end is None else segment.end.last_entry
@@ -129,7 +129,7 @@ class Seeker:
         if position is None:
             raise InvalidArgument("a start at a position needs one")
         segment, entry, slot = position.of_stream(head.stream_id).place
-        if segment >= head.next_segment or segment < 1:
+        if (segment, entry, slot) > (head.next_segment, 0, 0) or segment < 1:
             raise InvalidArgument(f"{position} lies beyond the end of stream {head.name}")
         listed = head.segment(segment)
         # Right behind the last entry is where somebody is who has read all of it.
@@ -138,19 +138,30 @@ class Seeker:
         return segment, entry, slot + (start.kind is StartKind.AFTER)
 
     async def _first_that(self, head: Head, reached: Callable[[Marks], bool]) -> Place:
-        for segment in await self._segments(head, reached):
-            entry = await self._within(segment, await self._last_entry(segment), head, reached)
-            if entry is not None:
-                return max((segment.number, entry, 0), head.truncation.place)
-        return await self._latest(head)
+        behind = (head.next_segment, 0, 0)
+        if head.segments and head.segments[-1].end is not None:
+            behind = (head.segments[-1].number, head.segments[-1].end.last_entry + 1, 0)
+        async with aclosing(self._segments(head, reached)) as segments:
+            async for segment in segments:
+                last = await self._last_entry(segment)
+                entry = await self._within(segment, last, head, reached)
+                if entry is not None:
+                    return max((segment.number, entry, 0), head.truncation.place)
+                if last > NO_ENTRY or behind[0] > segment.number:
+                    # What is appended meanwhile comes behind what was looked at.
+                    behind = (segment.number, last + 1, 0)
+        return max(behind, head.truncation.place)
 
-    async def _segments(self, head: Head, reached: Callable[[Marks], bool]) -> Iterable[Segment]:
+    async def _segments(self, head: Head, reached: Callable[[Marks], bool]) -> AsyncGenerator[Segment, None]:
         """Segments in which the first such record may be, in order: those before them end without it."""
         for chapter in head.chapters:
             if reached(chapter.marks) and chapter.last_segment >= head.truncation.segment:
-                listed = await self._catalog.chapter(head.stream_id, chapter)
-                return [each for each in listed if each.end is not None and reached(each.end.marks)][:1]
-        return [each for each in head.segments if each.end is None or reached(each.end.marks)]
+                for each in await self._catalog.chapter(head.stream_id, chapter):
+                    if each.end is not None and reached(each.end.marks):
+                        yield each
+        for each in head.segments:
+            if each.end is None or reached(each.end.marks):
+                yield each
 
     async def _last_entry(self, segment: Segment) -> int:
         if segment.end is not None:
@@ -166,7 +177,7 @@ class Seeker:
         reader = await self._client.open_ledger(segment.ledger_id, recover=False)
         while low < high:
             middle = (low + high) // 2
-            envelope = await envelope_at(reader, segment.number, middle, head.stream_id[:TAG_CHARS])
+            envelope = await envelope_at(reader, segment.number, middle, head.tag)
             if reached(envelope.marks):
                 high = middle
             else:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import Entry
-from tallybook.core.errors import BookieUnavailable, EnvelopeDamaged, TallybookError, is_defect
+from tallybook.core.errors import BookieUnavailable, EnvelopeDamaged, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
@@ -78,14 +78,13 @@ class SharedTail:
             async with aclosing(self.reader.tail_batches(self.next)) as batches:
                 async for batch in batches:
                     envelopes = [opened(entry, self._number, self._tag) for entry in batch]
-                    self._keep(envelopes, sum(len(entry.payload) for entry in batch))
+                    self._keep(envelopes, sum(each.memory_bytes for each in envelopes if isinstance(each, Envelope)))
             self.ended = True
         except TallybookError as error:
-            if is_defect(error):
-                raise
             self.error = error
-        except asyncio.CancelledError:
-            self.error = self.error or BookieUnavailable(f"the tail of ledger {self.reader.id} was stopped")
+        except BaseException as error:
+            # Whoever follows must not wait for a tail that is no more.
+            self.error = BookieUnavailable(f"the tail of ledger {self.reader.id} has ended: {error!r}")
             raise
         finally:
             self._news.set()

@@ -11,7 +11,7 @@ One reader at a time: who subscribes takes the place of whoever reads under that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -60,6 +60,7 @@ class SubscriptionReader:
         reader: StreamReader,
         clock: Clock,
         tasks: Tasks,
+        let_go: Callable[[], None],
     ) -> None:
         self._shelf = shelf
         self._client = client
@@ -69,13 +70,14 @@ class SubscriptionReader:
         self._reader = reader
         self._clock = clock
         self._tasks = tasks
+        self._let_go = let_go
         self._ledger: LedgerWriter | None = None
         self._stored = found.cursor
         self._wanted = found.cursor
         self._storing: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._error: TallybookError | None = None
-        self._closed = False
+        self._closing = self._closed = False
 
     @property
     def name(self) -> str:
@@ -105,7 +107,7 @@ class SubscriptionReader:
             StreamFenced: another reader has the subscription.
             StreamClosed: the handle is closed.
         """
-        if self._closed:
+        if self._closed or self._closing:
             raise StreamClosed(f"the reader of subscription {self.name} is closed")
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -231,13 +233,17 @@ class SubscriptionReader:
         """
         if self._closed:
             return
+        self._closing = True
         await self._until_stored(self._wanted)
         await self._rest(leave=True)
         self._closed = True
 
     def abandon(self) -> None:
         """Let go of everything at once; whoever comes next takes it over."""
+        if self._closed:
+            return
         self._closed = True
+        self._let_go()
         if self._storing is not None:
             self._storing.cancel()
         if self._ledger is not None:

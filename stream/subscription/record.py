@@ -90,6 +90,11 @@ def take(found: Subscription, owner: Owner, in_place_of: Owner | None) -> Subscr
     return replace(found, owner=owner) if found.owner == in_place_of else found
 
 
+def leave(found: Subscription, owner: Owner) -> Subscription:
+    """Read it no more; how far it has come is in its ledger. If it is another's by now, nothing changes."""
+    return replace(found, owner=None) if found.owner == owner else found
+
+
 def announce(found: Subscription, owner: Owner, ledger_id: int) -> Subscription:
     """A cursor ledger is going to be made.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
@@ -23,6 +23,12 @@ class FoundEnd(NamedTuple):
     end: SegmentEnd
     kind: Kind | None
     last_place: tuple[int, int, int] | None
+
+    @property
+    def as_sealed(self) -> dict[str, Any]:
+        """What ``head.seal`` wants to know."""
+        ends_stream = self.kind is Kind.END_OF_STREAM
+        return {"end": self.end, "last_place": self.last_place, "ends_stream": ends_stream}
 
 
 async def recovered_end(client: Client, segment: Segment, before: Marks, tag: str, now_ms: int) -> FoundEnd:

@@ -19,8 +19,8 @@ from typing import Final
 from tallybook.client.budget import ByteBudget
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.client.writer.pending import Together
-from tallybook.core.errors import Outcome, OutOfOrder, TallybookError, check, is_defect
-from tallybook.core.limits import BATCH_TABLE_ROW_BYTES, KIB
+from tallybook.core.errors import InvariantViolation, Outcome, OutOfOrder, TallybookError, check, is_defect
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES, KIB, MAX_ENTRY_BYTES
 from tallybook.runtime.clock import Clock
 
 from ..compression import Compression
@@ -55,6 +55,7 @@ class Flow:
         marks: where the stream stands.
         last_place: segment, entry and slot of its last record; ``None`` if it has none.
         tag: of the stream.
+        most_bytes: that an entry of the segments may have.
         budget: what all appends of the client may hold together. Whoever calls ``gather`` has taken the room for it.
     """
 
@@ -66,9 +67,12 @@ class Flow:
         compression: Compression,
         budget: ByteBudget,
         clock: Clock,
+        *,
+        most_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self._tag = tag
         self._compression = compression
+        self._full_bytes = min(ENVELOPE_BYTES, most_bytes)
         self._budget = budget
         self._clock = clock
         self.on_failed: Callable[[TallybookError], None] = _nobody
@@ -109,11 +113,23 @@ class Flow:
             raise OutOfOrder(f"transaction id {txid} comes after {highest}")
 
     def gather(
-        self, payload: bytes, size: int, time: int | None, key: bytes | None, dedup_id: bytes | None, txid: int | None
+        self,
+        payload: bytes,
+        size: int,
+        time: int | None,
+        key: bytes | None,
+        dedup_id: bytes | None,
+        txid: int | None,
+        *,
+        same: bool = False,
     ) -> PendingRecord:
-        """Take one more record, for which there is room."""
+        """Take one more record, for which there is room.
+
+        Args:
+            same: whether it has to be in the envelope of the one before, whatever its size.
+        """
         group = self._open
-        if group is None or group.bytes + size > ENVELOPE_BYTES or group.count == MAX_RECORDS:
+        if group is None or (not same and (group.bytes + size > self._full_bytes or group.count == MAX_RECORDS)):
             group = self._fresh()
         if txid is not None and txid > self._highest_txid:
             self._highest_txid = txid
@@ -181,8 +197,13 @@ class Flow:
         Whatever stays leaves with the next confirmation, so nothing waits for a timer.
         """
         self._scheduled = False
-        while self._target is not None and not self._holding and (group := self._due()) is not None:
-            self._send(group, self._target)
+        try:
+            while self._target is not None and not self._holding and (group := self._due()) is not None:
+                self._send(group, self._target)
+        except Exception as error:
+            # Nobody else hears of a defect in a callback, and appends would wait for ever.
+            self.die(InvariantViolation(f"stream {self._tag}: records cannot be sent: {error!r}"))
+            raise
 
     def _due(self) -> RecordGroup | None:
         sent = len(self._sent)
@@ -191,7 +212,7 @@ class Flow:
         if self._full:
             return self._full.popleft()
         group = self._open
-        if group is None or (sent and group.bytes * MAX_SENT < sent * ENVELOPE_BYTES):
+        if group is None or (sent and group.bytes * MAX_SENT < sent * self._full_bytes):
             return None
         self._open = None
         return group
@@ -211,7 +232,11 @@ class Flow:
             pending = target.ledger.append_held(group.payload, group.held_bytes)
         except TallybookError as error:
             self._full.appendleft(group)
-            self._broken(error)
+            if target.ledger.ended:
+                self._broken(error)
+            else:
+                # It is the envelope that the ledger does not take, and no other ledger would.
+                self.die(error)
             return
         group.segment, group.entry = target.number, pending.entry_id
         self._sent_marks = group.marks
@@ -237,6 +262,8 @@ class Flow:
         self.marks = group.marks
         if group.count:
             self.last_place = (group.segment, group.entry, group.count - 1)
+        # Who waits for it, or remembers its id, needs no more than its place.
+        group.payload = b""
         group.complete()
         self._moved.set()
 
@@ -268,10 +295,10 @@ class Flow:
         self._target, self.error = None, error
         self.close_group()
         for group in self._sent:
-            group.complete(type(error)(error.message, outcome=Outcome.UNKNOWN))
+            group.complete(error.told_as(Outcome.UNKNOWN))
         for group in self._full:
             self._budget.give(group.held_bytes)
-            group.complete(type(error)(error.message, outcome=Outcome.NOT_DONE))
+            group.complete(error.told_as(Outcome.NOT_DONE))
         self._sent.clear()
         self._full.clear()
         self._moved.set()

@@ -6,7 +6,7 @@ The path of a record is this file, ``flow``, ``pending`` and the ledger's own; `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,7 +22,6 @@ from tallybook.core.errors import (
     StreamEnded,
     TallybookError,
 )
-from tallybook.core.limits import MAX_ENTRY_BYTES
 
 from ..dedup import DedupWindow
 from ..envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, Kind
@@ -53,13 +52,24 @@ class StreamWriter:
     fails with ``StreamFenced``, its outcome unknown.
     """
 
-    def __init__(self, flow: Flow, segments: Segments, window: DedupWindow[PendingRecord], budget: ByteBudget) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        segments: Segments,
+        window: DedupWindow[PendingRecord],
+        budget: ByteBudget,
+        *,
+        most_bytes: int,
+        let_go: Callable[[], None],
+    ) -> None:
         self._flow = flow
         self._segments = segments
         self._window = window
+        self._most_bytes = most_bytes
+        self._let_go = let_go
         self._budget = budget
-        self._closing = False
-        self._closed = False
+        self._closing = self._closed = False
+        self._ending = self._end_marked = False
         self._one_condition = asyncio.Lock()
 
     @property
@@ -161,9 +171,7 @@ class StreamWriter:
             size = self._admissible(record)
             known = self._known(record.dedup_id)
             if known is None:
-                if not self._budget.try_take(size + ROOM_BYTES):
-                    await self._take_room(size + ROOM_BYTES, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
-                known = self._known(record.dedup_id) or self._gather(record, size)
+                known = await self._taken(record, size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
             pending.append(known)
         return [await each for each in pending]
 
@@ -179,35 +187,61 @@ class StreamWriter:
         wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
         sizes = [self._admissible(record) for record in wanted]
         total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
-        if total > MAX_ENTRY_BYTES - HEADER_BYTES or len(wanted) > MAX_RECORDS:
+        if total > self._most_bytes - HEADER_BYTES or len(wanted) > MAX_RECORDS:
             raise EntryTooLarge(f"a set of {len(wanted)} records and {total} bytes does not fit one entry")
         if not wanted:
             return []
         room = sum(sizes) + len(sizes) * ROOM_BYTES
         await self._take_room(room, Outcome.NOT_DONE)
-        known = [self._known(record.dedup_id) for record in wanted]
-        if any(each is not None for each in known):
+        try:
+            known = self._known_set(wanted)
+            self._check_orders(wanted)
+        except BaseException:
             self._budget.give(room)
-            if any(each is None for each in known):
-                raise InvalidArgument("some records of the set were appended before, and some were not")
-            return [await each for each in known if each is not None]
-        self._check_orders(wanted)
+            raise
+        if known:
+            self._budget.give(room)
+            return [await each for each in known]
         self._flow.close_group()
-        pending = [self._gather(record, size) for record, size in zip(wanted, sizes, strict=True)]
+        pending = [self._gather(record, size, same=True) for record, size in zip(wanted, sizes, strict=True)]
         self._flow.close_group()
         return [await each for each in pending]
+
+    def _known_set(self, records: Sequence[Outgoing]) -> list[PendingRecord]:
+        """What became of a set that was appended lately; nothing, if it was not.
+
+        Raises:
+            InvalidArgument: some of its records were, or one of its ids is in it twice.
+        """
+        ids = [record.dedup_id for record in records if record.dedup_id is not None]
+        if len(ids) != len(set(ids)):
+            raise InvalidArgument("an id is in the set twice")
+        known = [found for record in records if (found := self._known(record.dedup_id)) is not None]
+        if known and len(known) < len(records):
+            raise InvalidArgument("some records of the set were appended before, or have no id, and some were")
+        return known
 
     async def _append(self, record: Outgoing) -> Position:
         size = self._admissible(record)
         known = self._known(record.dedup_id)
         if known is None:
-            if not self._budget.try_take(size + ROOM_BYTES):
-                await self._take_room(size + ROOM_BYTES, Outcome.NOT_DONE)
-                known = self._known(record.dedup_id)
-                if known is not None:
-                    self._budget.give(size + ROOM_BYTES)
-            known = known or self._gather(record, size)
+            known = await self._taken(record, size, Outcome.NOT_DONE)
         return await known
+
+    async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
+        """Gather a record once there is room for it; what is true of the stream may be another thing by then."""
+        if not self._budget.try_take(size + ROOM_BYTES):
+            await self._take_room(size + ROOM_BYTES, outcome)
+            try:
+                known = self._known(record.dedup_id)
+                self._flow.check_order(record.txid)
+            except BaseException:
+                self._budget.give(size + ROOM_BYTES)
+                raise
+            if known is not None:
+                self._budget.give(size + ROOM_BYTES)
+                return known
+        return self._gather(record, size)
 
     async def _append_if(self, record: Outgoing, wanted: Position | str | None) -> Position:
         expected = Position.parse(wanted) if isinstance(wanted, str) else wanted
@@ -223,7 +257,8 @@ class StreamWriter:
                 try:
                     await self._flow.settled()
                     self._admissible(record)
-                    if self.last_position != expected:
+                    known = self._known(record.dedup_id)
+                    if known is None and self.last_position != expected:
                         raise PositionMismatch(
                             f"stream {self.name} is at {self.last_position or 'its beginning'}, "
                             f"not at {expected or 'its beginning'}"
@@ -231,7 +266,9 @@ class StreamWriter:
                 except BaseException:
                     self._budget.give(size + ROOM_BYTES)
                     raise
-                pending = self._gather(record, size)
+                if known is not None:
+                    self._budget.give(size + ROOM_BYTES)
+                pending = known or self._gather(record, size)
         except TimeoutError:
             raise RequestTimeout(
                 f"stream {self.name}: earlier appends are not confirmed in time", outcome=Outcome.NOT_DONE
@@ -249,12 +286,14 @@ class StreamWriter:
         if self._closing or self._flow.error is not None:
             raise self._refusal()
         size = size_of(record)
+        if size + HEADER_BYTES + RECORD_OVERHEAD_BYTES > self._most_bytes:
+            raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._most_bytes}")
         self._flow.check_order(record.txid)
         return size
 
-    def _refusal(self) -> TallybookError:
+    def _refusal(self, outcome: Outcome = Outcome.NOT_DONE) -> TallybookError:
         ended = self._flow.error or StreamClosed(f"the writer of stream {self.name} is closed")
-        return type(ended)(ended.message, outcome=Outcome.NOT_DONE)
+        return ended.told_as(outcome)
 
     def _check_orders(self, records: Sequence[Outgoing]) -> None:
         highest: int | None = None
@@ -277,12 +316,13 @@ class StreamWriter:
             raise RequestTimeout(f"stream {self.name}: no room for another append", outcome=outcome) from None
         if self.ended:
             self._budget.give(size)
-            raise self._refusal()
+            raise self._refusal(outcome)
 
-    def _gather(self, record: Outgoing, size: int) -> PendingRecord:
-        payload = record.payload if isinstance(record.payload, bytes) else bytes(record.payload)
+    def _gather(self, record: Outgoing, size: int, *, same: bool = False) -> PendingRecord:
+        payload, time_ms, key, dedup_id, txid = record
+        payload = payload if isinstance(payload, bytes) else bytes(payload)
         sequence = self._flow.next_sequence
-        pending = self._flow.gather(payload, size, record.timestamp_ms, record.key, record.dedup_id, record.txid)
+        pending = self._flow.gather(payload, size, time_ms, key, dedup_id, txid, same=same)
         if record.dedup_id is not None:
             self._window.add(record.dedup_id, sequence, pending)
         return pending
@@ -305,6 +345,8 @@ class StreamWriter:
             As ``flush``.
         """
         await self._settled()
+        if self._closing:
+            raise self._refusal()
         self._flow.mark(Kind.KEEP_ALIVE)
         await self._settled()
 
@@ -314,11 +356,14 @@ class StreamWriter:
         Raises:
             As ``close``.
         """
-        if not self._closing:
-            self._closing = True
-            await self._settled()
+        if self._closing and not self._ending:
+            raise self._refusal()
+        self._closing = self._ending = True
+        await self._settled()
+        if not self._end_marked:
+            self._end_marked = True
             self._flow.mark(Kind.END_OF_STREAM)
-        await self._finish(ended=True)
+        await self._finish()
 
     async def close(self) -> None:
         """Wait for what was appended, and let go of the stream; another writer need not fence it then.
@@ -330,16 +375,19 @@ class StreamWriter:
             MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
             StreamFenced: another writer has taken it before.
         """
+        if self._ending:
+            await self.end_stream()
+            return
         self._closing = True
-        await self._finish(ended=False)
+        await self._finish()
 
-    async def _finish(self, *, ended: bool) -> None:
+    async def _finish(self) -> None:
         if self._closed:
             return
         await self._settled()
-        await self._segments.finish(ended=ended)
+        await self._segments.finish()
         self._closed = True
-        self._flow.die(StreamEnded(f"stream {self.name} has ended") if ended else self._refusal())
+        self._flow.die(StreamEnded(f"stream {self.name} has ended") if self._ending else self._refusal())
 
     async def _settled(self) -> None:
         try:
@@ -352,9 +400,13 @@ class StreamWriter:
 
     def abandon(self) -> None:
         """Let go of everything at once. The stream stays as it is, for the next writer to settle."""
+        if self._closed:
+            return
         self._closing = self._closed = True
         self._segments.abandon()
         self._flow.die(StreamClosed(f"the writer of stream {self.name} was abandoned"))
+        # Whoever waits for the stream need not wait for this process to end.
+        self._let_go()
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,12 +13,14 @@ there is none, however long the store stays away, the segment that is full is wr
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from tallybook.client.background import defect_of
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchLedger, StreamFenced, TallybookError, is_defect
+from tallybook.core.errors import NoSuchLedger, NoSuchStream, StreamEnded, StreamFenced, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.offload.policy import OFFLOAD_AFTER
 from tallybook.runtime.clock import Clock
@@ -26,9 +28,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from ..catalog import Catalog
-from ..envelope import Marks
-from ..head import Head, Owner, Segment, SegmentEnd, add_segment, announce, end_stream, forget_doomed, release, seal
-from ..position import TAG_CHARS
+from ..head import Head, Owner, Segment, add_segment, announce, forget_doomed, release, seal
 from .ending import recovered_end
 from .flow import Flow, Target
 
@@ -67,8 +67,9 @@ class Segments:
         self._making: asyncio.Task[None] | None = None
         self._make_again_at = float("-inf")
         self._rolling: asyncio.Task[None] | None = None
-        self._behind: asyncio.Task[None] | None = None
-        """Closes and seals what was written before, one segment after the other."""
+        self._full: deque[Target] = deque()
+        """Segments to which nothing is added any more, and which are not sealed yet."""
+        self._sealing: asyncio.Task[None] | None = None
         self._mending: asyncio.Task[None] | None = None
         self._stopped = False
         flow.on_failed, flow.on_sent = self.failed, self.sent
@@ -120,7 +121,8 @@ class Segments:
         """Make a ledger, and list it as the next segment."""
         policy, stream_id = self._head.policy, self._head.stream_id
         ledger_id = await self._client.reserve_ledger_id()
-        await self._change(partial(announce, owner=self._owner, ledger_id=ledger_id))
+        known = {target.ledger.id for target in (self._current, *self._full) if target is not None}
+        await self._change(partial(announce, owner=self._owner, ledger_id=ledger_id, known=known))
         custom = {STREAM: f"{stream_id}/{self._head.next_segment}".encode()}
         if policy.offload_after is not None:
             custom[OFFLOAD_AFTER] = str(policy.offload_after).encode()
@@ -147,33 +149,47 @@ class Segments:
             # Whoever recovers must never find a later record without an earlier one.
             if not await self._flow.drained():
                 return
-            marks = self._flow.marks
             self._flow.end_segment(full)
+            self._full.append(full)
             self._go_on(following)
-            self._behind = self._spawn(self._settle(full, marks, self._behind), "seal")
+            if self._sealing is None:
+                self._sealing = self._spawn(self._seal_full(), "seal")
         finally:
             self._rolling = None
 
-    async def _settle(self, full: Target, marks: Marks, before: asyncio.Task[None] | None) -> None:
-        """Close a segment that is full, and seal it in the head, once those before it are."""
-        if before is not None:
-            await asyncio.wait([before])
+    async def _seal_full(self) -> None:
+        """Close the segments that are full, and seal them in the head, one after the other."""
         pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                closed = await full.ledger.close()
-                end = SegmentEnd(closed.last_entry_id, marks, closed.length, self._clock.wall_us() // 1000)
-                await self._change(partial(seal, owner=self._owner, number=full.number, end=end))
-                self._head = await self._catalog.fold(self._head)
-            except TallybookError as error:
-                if self._unless_over(error):
-                    return
-                # Who takes over does it, or this writer when it mends; meanwhile readers find the end by themselves.
-                sometimes("stream: a segment that is full cannot be sealed yet")
-            else:
-                return
-            await self._clock.sleep(pause)
-            pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+        try:
+            while self._full:
+                try:
+                    await self._close_and_seal(self._full[0])
+                except TallybookError as error:
+                    if self._unless_over(error):
+                        return
+                    # Who takes over does it, or this writer when it mends; meanwhile readers find the end themselves.
+                    sometimes("stream: a segment that is full cannot be sealed yet")
+                    await self._clock.sleep(pause)
+                    pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+                else:
+                    self._full.popleft()
+                    pause = FIRST_PAUSE_SECONDS
+            await self.tidy()
+        finally:
+            self._sealing = None
+
+    async def _close_and_seal(self, full: Target) -> None:
+        try:
+            await full.ledger.close()
+        except TallybookError as error:
+            if error.retriable or is_defect(error):
+                raise
+            # Somebody else has closed it, which changes nothing of what is in it.
+            full.ledger.abandon()
+        segment = self._head.segment(full.number)
+        if segment is not None and segment.end is None:
+            await self._end(segment)
+        self._head = await self._catalog.fold(self._head)
 
     # -- mending -----------------------------------------------------------------------------------------------------
 
@@ -203,6 +219,7 @@ class Segments:
                     await self._clock.sleep(pause)
                     pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
             self._flow.take_back()
+            await self.tidy()
         finally:
             self._mending = None
         sometimes("stream: goes on after a segment has failed")
@@ -210,29 +227,39 @@ class Segments:
 
     async def _let_go(self) -> None:
         """End all that is under way about segments, and let go of their ledgers."""
-        under_way = [task for task in (self._making, self._rolling, self._behind) if task is not None]
+        await self._stop(self._making, self._rolling, self._sealing)
+        self._abandon_ledgers()
+
+    async def _stop(self, *tasks: asyncio.Task[None] | None) -> None:
+        under_way = [task for task in tasks if task is not None]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-        self._making = self._rolling = self._behind = None
-        for target in (self._current, self._next):
+
+    def _abandon_ledgers(self) -> None:
+        for target in (self._current, self._next, *self._full):
             if target is not None:
                 target.ledger.abandon()
         self._current = self._next = None
+        self._full.clear()
 
     async def _recover(self) -> None:
         head = await self._catalog.read(self._head.stream_id, self._head.name)
+        if head.ended:
+            self._head = head
+            return
         if head.owner != self._owner:
             raise StreamFenced(f"stream {head.name} was taken by another writer")
         self._head = head
         for segment in head.open_segments:
-            await self._end(segment)
+            if not self._head.ended:
+                await self._end(segment)
 
     async def _end(self, segment: Segment) -> None:
-        before, tag = self._head.settled_marks, self._head.stream_id[:TAG_CHARS]
-        found = await recovered_end(self._client, segment, before, tag, self._clock.wall_us() // 1000)
+        before, now_ms = self._head.settled_marks, self._clock.wall_us() // 1000
+        found = await recovered_end(self._client, segment, before, self._head.tag, now_ms)
         self._flow.recovered(segment.number, found.end.last_entry)
-        await self._change(partial(seal, owner=self._owner, number=segment.number, end=found.end))
+        await self._change(partial(seal, owner=self._owner, number=segment.number, **found.as_sealed))
 
     def _unless_over(self, error: TallybookError) -> bool:
         """Whether ``error`` says that this writer is over, which it then is.
@@ -241,16 +268,17 @@ class Segments:
             ``error``, if it is a defect.
         """
         if is_defect(error):
-            self._flow.die(error)
             raise error
-        if isinstance(error, StreamFenced):
+        if isinstance(error, StreamFenced | StreamEnded | NoSuchStream):
             self._flow.die(error)
         return self._flow.error is not None
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    async def finish(self, *, ended: bool) -> None:
-        """Seal what is open and let go of the stream, or end it. Nothing is unsettled. May be called again.
+    async def finish(self) -> None:
+        """Seal what is open, and let go of the stream, which has ended if its end was marked. May be called again.
+
+        Nothing is unsettled.
 
         Raises:
             As ``Catalog.change`` and ``Client.open_ledger``: it is not sealed, or not let go of. Whoever takes over
@@ -259,28 +287,20 @@ class Segments:
         self._stopped = True
         await self._let_go_gently()
         await self._recover()
-        if ended:
-            await self._change(partial(end_stream, owner=self._owner))
         await self._change(partial(release, owner=self._owner))
         await self.tidy()
 
     async def _let_go_gently(self) -> None:
         """Close what can be closed without a recovery; the rest is recovered."""
-        current, following = self._current, self._next
-        under_way = [task for task in (self._making, self._rolling, self._behind, self._mending) if task is not None]
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-        self._making = self._rolling = self._behind = self._mending = None
-        for target in (current, following):
+        await self._stop(self._making, self._rolling, self._sealing, self._mending)
+        for target in (*self._full, self._current, self._next):
             if target is not None:
                 try:
                     await target.ledger.close()
                 except TallybookError as error:
                     if is_defect(error):
                         raise
-                    target.ledger.abandon()
-        self._current = self._next = None
+        self._abandon_ledgers()
 
     async def tidy(self) -> None:
         """Delete ledgers that nobody may read any more; what cannot be deleted now is left to others."""
@@ -301,16 +321,21 @@ class Segments:
     def abandon(self) -> None:
         """Let go of everything at once; whoever takes over does the rest."""
         self._stopped = True
-        for task in (self._making, self._rolling, self._behind, self._mending):
+        for task in (self._making, self._rolling, self._sealing, self._mending):
             if task is not None:
                 task.cancel()
-        for target in (self._current, self._next):
-            if target is not None:
-                target.ledger.abandon()
-        self._current = self._next = None
+        self._abandon_ledgers()
 
     async def _change(self, transition: Callable[[Head], Head]) -> None:
         self._head = await self._catalog.change(self._head.stream_id, transition)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return self._tasks.spawn(work, name=f"stream-{self._head.name}-{name}")
+        task = self._tasks.spawn(work, name=f"stream-{self._head.name}-{name}")
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A writer of which a part died of a defect must not look alive."""
+        error = defect_of(task)
+        if error is not None:
+            self._flow.die(error)

@@ -22,7 +22,6 @@ from tallybook.stream.head import (
     announce,
     begin_delete,
     drop_chapter,
-    end_stream,
     fold,
     folded,
     forget_doomed,
@@ -49,15 +48,16 @@ def with_segments(number, head=OWNED, ended=0):
     ids = count(100 + 1000 * head.next_segment)
     for _ in range(number):
         ledger_id = next(ids)
-        head = add_segment(announce(head, ONE, ledger_id), ONE, ledger_id, 7)
+        known = [each.ledger_id for each in head.segments]
+        head = add_segment(announce(head, ONE, ledger_id, known), ONE, ledger_id, 7)
     for index, segment in enumerate(head.segments[:ended], 1):
-        head = seal(head, ONE, segment.number, end(10 * index, ended_at_ms=index * 1000))
+        head = seal(head, ONE, segment.number, end(10 * index, ended_at_ms=index * 1000), (segment.number, 8, 0))
     return head
 
 
 def test_taking_raises_the_epoch_once_and_gives_up_what_was_half_made():
     assert (OWNED.epoch, OWNED.owner) == (1, ONE)
-    half = announce(OWNED, ONE, 7)
+    half = announce(OWNED, ONE, 7, ())
     taken = take(half, OTHER, ONE)
     assert (taken.epoch, taken.owner, taken.making, taken.doomed) == (2, OTHER, None, (7,))
     assert take(taken, OTHER, ONE) == taken, "made twice, it is made once"
@@ -67,12 +67,11 @@ def test_taking_raises_the_epoch_once_and_gives_up_what_was_half_made():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda head, owner: announce(head, owner, 8),
+        lambda head, owner: announce(head, owner, 8, ()),
         lambda head, owner: add_segment(head, owner, 8, 1),
-        lambda head, owner: seal(head, owner, 1, end(10)),
-        end_stream,
+        lambda head, owner: seal(head, owner, 1, end(10), None),
     ],
-    ids=["announce", "add", "seal", "end"],
+    ids=["announce", "add", "seal"],
 )
 def test_who_is_not_the_owner_changes_nothing_of_the_segments(change):
     head = take(with_segments(1), OTHER, ONE)
@@ -85,21 +84,21 @@ def test_who_is_not_the_owner_changes_nothing_of_the_segments(change):
 
 
 def test_a_segment_is_announced_added_and_sealed_and_each_may_be_done_twice():
-    announced = announce(OWNED, ONE, 7)
-    assert announce(announced, ONE, 7) == announced
+    announced = announce(OWNED, ONE, 7, ())
+    assert announce(announced, ONE, 7, ()) == announced
     added = add_segment(announced, ONE, 7, 50)
     assert added.segments == (Segment(1, 7, 50),)
     assert add_segment(added, ONE, 7, 60) == added
-    assert announce(added, ONE, 7) == added
-    sealed = seal(added, ONE, 1, end(10))
+    assert announce(added, ONE, 7, (7,)) == added
+    sealed = seal(added, ONE, 1, end(10), None)
     assert sealed.settled_marks == end(10).marks
-    assert seal(sealed, ONE, 1, end(10, ended_at_ms=99)) == sealed
+    assert seal(sealed, ONE, 1, end(10, ended_at_ms=99), None) == sealed
     with pytest.raises(InvariantViolation):
-        seal(sealed, ONE, 1, end(11))
+        seal(sealed, ONE, 1, end(11), None)
 
 
 def test_another_announcement_gives_up_the_one_before():
-    assert announce(announce(OWNED, ONE, 7), ONE, 8).doomed == (7,)
+    assert announce(announce(OWNED, ONE, 7, ()), ONE, 8, ()).doomed == (7,)
 
 
 def test_a_ledger_that_was_not_announced_is_not_added():
@@ -110,25 +109,43 @@ def test_a_ledger_that_was_not_announced_is_not_added():
 def test_segments_end_in_order_and_never_before_they_begin():
     two = with_segments(2)
     with pytest.raises(InvariantViolation):
-        seal(two, ONE, 2, end(10))
+        seal(two, ONE, 2, end(10), None)
     with pytest.raises(InvariantViolation):
-        seal(seal(two, ONE, 1, end(10)), ONE, 2, end(9))
+        seal(seal(two, ONE, 1, end(10), None), ONE, 2, end(9), None)
 
 
 def test_an_empty_segment_is_given_up_and_its_number_is_not_used_again():
-    head = seal(with_segments(1), ONE, 1, SegmentEnd(-1, START, 0, 1))
+    head = seal(with_segments(1), ONE, 1, SegmentEnd(-1, START, 0, 1), None)
     assert (head.segments, head.doomed) == ((), (1100,))
     assert with_segments(1, head).segments[0].number == 2
-    assert seal(head, ONE, 1, SegmentEnd(-1, START, 0, 1)) == head
+    assert seal(head, ONE, 1, SegmentEnd(-1, START, 0, 1), None) == head
 
 
-def test_an_ended_stream_is_never_taken_up_again():
-    with pytest.raises(InvariantViolation):
-        end_stream(with_segments(1), ONE)
-    ended = end_stream(with_segments(1, ended=1), ONE)
-    assert end_stream(ended, ONE) == ended
+def test_a_segment_that_the_owner_does_not_know_of_is_given_up_before_another_one_is_made():
+    """The answer to its being added was lost: it would stay open in the middle of the stream for ever."""
+    two = with_segments(2)
+    after = announce(two, ONE, 9, [two.segments[0].ledger_id])
+    assert [each.number for each in after.segments] == [1]
+    assert after.doomed == (two.segments[1].ledger_id,)
+    assert announce(after, ONE, 9, [two.segments[0].ledger_id]) == after
+
+
+def test_a_stream_ends_with_the_segment_that_says_so_and_is_never_taken_up_again():
+    three = announce(with_segments(3, ended=1), ONE, 9, [1101, 1102])
+    ended = seal(three, ONE, 2, end(20), (2, 9, 0), ends_stream=True)
+    assert (ended.ended, ended.owner, ended.making, ended.open_segments) == (True, None, None, ())
+    assert ended.doomed == (1102, 9)
+    assert seal(ended, ONE, 2, end(20), (2, 9, 0), ends_stream=True) == ended
     with pytest.raises(StreamEnded):
-        announce(ended, ONE, 7)
+        announce(ended, ONE, 7, ())
+
+
+def test_where_a_stream_stands_outlives_its_segments():
+    head = with_segments(3, ended=3)
+    gone = truncate(head, Truncation(4, 0, 0, 30))
+    assert gone.segments == ()
+    assert (gone.settled_marks, gone.last_place) == (head.settled_marks, (3, 8, 0))
+    assert decode_head("r", encode_head(gone)) == gone
 
 
 def test_truncation_only_moves_on_and_dooms_what_lies_wholly_before_it():
@@ -142,7 +159,7 @@ def test_truncation_only_moves_on_and_dooms_what_lies_wholly_before_it():
 
 
 def test_a_deleted_stream_gives_up_everything_and_is_changed_by_nobody():
-    gone = begin_delete(announce(with_segments(2, ended=1), ONE, 9))
+    gone = begin_delete(announce(with_segments(2, ended=1), ONE, 9, (1101,)))
     assert (gone.segments, gone.owner, gone.doomed) == ((), None, (1100, 1101, 9))
     assert begin_delete(gone) == gone
     for change in (

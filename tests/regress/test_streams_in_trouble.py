@@ -1,0 +1,405 @@
+"""Faults of streams that a second reading found: each lost records, or left something that nobody got out of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import (
+    Busy,
+    DataMissing,
+    EntryTooLarge,
+    MetadataUnavailable,
+    OutOfOrder,
+    StreamClosed,
+    StreamEnded,
+    StreamGap,
+)
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamStore
+from tallybook.stream import head as head_module
+from tallybook.stream.envelope import Kind
+from tallybook.stream.reader import handle as reading
+from tallybook.stream.reader import tails
+
+
+@pytest.fixture(autouse=True)
+def small_chapters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Heads with so little room that a few segments are put into chapters."""
+    monkeypatch.setattr(head_module, "MAX_SEGMENTS", 6)
+    monkeypatch.setattr(head_module, "CHAPTER_SEGMENTS", 4)
+    return
+
+
+async def in_chapters(streams: StreamStore, count: int = 20) -> list[Position]:
+    """A stream ``s`` with a record in each of its segments, most of them in chapters."""
+    await streams.create("s")
+    positions = []
+    for index in range(count):
+        async with await streams.writer("s") as writer:
+            positions.append(await writer.append(b"%d" % index))
+    assert len((await streams._find("s")).chapters) > 2
+    return positions
+
+
+async def payloads(streams: StreamStore, **options: object) -> list[bytes]:
+    """What stream ``s`` has."""
+    return [record.payload async for record in streams.reader("s", follow=False, **options)]  # type: ignore[arg-type]
+
+
+async def pieces(streams: StreamStore, **options: object) -> list[list[bytes] | Gap]:
+    """The same, with gaps among it."""
+    reader = streams.reader("s", follow=False, gaps="yield", **options)  # type: ignore[arg-type]
+    async with aclosing(reader.batches()) as batches:
+        return [each if isinstance(each, Gap) else [record.payload for record in each] async for each in batches]
+
+
+@scenario()
+async def test_truncating_within_a_chapter_gives_up_no_more_than_was_asked(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        positions = await in_chapters(streams)
+        assert (await streams.truncate("s", before=positions[2])).first_sequence == 2
+        assert await payloads(streams) == [b"%d" % index for index in range(2, 20)]
+        assert (await streams.truncate("s", before=positions[18])).first_sequence == 18
+        assert await payloads(streams) == [b"18", b"19"]
+
+
+@scenario()
+async def test_a_subscription_begins_in_a_chapter_where_that_is_the_beginning(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await in_chapters(streams)
+        async with await streams.subscribe("s", "x", follow=False) as reader:
+            assert len([record async for record in reader]) == 20
+        assert await payloads(streams, start=Start.sequence(3)) == [b"%d" % index for index in range(3, 20)]
+
+
+@scenario()
+async def test_a_deletion_that_was_cut_off_behind_a_chapter_is_finished(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await in_chapters(streams)
+        keeper, done = streams._keeper, streams._keeper._delete_doomed
+
+        async def away(_head: object) -> None:
+            raise MetadataUnavailable("away")
+
+        keeper._delete_doomed = away  # type: ignore[method-assign, assignment]
+        with pytest.raises(MetadataUnavailable):
+            await streams.delete("s")
+        keeper._delete_doomed = done  # type: ignore[method-assign]
+        await streams.delete("s")
+        assert not await streams.exists("s")
+        assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+
+
+@scenario()
+async def test_a_reader_whose_chapter_goes_is_told_of_the_truncation(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        positions = await in_chapters(streams)
+        reader, found = streams.reader("s", follow=False, gaps="yield"), []
+        async with aclosing(reader.batches()) as batches:
+            async for each in batches:
+                found.append(each)
+                if len(found) == 1:
+                    await streams.truncate("s", before=positions[18])
+        gaps = [each for each in found if isinstance(each, Gap)]
+        assert [(gap.reason, gap.first_sequence, gap.next_sequence) for gap in gaps] == [(GapReason.TRUNCATED, 1, 18)]
+        assert [each[0].payload for each in found if not isinstance(each, Gap)] == [b"0", b"18", b"19"]
+
+
+@scenario()
+async def test_a_stream_whose_end_is_marked_is_never_written_on(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams, cluster.client(SMALL) as another, StreamStore(another) as others:
+        await streams.create("s", roll_bytes=1024)
+        writer = await streams.writer("s")
+        await writer.append(b"x" * 700)
+        await cluster.world.clock.sleep(1)
+        assert len((await streams._find("s")).open_segments) == 2, "the next one is made"
+        writer._flow.mark(Kind.END_OF_STREAM)
+        await writer.flush()
+        writer.abandon()
+        with pytest.raises(StreamEnded):
+            await others.writer("s")
+        assert (await others.info("s")).ended
+
+
+@scenario()
+async def test_a_stream_ends_while_its_next_segment_is_being_made(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        writer, made = await streams.writer("s"), client.create_ledger
+
+        async def slow(**options: object) -> object:
+            await cluster.world.clock.sleep(5)
+            return await made(**options)  # type: ignore[arg-type]
+
+        client.create_ledger = slow  # type: ignore[method-assign, assignment]
+        await writer.append(b"x" * 700)
+        await writer.end_stream()
+        assert (await streams.info("s")).ended
+        with pytest.raises(StreamEnded):
+            await writer.commit()
+
+
+@scenario()
+async def test_what_is_appended_while_it_is_searched_for_is_found(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+            await writer.commit()
+            within, late = streams._seeker._within, lines(2, 5)
+
+            async def then_appended(*arguments: object) -> object:
+                found = await within(*arguments)  # type: ignore[arg-type]
+                await writer.append_many(late)
+                await writer.commit()
+                late.clear()
+                return found
+
+            streams._seeker._within = then_appended  # type: ignore[method-assign, assignment]
+            assert await payloads(streams, start=Start.sequence(5)) == lines(2, 5)
+
+
+@scenario()
+async def test_records_behind_a_gap_are_not_lost_with_it(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            for index in range(4):
+                await writer.append_set([b"%d-a" % index, b"%d-b" % index])
+        with pytest.MonkeyPatch.context() as patched:
+            lose(patched, 1)
+            reader, seen = streams.reader("s", follow=False), []
+
+            async def read() -> None:
+                async for record in reader:
+                    seen.append(record.payload)  # noqa: PERF401 (kept when it raises)
+
+            with pytest.raises(StreamGap, match="record 2 to record 3 is lost"):
+                await read()
+            await read()
+            assert seen == [b"0-a", b"0-b", b"2-a", b"2-b", b"3-a", b"3-b"]
+
+
+@scenario()
+async def test_a_loss_where_a_reader_begins_is_told(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            positions = [await writer.append(line) for line in lines(4)]
+        with pytest.MonkeyPatch.context() as patched:
+            lose(patched, 0)
+            assert isinstance((await pieces(streams))[0], Gap)
+        with pytest.MonkeyPatch.context() as patched:
+            lose(patched, 2)
+            found = await pieces(streams, start=Start.after(positions[1]))
+            assert isinstance(found[0], Gap)
+            assert found[1] == lines(4)[3:]
+
+
+def lose(patched: pytest.MonkeyPatch, entry_id: int) -> None:
+    """Let nobody have that entry of any segment."""
+
+    def opened(entry: object, number: int, tag: str) -> object:
+        if entry.entry_id == entry_id:  # type: ignore[attr-defined]
+            return tails.Unreadable(entry_id, DataMissing("nobody has it"))
+        return tails.opened(entry, number, tag)  # type: ignore[arg-type]
+
+    patched.setattr(reading, "opened", opened)
+
+
+@scenario()
+async def test_a_reader_that_is_left_in_the_middle_of_a_batch_goes_on_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            positions = await writer.append_set(lines(5))
+        reader = streams.reader("s", follow=False)
+        async for record in reader:
+            if record.position == positions[1]:
+                break
+        assert reader.position == positions[2]
+        assert [record.payload async for record in reader] == lines(3, 2)
+
+
+@scenario()
+async def test_numbers_and_transaction_ids_go_on_when_retention_has_taken_everything(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", retention="60s")
+        async with await streams.writer("s") as writer:
+            last = (await writer.append_many([*lines(10), Outgoing(b"t", txid=7)]))[-1]
+        await cluster.world.clock.sleep(120)
+        assert await streams.keep() == 0
+        assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+        async with await streams.writer("s") as writer:
+            assert (writer.next_sequence, writer.last_position) == (11, last)
+            with pytest.raises(OutOfOrder):
+                await writer.append(b"no", txid=3)
+            await writer.append(b"new", if_position=last)
+        assert await payloads(streams, start=Start.sequence(11)) == [b"new"]
+
+
+def test_a_set_larger_than_an_envelope_is_still_in_one_entry() -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, _client: Client) -> None:
+        async with cluster.client(ClientSettings()) as client, StreamStore(client) as streams:
+            await streams.create("s")
+            async with await streams.writer("s") as writer:
+                positions = await writer.append_set([b"x" * 30_000] * 30)
+                assert len({each.entry for each in positions}) == 1
+                with pytest.raises(EntryTooLarge):
+                    await writer.append_set([b"x" * 30_000] * 40)
+
+    play()
+
+
+@scenario()
+async def test_who_waits_gets_what_was_let_go_of_by_an_error_or_a_cancelled_open(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams, cluster.client(SMALL) as another, StreamStore(another) as others:
+        await streams.create("s")
+
+        async def fail() -> None:
+            async with await streams.writer("s"):
+                raise ValueError("of the user")
+
+        with pytest.raises(ValueError, match="of the user"):
+            await fail()
+        await (await others.writer("s", wait_s=2)).close()
+        made = client.create_ledger
+
+        async def never(**_options: object) -> object:
+            await asyncio.Event().wait()
+
+        client.create_ledger = never  # type: ignore[method-assign, assignment]
+        opening = asyncio.ensure_future(streams.writer("s"))
+        await cluster.world.clock.sleep(2)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        client.create_ledger = made  # type: ignore[method-assign]
+        await (await others.writer("s", wait_s=2)).close()
+        (await streams.subscribe("s", "x")).abandon()
+        await (await others.subscribe("s", "x", wait_s=2)).close()
+
+
+@scenario()
+async def test_a_writer_that_ends_for_being_busy_tells_everybody(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        writer = await streams.writer("s")
+        pending = writer.append_nowait(b"x")
+        writer._flow.die(Busy("all busy", retry_after_ms=5))
+        with pytest.raises(Busy):
+            await pending
+        with pytest.raises(Busy):
+            writer.append_nowait(b"y")
+
+
+@scenario()
+async def test_refused_appends_hold_no_room(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            with pytest.raises(OutOfOrder):
+                await writer.append_set([Outgoing(b"x" * 1000, txid=5), Outgoing(b"y" * 1000, txid=3)])
+            big = [Outgoing(b"x" * 9000, dedup_id=b"%d" % index) for index in range(20)]
+            first, second = await asyncio.gather(writer.append_many(big), writer.append_many(big))
+            assert first == second
+        assert client.budget.taken_bytes == 0
+
+
+@scenario()
+async def test_a_transaction_id_does_not_fall_while_an_append_waits_for_room(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            fill = [writer.append_nowait(b"x" * 10_000) for _ in range(6)]
+            outcomes = await asyncio.gather(
+                writer.append(b"a" * 9000, txid=5), writer.append(b"b", txid=3), *fill, return_exceptions=True
+            )
+        assert isinstance(outcomes[1], OutOfOrder)
+        txids = [record.txid async for record in streams.reader("s", follow=False) if record.txid is not None]
+        assert txids == [5]
+
+
+@scenario()
+async def test_remembered_ids_hold_no_records(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            for index in range(20):
+                await writer.append(b"x" * 20_000, dedup_id=b"%d" % index)
+            assert all(not pending._group.payload for _, pending in writer._window._known.values())
+
+
+def test_a_record_too_large_for_the_clients_entries_is_refused_and_nothing_else() -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, _client: Client) -> None:
+        settings = SMALL.model_copy(update={"max_entry_bytes": 500})
+        async with cluster.client(settings) as client, StreamStore(client) as streams:
+            await streams.create("s")
+            async with await streams.writer("s") as writer:
+                with pytest.raises(EntryTooLarge):
+                    await writer.append(b"x" * 600)
+                await writer.append_many(lines(100))
+            assert await payloads(streams) == lines(100)
+
+    play()
+
+
+@scenario()
+async def test_a_stream_that_lost_its_name_gets_it_back(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"x")
+        # A deletion of an earlier stream of that name, which lands late.
+        await streams._catalog.unname((await streams._find("s")).stream_id, "default", "s")
+        await cluster.world.clock.sleep(200)
+        streams._keeper._clock = Later(cluster)  # type: ignore[assignment]
+        assert await streams.keep() == 0
+        assert await payloads(streams) == [b"x"]
+
+
+class Later:
+    """The clock of somebody who comes by hours later."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._clock = cluster.world.clock
+
+    def wall_us(self) -> int:
+        return self._clock.wall_us() + 10 * 3_600_000_000
+
+
+@scenario()
+async def test_no_advance_is_taken_once_the_reader_closes(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            positions = [await writer.append(line) for line in lines(10)]
+        reader = await streams.subscribe("s", "x")
+        await reader.advance(positions[2])
+        closing = asyncio.ensure_future(reader.close())
+        await asyncio.sleep(0)
+        with pytest.raises(StreamClosed):
+            await reader.advance(positions[9])
+        await closing
+        [info] = [each async for each in streams.subscriptions("s")]
+        assert info.cursor.position == positions[2]
