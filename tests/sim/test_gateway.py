@@ -82,7 +82,9 @@ class Stage:
     def idle(self) -> bool:
         """Whether nothing is written, and nothing reserved."""
         found = numbers(self.counts, self.service.limits.total)
-        return not (found["writing"] or found["reserved_bytes"] or found["streams"] or found["open_Append"])
+        return not (
+            found["writing"] or found["reserved_bytes"] or found["streams"] or found["open_LedgerService/Append"]
+        )
 
 
 @asynccontextmanager
