@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from tallybook.core.errors import Busy, CreditExceeded, InvariantViolation, ReaderTooSlow, TallybookError, is_defect
+from tallybook.core.errors import (
+    Busy,
+    CreditExceeded,
+    Fault,
+    InvariantViolation,
+    ReaderTooSlow,
+    TallybookError,
+    is_defect,
+)
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
 from tallybook.runtime.logging import logger
 
@@ -28,9 +36,11 @@ def counted(method: str, handler: CallHandler, counts: CallCounts) -> CallHandle
         except Exception as error:
             counts.failed += 1
             counts.rejected += isinstance(error, Busy | CreditExceeded)
+            known = error if isinstance(error, TallybookError) else InvariantViolation(f"{method} failed: {error!r}")
             if is_defect(error):
                 _log.defect("call failed", error, method=method, peer=call.peer)
-            known = error if isinstance(error, TallybookError) else InvariantViolation(f"{method} failed: {error!r}")
+            elif known.fault is not Fault.CALLER and not isinstance(known, Busy):
+                _log.warning("call failed", method=method, reason=type(known).__name__, error=known.message)
             raise status_of(known) from error
         finally:
             counts.open -= 1

@@ -10,7 +10,11 @@ from tallybook.runtime.metrics import Kind, MetricInfo
 
 from .limits import Usage
 
-METHODS: Final = ("Append", "Close", "Create", "Delete", "Describe", "List", "Read", "Recover", "Tail")
+METHODS: Final = tuple(
+    f"LedgerService/{method}"
+    for method in ("Append", "Close", "Create", "Delete", "Describe", "List", "Read", "Recover", "Tail")
+)
+"""Services may have methods of one name."""
 
 _C: Final = Kind.COUNTER
 _G: Final = Kind.GAUGE

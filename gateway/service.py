@@ -68,7 +68,10 @@ class LedgerService:
             "List": _answering(pb.ListRequest, self._list),
             "Describe": _answering(pb.DescribeRequest, self._describe),
         }
-        return {name: counted(name, handler, self.counts.methods[name]) for name, handler in handlers.items()}
+        return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
+
+    def _counted(self, method: str, handler: CallHandler) -> CallHandler:
+        return counted(method, handler, self.counts.methods[method])
 
     async def stop(self) -> None:
         """Close the ledgers that are written, as far as that goes within ``stop_ms``."""

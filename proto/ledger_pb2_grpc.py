@@ -103,7 +103,8 @@ class LedgerServiceServicer:
         close                                     closed {the final state}, and the end with status OK
 
         Credit: the client may have Window.credit_bytes unacknowledged; every ack gives back what it covers. Whoever sends
-        more is cut off with RESOURCE_EXHAUSTED (reason CreditExceeded) and RetryInfo.
+        more is cut off with RESOURCE_EXHAUSTED (reason CreditExceeded) and RetryInfo; so is, with ABORTED (ReaderTooSlow),
+        whoever takes no acks.
 
         However the stream ends, its ledger is closed, at its last confirmed entry: after a close message, after the client
         ended its side without one, after a deadline, a cancellation or a lost connection, after an error. So nothing that
@@ -120,16 +121,15 @@ class LedgerServiceServicer:
 
     def Read(self, request, context):
         """A range of entries, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as the
-        client does, and holds a small window of it.
+        client does, and holds a small window of it. A client that takes nothing for longer than the gateway allows, while
+        there is something to take, is cut off with ABORTED (reason ReaderTooSlow); it may read on from where it was.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tail(self, request, context):
-        """Like Read, from `first` on for as long as the ledger grows; ends with status OK once it is closed and read. A client
-        that takes nothing for longer than the gateway allows, while there is something to take, is cut off with ABORTED
-        (reason ReaderTooSlow); it may tail on from where it was.
+        """Like Read, from `first` on for as long as the ledger grows; ends with status OK once it is closed and read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

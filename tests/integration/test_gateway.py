@@ -450,7 +450,7 @@ async def test_streams_beyond_the_limits_are_refused_until_others_end(gateway):
         await client.until("tallybook_gateway_streams", 1)
         assert await client.read(ledger_id) == []
         tails[1].cancel()
-        await client.until('tallybook_gateway_calls_rejected_total{method="Read"}', 1)
+        await client.until('tallybook_gateway_calls_rejected_total{method="LedgerService/Read"}', 1)
 
 
 # --- slow clients -----------------------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ async def test_a_deadline_ends_a_tail_at_once(gateway):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.stub.Tail(pb.TailRequest(ledger_id=ledger_id), timeout=0.2).read()
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await client.until('tallybook_gateway_calls_cancelled_total{method="Tail"}', 1)
+        await client.until('tallybook_gateway_calls_cancelled_total{method="LedgerService/Tail"}', 1)
         await client.until("tallybook_gateway_streams", 0)
 
 
@@ -477,7 +477,7 @@ async def test_a_reader_that_takes_nothing_is_sent_little_and_cut_off(gateway):
                 while stream.credit < MIB:
                     await stream.ack()
             await client.until("tallybook_gateway_readers_too_slow_total", 1)
-            assert await client.number('tallybook_gateway_sent_bytes_total{method="Tail"}') < 8 * MIB
+            assert await client.number('tallybook_gateway_sent_bytes_total{method="LedgerService/Tail"}') < 8 * MIB
             with refused(grpc.StatusCode.ABORTED, "ReaderTooSlow") as told:
                 async for _ in call:
                     pass

@@ -1,0 +1,235 @@
+"""Append streams of a gateway on a simulated cluster: clients that go, bookies that fail, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from google.rpc import code_pb2
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.core.config import GatewaySettings
+from tallybook.core.limits import KIB
+from tallybook.gateway.metrics import Counts, numbers
+from tallybook.gateway.service import LedgerService
+from tallybook.proto import ledger_pb2 as pb
+from tallybook.runtime.calls import CallFailed
+from tallybook.runtime.tasks import Tasks
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+
+CREATE = pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest(), credit_bytes=32 * KIB))
+CLOSE = pb.AppendRequest(close=pb.AppendClose())
+
+
+class FakeCall:
+    """A call of a client that is here: it takes everything at once, unless it is told to take nothing."""
+
+    peer = "here"
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.replies: list[pb.AppendReply] = []
+        self.taking = asyncio.Event()
+        self.taking.set()
+
+    def say(self, *requests: pb.AppendRequest) -> None:
+        for request in requests:
+            self.requests.put_nowait(request.SerializeToString())
+
+    async def receive(self) -> bytes | None:
+        return await self.requests.get()
+
+    async def send(self, message: bytes) -> None:
+        await self.taking.wait()
+        self.replies.append(pb.AppendReply.FromString(message))
+
+    def acked(self) -> int:
+        return sum(reply.ack.count for reply in self.replies)
+
+    def ledger_id(self) -> int:
+        return self.replies[0].opened.ledger_id
+
+
+class Stage:
+    """A gateway, and the calls to it."""
+
+    def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
+        chosen = GatewaySettings(metadata="memory:", client=SMALL, **settings)
+        self.service = LedgerService(client, chosen, cluster.world.clock, tasks)
+        self._calls = client_tasks("calls")
+
+    @property
+    def counts(self) -> Counts:
+        return self.service.counts
+
+    def call(self, method: str, call: FakeCall) -> asyncio.Task[None]:
+        async def serve() -> None:
+            await self.service.handlers()[method](call)
+
+        return self._calls.spawn(serve(), name=method)
+
+    async def close(self) -> None:
+        """End every call."""
+        await self._calls.close()
+
+    def idle(self) -> bool:
+        """Whether nothing is written, and nothing reserved."""
+        found = numbers(self.counts, self.service.limits.total)
+        return not (
+            found["writing"] or found["reserved_bytes"] or found["streams"] or found["open_LedgerService/Append"]
+        )
+
+
+@asynccontextmanager
+async def stage(cluster: MemoryCluster, client: Client, **settings: Any) -> AsyncIterator[Stage]:
+    tasks = client_tasks("gateway")
+    gateway = Stage(cluster, client, tasks, **settings)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+        await tasks.close()
+
+
+async def refusal(serving: asyncio.Task[None]) -> tuple[int, str]:
+    """The status and the reason that a call ends with."""
+    with pytest.raises(CallFailed) as caught:
+        await serving
+    info = ErrorInfo()
+    assert Status.FromString(caught.value.details).details[0].Unpack(info)
+    return caught.value.code, info.reason
+
+
+async def last_entry(client: Client, ledger_id: int) -> int | None:
+    """Where a closed ledger ends."""
+    metadata = await client.ledger_metadata(ledger_id)
+    return metadata.last_entry_id if metadata.closed else None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_client_that_goes_at_any_moment_of_the_opening_leaves_no_open_ledger(seed: int) -> None:
+    @scenario(seed=seed)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with stage(cluster, client) as gateway:
+            for pause in range(12):
+                call = FakeCall()
+                call.say(CREATE)
+                serving = gateway.call("Append", call)
+                await cluster.world.clock.sleep(pause * 0.001)
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+            await eventually(gateway.idle, cluster)
+            async for ledger_id in client.list_ledgers():
+                assert await last_entry(client, ledger_id) == -1
+
+    play()
+
+
+@scenario()
+async def test_what_was_acked_is_in_the_ledger_of_a_client_that_went_under_load(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stage(cluster, client) as gateway:
+        call = FakeCall()
+        call.say(CREATE, *(pb.AppendRequest(payloads=lines(5, start)) for start in range(0, 100, 5)))
+        serving = gateway.call("Append", call)
+        await eventually(lambda: call.acked() >= 10, cluster)
+        serving.cancel()
+        await eventually(gateway.idle, cluster)
+        last = await last_entry(client, call.ledger_id())
+        assert last is not None
+        assert call.acked() <= last + 1
+        assert await read_all(client, call.ledger_id()) == lines(last + 1)
+        assert gateway.counts.left_open == 0
+
+
+@scenario()
+async def test_a_stream_fails_with_its_quorum_and_its_ledger_ends_where_the_acks_did(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stage(cluster, client) as gateway:
+        call = FakeCall()
+        call.say(CREATE, pb.AppendRequest(payloads=lines(5)))
+        serving = gateway.call("Append", call)
+        await eventually(lambda: call.acked() == 5, cluster)
+        for name in ("bookie-0", "bookie-1"):
+            cluster.die(name)
+        call.say(pb.AppendRequest(payloads=lines(5, 5)))
+        code, reason = await refusal(serving)
+        assert (code, reason) == (code_pb2.UNAVAILABLE, "NotEnoughBookies")
+        await eventually(gateway.idle, cluster)
+        assert await last_entry(client, call.ledger_id()) == 4
+        assert client.budget.taken_bytes == 0
+
+
+@scenario()
+async def test_a_client_that_takes_no_acks_is_cut_off_and_its_ledger_is_closed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stage(cluster, client, slow_reader_ms=1_000) as gateway:
+        call = FakeCall()
+        call.say(CREATE)
+        serving = gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        call.taking.clear()
+        call.say(pb.AppendRequest(payloads=lines(5)))
+        assert await refusal(serving) == (code_pb2.ABORTED, "ReaderTooSlow")
+        await eventually(gateway.idle, cluster)
+        assert await last_entry(client, call.ledger_id()) == 4
+
+
+@scenario()
+async def test_servers_that_do_not_keep_up_hold_a_stream_back_and_no_memory_grows(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stage(cluster, client) as gateway:
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        calls = [FakeCall() for _ in range(3)]
+        serving = [gateway.call("Append", call) for call in calls]
+        for call in calls:
+            # Each keeps to its credit; together they want more than the client may hold.
+            call.say(CREATE, *(pb.AppendRequest(payloads=[bytes(900)]) for _ in range(28)))
+        await eventually(lambda: client.budget.taken_bytes > SMALL.max_pending_bytes - KIB, cluster)
+        await cluster.world.clock.sleep(1)
+        # The headers of batches come on top.
+        assert client.budget.taken_bytes <= SMALL.max_pending_bytes + KIB
+        assert sum(call.acked() for call in calls) == 0
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        for call in calls:
+            call.say(CLOSE)
+        await asyncio.gather(*serving)
+        assert [call.acked() for call in calls] == [28, 28, 28]
+        assert [await last_entry(client, call.ledger_id()) for call in calls] == [27, 27, 27]
+        assert gateway.idle()
+
+
+@scenario()
+async def test_a_gateway_that_stops_waits_for_its_ledgers_no_longer_than_it_may(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stage(cluster, client, stop_ms=500) as gateway:
+        call = FakeCall()
+        call.say(CREATE, pb.AppendRequest(payloads=lines(1)))
+        gateway.call("Append", call)
+        await eventually(lambda: call.acked() == 1, cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(pb.AppendRequest(payloads=lines(1, 1)))
+        await cluster.world.clock.sleep(0.1)
+        before = cluster.world.clock.monotonic()
+        await gateway.service.stop()
+        assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        await gateway.service.stop()
+        assert call.replies[-1].closed.last_entry_id == 1
+        assert gateway.idle()
