@@ -344,7 +344,7 @@ def _any_succession(_right: Any) -> Any:
 
 def _one_page_is_all(_right: Any) -> Any:
     async def list_ledgers(self: Any) -> Any:
-        for ledger_id in (await self._world.store.list_ledgers()).ledger_ids:
+        for ledger_id in (await self.world.store.list_ledgers()).ledger_ids:
             yield ledger_id
 
     return list_ledgers

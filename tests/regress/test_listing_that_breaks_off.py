@@ -32,8 +32,8 @@ class CutOff:
 
 
 async def listed(client: Client, *sizes: int) -> tuple[list[int], int]:
-    store = CutOff(client._world.store, list(sizes))
-    other = Client(replace(client._world, store=store), SMALL)
+    store = CutOff(client.world.store, list(sizes))
+    other = Client(replace(client.world, store=store), SMALL)
     return [ledger_id async for ledger_id in other.list_ledgers()], store.asked
 
 

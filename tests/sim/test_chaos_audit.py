@@ -19,7 +19,7 @@ class Audit:
     """An audit of one ledger that was written and fenced through watched connections."""
 
     def __init__(self, cluster: MemoryCluster, client: Client) -> None:
-        inside = client._world
+        inside = client.world
         self.promises, self.history, self.payloads = Promises(), History(), Payloads()
         self.found: set[str] = set()
         watched = WatchedConnections(inside.connections, self.promises.note)

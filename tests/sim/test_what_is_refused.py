@@ -99,7 +99,7 @@ async def test_what_is_meant_for_an_earlier_life_of_a_bookie_is_not_done(
     await ledger.append(b"zero")
     bookie = cluster.bookies[ledger.metadata.last_fragment.bookies[0]]
     async with cluster.client(QUICK) as other:
-        connection = await other._world.connections.get(bookie.bookie_id)
+        connection = await other.world.connections.get(bookie.bookie_id)
         await connection.read_lac(ledger.id)
         bookie.restart()
         held = bookie.durable_batches(ledger.id)
