@@ -101,9 +101,10 @@ def test_a_writer_that_does_not_get_on_after_healing_is_noticed(monkeypatch: pyt
         return append(pen, payload) if entries[pen.id] < 6 else NotEnoughBookies("nobody is there")
 
     monkeypatch.setattr(Pen, "_append", refused_above_some)
-    failures = "".join(run_quietly(seed).failure for seed in (2, 4))  # in one of them a writer still has its ledger
-    assert "InvariantBroken: L2: writer-" in failures
-    assert "nobody is there" in failures
+    # In some of them a writer still has its ledger.
+    failures = (run_quietly(seed).failure for seed in range(1, 20))
+    found = next((failure for failure in failures if "InvariantBroken: L2: writer-" in failure), "")
+    assert "nobody is there" in found
 
 
 def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
