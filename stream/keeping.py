@@ -19,11 +19,14 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.metadata.store import MetadataStore, Record
+from tallybook.metadata.transactions import names
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .head import Head, Truncation, begin_delete, drop_chapter, forget_doomed, truncate
+from .sessions import LEASE_SECONDS, SESSIONS
 from .subscription.shelf import Shelf
 
 UNNAMED_MS: Final = 3_600_000
@@ -35,7 +38,10 @@ _log = logger("stream.keeper")
 class Keeper:
     """Keeps the streams of a cluster."""
 
-    def __init__(self, catalog: Catalog, shelf: Shelf, client: Client, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, catalog: Catalog, shelf: Shelf, client: Client, clock: Clock) -> None:
+        self._store = store
+        self._sessions: dict[str, tuple[Record, float]] = {}
+        """Records of sessions, each with the monotonic time at which it was first seen like that."""
         self._catalog = catalog
         self._shelf = shelf
         self._client = client
@@ -48,6 +54,7 @@ class Keeper:
             MetadataUnavailable: not all streams are known.
         """
         failed = 0
+        await self._forget_sessions()
         async for stream_id in self._catalog.ids():
             try:
                 await self.keep(stream_id)
@@ -57,6 +64,20 @@ class Keeper:
                 failed += 1
                 _log.warning("a stream is looked after later", stream=stream_id, error=error.message)
         return failed
+
+    async def _forget_sessions(self) -> None:
+        """Remove the records of sessions that have stood still since the last look, for a lease at least."""
+        now, standing = self._clock.monotonic(), {}
+        for name in [name async for name in names(self._store, SESSIONS)]:
+            found = await self._store.read_record(name)
+            seen = self._sessions.get(name)
+            if found is None or (seen is not None and seen[0] == found and now - seen[1] >= LEASE_SECONDS):
+                if found is not None:
+                    # Whoever is there after all writes it again.
+                    await self._store.delete_record(name, found.version)
+                continue
+            standing[name] = seen if seen is not None and seen[0] == found else (found, now)
+        self._sessions = standing
 
     async def keep(self, stream_id: str) -> None:
         """Look after one stream.

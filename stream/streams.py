@@ -10,11 +10,12 @@ async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamS
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
@@ -47,6 +48,9 @@ from .writer.handle import StreamWriter
 from .writer.opening import take_over
 from .writer.pending import PendingRecord, settled_record
 from .writer.segments import Segments
+
+WRITERS_LOOK_SECONDS: Final = 5.0
+"""Pause between looks at the age of segments of writers that may append nothing."""
 
 _log = logger("streams")
 
@@ -112,12 +116,13 @@ class StreamStore:
         self._catalog = Catalog(world.store, updater)
         self._namespaces = Namespaces(world.store, updater)
         self._shelf = Shelf(world.store, updater, client)
-        self._keeper = Keeper(self._catalog, self._shelf, client, self._clock)
+        self._keeper = Keeper(world.store, self._catalog, self._shelf, client, self._clock)
         self._seeker = Seeker(self._catalog, client)
         self._readers = ReaderContext(self._catalog, client, self._seeker, Tails(client, self._tasks), self._clock)
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
         self._name = name or self._session.name[:8]
         self._writers: list[StreamWriter] = []
+        self._looking: asyncio.Task[None] | None = None
         self._closing = False
 
     async def __aenter__(self) -> Self:
@@ -355,7 +360,16 @@ class StreamStore:
             let_go=partial(self._let_go, head.stream_id, owner),
         )
         self._writers = [*(other for other in self._writers if not other.ended), writer]
+        if self._looking is None:
+            self._looking = self._tasks.spawn(self._look_at_writers(), name="look at writers")
         return writer
+
+    async def _look_at_writers(self) -> None:
+        """One timer for all writers, however many: a segment grows old though nothing is appended to it."""
+        while True:
+            await self._clock.sleep(WRITERS_LOOK_SECONDS)
+            for writer in self._writers:
+                writer.look()
 
     async def _window(self, head: Head) -> DedupWindow[PendingRecord]:
         """The ids of the last records, as they are in the stream."""

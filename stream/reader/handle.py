@@ -23,7 +23,7 @@ from tallybook.core.errors import (
     StreamGap,
     TallybookError,
 )
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.runtime.clock import Clock
 
 from ..catalog import Catalog
@@ -157,7 +157,7 @@ class StreamReader:
             if self._ended:
                 break
             behind = self._place[0] > segment.number
-            if not behind and not self._follow:
+            if not behind and not self._follow and not await self._has_gone_on(head, segment):
                 break
             if not behind or self._stale or head.segment(self._place[0]) is None:
                 head, self._stale = await self._head(), False
@@ -175,6 +175,14 @@ class StreamReader:
         return await self._catalog.read(self._stream_id, self._name)
 
     # -- which segment -----------------------------------------------------------------------------------------------
+
+    async def _has_gone_on(self, head: Head, segment: Segment) -> bool:
+        """Whether the next segment is written: then all of this one is confirmed, though its end is not told yet."""
+        following = await self._catalog.segment_from(head, segment.number + 1)
+        if following is None or await self._seeker.last_entry(following) == NO_ENTRY:
+            return False
+        await self._clock.sleep(LOOK_SECONDS)
+        return True
 
     def _enter(self, segment: Segment) -> None:
         if self._place is None or segment.number > self._place[0]:

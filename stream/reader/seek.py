@@ -74,7 +74,7 @@ class Seeker:
         if segment is None:
             return Truncation(*place, head.settled_marks.next_sequence)
         number, entry, slot = max(place, (segment.number, 0, 0))
-        last = await self._last_entry(segment)
+        last = await self.last_entry(segment)
         if entry > last + 1:
             raise InvalidArgument(f"stream {head.name} has no entry {entry} in segment {number}")
         if last == NO_ENTRY:
@@ -116,7 +116,7 @@ class Seeker:
             # The last one is empty where it was made in advance.
             for segment in reversed(head.segments):
                 try:
-                    last = await self._last_entry(segment)
+                    last = await self.last_entry(segment)
                 except NoSuchLedger:
                     break
                 if last > NO_ENTRY or segment is head.segments[0]:
@@ -143,7 +143,7 @@ class Seeker:
             behind = (head.segments[-1].number, head.segments[-1].end.last_entry + 1, 0)
         async with aclosing(self._segments(head, reached)) as segments:
             async for segment in segments:
-                last = await self._last_entry(segment)
+                last = await self.last_entry(segment)
                 entry = await self._within(segment, last, head, reached)
                 if entry is not None:
                     return max((segment.number, entry, 0), head.truncation.place)
@@ -163,7 +163,12 @@ class Seeker:
             if each.end is None or reached(each.end.marks):
                 yield each
 
-    async def _last_entry(self, segment: Segment) -> int:
+    async def last_entry(self, segment: Segment) -> int:
+        """The last entry of a segment that is confirmed, as far as can be told; -1 for none.
+
+        Raises:
+            As ``Client.open_ledger``.
+        """
         if segment.end is not None:
             return segment.end.last_entry
         return (await self._client.open_ledger(segment.ledger_id, recover=False)).last_add_confirmed

@@ -98,6 +98,11 @@ class StreamWriter:
         """Whether nothing can be appended any more: closed, or taken by another writer."""
         return self._closing or self._flow.error is not None
 
+    def look(self) -> None:
+        """See whether the segment has grown old; the store calls it now and then, for writers that append nothing."""
+        if not self.ended:
+            self._segments.look()
+
     # -- append ------------------------------------------------------------------------------------------------------
 
     def append_nowait(

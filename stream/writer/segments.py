@@ -20,7 +20,15 @@ from typing import Any, Final
 
 from tallybook.client.background import defect_of
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchLedger, NoSuchStream, StreamEnded, StreamFenced, TallybookError, is_defect
+from tallybook.core.errors import (
+    NoSuchLedger,
+    NoSuchStream,
+    NotEnoughBookies,
+    StreamEnded,
+    StreamFenced,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.offload.policy import OFFLOAD_AFTER
 from tallybook.runtime.clock import Clock
@@ -70,6 +78,8 @@ class Segments:
         self._full: deque[Target] = deque()
         """Segments to which nothing is added any more, and which are not sealed yet."""
         self._sealing: asyncio.Task[None] | None = None
+        self._unused: int | None = None
+        """The id of a ledger that was announced, and certainly not made."""
         self._mending: asyncio.Task[None] | None = None
         self._stopped = False
         flow.on_failed, flow.on_sent = self.failed, self.sent
@@ -107,6 +117,11 @@ class Segments:
         elif part >= 1 and self._rolling is None:
             self._rolling = self._spawn(self._roll(target, self._next), "roll")
 
+    def look(self) -> None:
+        """See whether the segment has grown old, though nothing may be sent any more."""
+        if self._current is not None and self._current.sent_bytes:
+            self.sent(self._current)
+
     async def _make_ahead(self) -> None:
         try:
             self._next = await self._make()
@@ -120,19 +135,25 @@ class Segments:
     async def _make(self) -> Target:
         """Make a ledger, and list it as the next segment."""
         policy, stream_id = self._head.policy, self._head.stream_id
-        ledger_id = await self._client.reserve_ledger_id()
+        ledger_id = self._unused if self._unused is not None else await self._client.reserve_ledger_id()
+        self._unused = None
         known = {target.ledger.id for target in (self._current, *self._full) if target is not None}
         await self._change(partial(announce, owner=self._owner, ledger_id=ledger_id, known=known))
         custom = {STREAM: f"{stream_id}/{self._head.next_segment}".encode()}
         if policy.offload_after is not None:
             custom[OFFLOAD_AFTER] = str(policy.offload_after).encode()
-        ledger = await self._client.create_ledger(
-            ensemble=policy.ensemble,
-            write_quorum=policy.write_quorum,
-            ack_quorum=policy.ack_quorum,
-            custom=custom,
-            ledger_id=ledger_id,
-        )
+        try:
+            ledger = await self._client.create_ledger(
+                ensemble=policy.ensemble,
+                write_quorum=policy.write_quorum,
+                ack_quorum=policy.ack_quorum,
+                custom=custom,
+                ledger_id=ledger_id,
+            )
+        except NotEnoughBookies:
+            # Nothing was made, so the announcement still holds; without end of them the head would have no room left.
+            self._unused = ledger_id
+            raise
         try:
             now_ms = self._clock.wall_us() // 1000
             await self._change(partial(add_segment, owner=self._owner, ledger_id=ledger_id, now_ms=now_ms))

@@ -378,6 +378,61 @@ async def test_a_stream_that_lost_its_name_gets_it_back(cluster: MemoryCluster, 
         assert await payloads(streams) == [b"x"]
 
 
+@scenario()
+async def test_a_segment_grows_old_though_nothing_is_appended(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_after="60s", retention="60s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"x")
+            await cluster.world.clock.sleep(200)
+            assert await streams.keep() == 0
+            assert (await streams.info("s")).first_sequence == 1
+            segments = (await streams._find("s")).next_segment
+            await cluster.world.clock.sleep(300)
+            assert (await streams._find("s")).next_segment == segments, "an empty one does not grow old"
+
+
+def test_making_segments_in_vain_leaves_no_more_than_one_ledger_to_be_deleted() -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with StreamStore(client) as streams:
+            await streams.create("s", roll_bytes=1024)
+            async with await streams.writer("s") as writer:
+                cluster.die("bookie-0")
+                for line in lines(300):
+                    await writer.append(line)
+                    await cluster.world.clock.sleep(0.3)
+                assert len((await streams._find("s")).doomed) <= 1
+                cluster.bookies["bookie-0"].restart()
+                await cluster.register("bookie-0")
+                for line in lines(50, 300):
+                    await writer.append(line)
+                    await cluster.world.clock.sleep(0.3)
+                assert (await streams._find("s")).next_segment > 2
+            assert await payloads(streams) == lines(350)
+
+    play()
+
+
+@scenario()
+async def test_sessions_of_the_dead_are_forgotten_and_those_of_the_living_are_not(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for _ in range(3):
+            dead = StreamStore(client)
+            await (await dead.writer("s")).close()
+            await dead._tasks.close()  # without a word
+        async with await streams.writer("s"):
+            for _ in range(3):
+                assert await streams.keep() == 0
+                await cluster.world.clock.sleep(20)
+            store = client.world.store
+            sessions = (await store.list_records("stream-sessions/")).names
+            assert sessions == (f"stream-sessions/{streams._session.name}",)
+
+
 class Later:
     """The clock of somebody who comes by hours later."""
 
@@ -386,6 +441,9 @@ class Later:
 
     def wall_us(self) -> int:
         return self._clock.wall_us() + 10 * 3_600_000_000
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
 
 
 @scenario()
