@@ -221,6 +221,21 @@ def test_a_namespace_keeps_names_apart_and_has_a_policy(cluster, name):
     assert cluster("namespace", "rm", space, "--json").error["type"] == "NoSuchNamespace"
 
 
+def test_subscriptions_are_made_listed_set_back_and_deleted(cluster, stream):
+    append(cluster, stream, b"one\ntwo\nthree\n")
+    made = cluster("subscription", "create", stream, "billing", "--from", "1")
+    assert (made.code, made.err) == (0, "")
+    [row] = cluster("subscription", "ls", stream, "--json").json
+    assert (row["subscription"], row["reader"]) == ("billing", None)
+    assert row["cursor"].startswith("at 1-")
+    assert cluster("subscription", "reset", stream, "billing", "--to", "earliest").code == 0
+    [row] = cluster("subscription", "ls", stream, "--json").json
+    assert row["cursor"].startswith("at 1-0-0@")
+    assert cluster("subscription", "rm", stream, "billing").code == 0
+    assert cluster("subscription", "rm", stream, "billing").code == CALLER
+    assert cluster("subscription", "reset", stream, "billing", "--to", "never").code == USAGE
+
+
 def test_append_makes_the_stream_only_if_it_is_told_to(cluster, name):
     refused = cluster("stream", "append", name, stdin=b"x\n")
     assert (refused.code, refused.out) == (CALLER, b"")
