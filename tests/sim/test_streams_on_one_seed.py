@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
+from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Record, Start, StreamReader, StreamStore, keep_for_ever
@@ -463,4 +464,32 @@ async def test_one_of_several_keepers_looks_after_the_streams_and_another_takes_
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
+        await writer.close()
+
+
+@scenario()
+async def test_a_stream_is_read_through_segments_in_the_archive_and_positions_stay(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster) as stage, StreamStore(stage.client) as streams:
+        await streams.create("s", roll_bytes=1024, compression="zstd")
+        writer = await streams.writer("s")
+        positions = [await writer.append(line, txid=index) for index, line in enumerate(lines(200))]
+        await writer.commit()
+        ended = [segment for segment in (await streams._find("s")).segments if segment.end is not None]
+        assert len(ended) > 3
+        await stage.archive(*(segment.ledger_id for segment in ended))
+        # Half of them are only there from now on.
+        for segment in ended[::2]:
+            await stage.release(segment.ledger_id)
+            for bookie in cluster.bookies.values():
+                bookie.delete(segment.ledger_id)
+        records = await taken(streams.reader("s", follow=False))
+        assert [record.position for record in records] == positions
+        assert [record.payload for record in records] == lines(200)
+        for wanted in (3, 77, 150):
+            for start in (Start.at(positions[wanted]), Start.sequence(wanted), Start.txid(wanted)):
+                assert (await payloads(streams, "s", start=start))[0] == lines(200)[wanted]
+        await streams.truncate("s", before=positions[100])
+        assert await payloads(streams, "s") == lines(100, 100)
         await writer.close()
