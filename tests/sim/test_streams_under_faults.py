@@ -19,7 +19,7 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL
-from tallybook.stream import Gap, Position, StreamStore, StreamWriter
+from tallybook.stream import Gap, Position, StreamStore, StreamWriter, head
 
 RATES = {
     Fault.UNAVAILABLE: 0.03,
@@ -49,6 +49,7 @@ class Play:
         self.confirmed: dict[bytes, Position] = {}
         self.takeovers = 0
         self.processes = 0
+        self.chapters = 0
 
     @asynccontextmanager
     async def process(self, name: str) -> AsyncIterator[StreamStore]:
@@ -181,12 +182,22 @@ class Play:
 
     async def audit_ledgers(self, client: Client, streams: StreamStore) -> None:
         """Ledgers that nobody names were made by who died in the middle of it, one each at the most."""
-        named = {segment.ledger_id for segment in (await streams._find("s")).segments}
+        found = await streams._find("s")
+        self.chapters = len(found.chapters)
+        chapters = [await streams._catalog.chapter(found.stream_id, chapter) for chapter in found.chapters]
+        named = {segment.ledger_id for listed in (*chapters, found.segments) for segment in listed}
         nobodys = {ledger_id async for ledger_id in client.list_ledgers()} - named
         assert len(nobodys) <= self.takeovers
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.fixture(autouse=True)
+def small_chapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads with so little room that a few segments are put into chapters."""
+    monkeypatch.setattr(head, "MAX_SEGMENTS", 6)
+    monkeypatch.setattr(head, "CHAPTER_SEGMENTS", 4)
+
+
+@pytest.mark.parametrize("seed", range(100))
 def test_what_was_confirmed_is_there_once_and_in_order(seed: int) -> None:
     run_seed(seed, lambda world: Play(world).run(), deadline_seconds=20_000)
 
@@ -198,5 +209,6 @@ def test_the_faults_of_these_seeds_do_happen() -> None:
         found = Play(world)
         await found.run()
         assert found.takeovers > WRITERS
+        assert found.chapters > 0
 
     run_seed(1, play, deadline_seconds=20_000)
