@@ -7,11 +7,12 @@ from contextlib import aclosing
 from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument, NoSuchLedger
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.errors import InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import NO_ENTRY
 
 from ..catalog import Catalog
-from ..envelope import Marks, Record
+from ..envelope import Envelope, Marks, Record
 from ..head import Head, Segment, Truncation
 from ..start import Start, StartKind
 from ..writer.ending import envelope_at, last_record
@@ -182,12 +183,24 @@ class Seeker:
         reader = await self._client.open_ledger(segment.ledger_id, recover=False)
         while low < high:
             middle = (low + high) // 2
-            envelope = await envelope_at(reader, segment.number, middle, head.tag)
-            if reached(envelope.marks):
+            envelope = await _readable(reader, segment.number, range(middle, high), head.tag)
+            # What cannot be read is passed over here; whoever reads on from the place that is found is told of it.
+            if envelope is None or reached(envelope.marks):
                 high = middle
             else:
-                low = middle + 1
+                low = envelope.entry + 1
         return low if low <= last else None
+
+
+async def _readable(reader: LedgerReader, number: int, entries: range, tag: str) -> Envelope | None:
+    """The first of these entries that somebody has; ``None`` if they are lost, all of them."""
+    for entry in entries:
+        try:
+            return await envelope_at(reader, number, entry, tag)
+        except StorageError as error:
+            if error.retriable:
+                raise
+    return None
 
 
 def _condition(start: Start) -> tuple[Callable[[Marks], bool], Callable[[Record], bool]]:

@@ -26,7 +26,7 @@ from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamSt
 from tallybook.stream import head as head_module
 from tallybook.stream.envelope import Kind
 from tallybook.stream.reader import handle as reading
-from tallybook.stream.reader import tails
+from tallybook.stream.reader import seek, tails
 
 
 @pytest.fixture(autouse=True)
@@ -205,6 +205,30 @@ async def test_a_loss_where_a_reader_begins_is_told(cluster: MemoryCluster, clie
             found = await pieces(streams, start=Start.after(positions[1]))
             assert isinstance(found[0], Gap)
             assert found[1] == lines(4)[3:]
+
+
+@scenario()
+async def test_a_search_goes_round_what_is_lost(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            for line in lines(40):
+                await writer.append(line)
+        for lost in (range(19, 22), range(10, 25), range(20), range(30, 40)):
+            with pytest.MonkeyPatch.context() as patched:
+                at = seek.envelope_at
+
+                async def envelope_at(
+                    reader: object, number: int, entry: int, tag: str, at: object = at, lost: range = lost
+                ) -> object:
+                    if entry in lost:
+                        raise DataMissing("nobody has it")
+                    return await at(reader, number, entry, tag)  # type: ignore[operator]
+
+                patched.setattr(seek, "envelope_at", envelope_at)
+                for wanted in range(40):
+                    found = await payloads(streams, start=Start.sequence(wanted))
+                    assert found == lines(40 - wanted, wanted), (lost, wanted)
 
 
 def lose(patched: pytest.MonkeyPatch, entry_id: int) -> None:
