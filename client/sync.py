@@ -127,6 +127,11 @@ class Client:
         return self._engine.pending_bytes
 
     @property
+    def max_entry_bytes(self) -> int:
+        """The largest entry that its writers take."""
+        return self._engine.max_entry_bytes
+
+    @property
     def max_pending_bytes(self) -> int:
         """What they may hold. Above it ``append`` waits for room, and ``append_nowait`` raises ``Busy``."""
         return self._engine.max_pending_bytes
