@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,11 +37,20 @@ def spark(s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Itera
     with pytest.MonkeyPatch.context() as while_it_starts:
         for name, value in s3.items():
             while_it_starts.setenv(name, value)
+        while_it_starts.setattr("pyspark.java_gateway.Popen", _spawned)
         session = _started(scratch)
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(TallybookDataSource)
     yield session
     session.stop()
+
+
+def _spawned(command: list[str], *, preexec_fn: object, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start the JVM without ``preexec_fn``, which needs a fork, and a fork breaks where an earlier test has used gRPC.
+
+    What it is for is Ctrl-C, which does not reach a session of its own.
+    """
+    return subprocess.Popen(command, start_new_session=True, **options)
 
 
 def _started(scratch: Path) -> SparkSession:
