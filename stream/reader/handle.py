@@ -41,6 +41,8 @@ Slow: TypeAlias = Literal["catch_up", "raise"]
 LOOK_SECONDS: Final = 0.05
 LONGEST_LOOK_SECONDS: Final = 1.0
 """Pauses between looks for the next segment, which is there already unless the writer has just gone."""
+MOST_LOOKS: Final = 20
+"""How often a reader that does not follow looks for the end of a segment that the stream has gone on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class StreamReader:
             ForeignPosition, InvalidArgument: the start is none of this stream.
             BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the same reader may be used again.
         """
-        head, pause = await self._first_head(), LOOK_SECONDS
+        head, pause, patience = await self._first_head(), LOOK_SECONDS, MOST_LOOKS
         if self._place is None:
             self._place, self._fits = await self._seeker.find(head, self._start)
             if self._place == head.truncation.place:
@@ -140,8 +142,10 @@ class StreamReader:
             try:
                 segment = await self._catalog.segment_from(head, self._place[0])
             except MetadataConflict:
-                # The chapter it is in has gone since.
-                head = await self._head()
+                # The chapter it is in has gone since; if the head still lists it, it is lost.
+                known, head = head, await self._head()
+                if head.chapters == known.chapters:
+                    raise
                 continue
             if segment is None:
                 if head.ended or not self._follow:
@@ -152,13 +156,15 @@ class StreamReader:
             self._enter(segment)
             async with aclosing(self._pieces(segment)) as pieces:
                 async for piece in pieces:
-                    pause = LOOK_SECONDS
+                    pause, patience = LOOK_SECONDS, MOST_LOOKS
                     yield piece
             if self._ended:
                 break
             behind = self._place[0] > segment.number
-            if not behind and not self._follow and not await self._has_gone_on(head, segment):
-                break
+            if not behind and not self._follow:
+                patience -= 1
+                if not patience or not await self._has_gone_on(head, segment):
+                    break
             if not behind or self._stale or head.segment(self._place[0]) is None:
                 head, self._stale = await self._head(), False
         if self._lost is not None:
@@ -241,7 +247,9 @@ class StreamReader:
         if not missing and (self._lost is None or self._sequence is not None):
             return None
         truncation = (await self._head()).truncation
-        if truncation.sequence > (self._sequence or 0):
+        # Where it is not known what the reader had, only what lies before the beginning by now was given up for sure.
+        missed_from = envelope.first_sequence - 1 if self._sequence is None else self._sequence
+        if truncation.sequence > missed_from:
             # Given up since the reader has looked at the head.
             return Gap(GapReason.TRUNCATED, self._sequence, envelope.first_sequence, self.position)
         return Gap(GapReason.LOST, self._sequence, envelope.first_sequence, self.position, self._lost)

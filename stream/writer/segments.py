@@ -249,6 +249,8 @@ class Segments:
     async def _let_go(self) -> None:
         """End all that is under way about segments, and let go of their ledgers."""
         await self._stop(self._making, self._rolling, self._sealing)
+        # One that was cancelled before its first step has not said itself that it is over.
+        self._making = self._rolling = self._sealing = None
         self._abandon_ledgers()
 
     async def _stop(self, *tasks: asyncio.Task[None] | None) -> None:

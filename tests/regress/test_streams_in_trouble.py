@@ -231,6 +231,60 @@ async def test_a_search_goes_round_what_is_lost(cluster: MemoryCluster, client: 
                     assert found == lines(40 - wanted, wanted), (lost, wanted)
 
 
+@scenario()
+async def test_a_loss_behind_a_truncation_is_told_as_a_loss(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            positions = [await writer.append(line) for line in lines(8)]
+        await streams.truncate("s", before=positions[3])
+        with pytest.MonkeyPatch.context() as patched:
+            lose(patched, 6)
+            [gap, _] = await pieces(streams, start=Start.at(positions[6]))
+            assert isinstance(gap, Gap)
+            assert gap.reason is GapReason.LOST
+
+
+@scenario()
+async def test_a_reader_that_does_not_follow_ends_where_a_writer_died_between_two_segments(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams, cluster.client(SMALL) as another, StreamStore(another) as others:
+        await streams.create("s", roll_bytes=1024)
+        writer = await streams.writer("s")
+
+        async def never(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        writer._segments._close_and_seal = never  # type: ignore[method-assign]
+        writer._flow.end_segment = lambda _target: None  # type: ignore[method-assign]
+        for line in lines(60):
+            await writer.append(line)
+        await cluster.world.clock.sleep(1)
+        assert len((await streams._find("s")).open_segments) > 1
+        writer.abandon()
+        async with asyncio.timeout(30):
+            seen = await payloads(others)
+        assert seen == lines(len(seen))
+        assert 0 < len(seen) < 60
+
+
+@scenario()
+async def test_a_task_that_was_cancelled_before_it_began_is_begun_again(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        async with await streams.writer("s") as writer:
+            segments = writer._segments
+            segments._making = segments._spawn(segments._make_ahead(), "make")
+            await segments._let_go()
+            assert segments._making is None
+            segments.failed(DataMissing("of the test"))
+            for line in lines(200):
+                await writer.append(line)
+        assert (await streams.info("s")).segments > 2
+        assert await payloads(streams) == lines(200)
+
+
 def lose(patched: pytest.MonkeyPatch, entry_id: int) -> None:
     """Let nobody have that entry of any segment."""
 
