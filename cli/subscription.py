@@ -21,7 +21,11 @@ _Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Name of the 
 
 
 def _described(found: SubscriptionInfo) -> Record:
-    return {"subscription": found.name, "cursor": str(found.cursor), "reader": found.reader}
+    return {
+        "subscription": found.name,
+        "cursor": None if found.cursor is None else str(found.cursor),
+        "reader": found.reader,
+    }
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvariantViolation, MetadataConflict, NoSuchStream, StreamExists
@@ -11,7 +12,7 @@ from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
 
-from .head import Chapter, Head, Segment, fold, folded, named
+from .head import Chapter, Head, Segment, fold, folded, forget_former, give_up_renaming, named, rename
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .names import HEADS, NAMES, chapter_record, head_record, name_record
 
@@ -106,7 +107,7 @@ class Catalog:
         found = await self._store.read_record(record, linearizable=True)
         if found is None:
             raise MetadataConflict(f"{record} is gone")
-        return decode_chapter(record, found.value)
+        return tuple(each for each in decode_chapter(record, found.value) if each.number >= chapter.first_segment)
 
     async def segment_from(self, head: Head, number: int) -> Segment | None:
         """The first segment that is listed from this number on; ``None`` if there is none.
@@ -196,6 +197,27 @@ class Catalog:
         written = encode_chapter(segments)
         await self._updater.update(chapter_record(head.stream_id, number), lambda _found: written)
         return await self.change(head.stream_id, lambda found: folded(found, number, segments))
+
+    async def finish_renaming(self, head: Head) -> Head:
+        """Carry on with a change of name, by whoever it was begun; the head, with none under way.
+
+        Raises:
+            StreamExists: the name leads to another stream; the one that it had is kept.
+            As ``change``.
+        """
+        stream_id, namespace, wanted = head.stream_id, head.namespace, head.renaming
+        if wanted is not None:
+            try:
+                await self.name(stream_id, namespace, wanted)
+            except StreamExists:
+                await self.change(stream_id, partial(give_up_renaming, name=wanted))
+                raise
+            head = await self.change(stream_id, partial(rename, name=wanted))
+        former = head.former
+        if former is None:
+            return head
+        await self.unname(stream_id, namespace, former)
+        return await self.change(stream_id, partial(forget_former, name=former))
 
     async def unname(self, stream_id: str, namespace: str, name: str) -> None:
         """Let a name lead nowhere, if it leads to this stream.

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tallybook.core.errors import InvariantViolation, NoSuchStream, StreamEnded, StreamFenced, check
+from tallybook.core.errors import InvariantViolation, MetadataConflict, NoSuchStream, StreamEnded, StreamFenced, check
 
 from .envelope import START, Marks
 from .policy import StreamPolicy
@@ -71,7 +71,7 @@ class Chapter:
 
     Args:
         number: of the record.
-        first_segment, last_segment: their numbers.
+        first_segment, last_segment: their numbers. The record may list earlier ones, which were given up.
         marks: where the stream stands after the last of them.
         ended_at_ms: when the last of them ended.
     """
@@ -152,6 +152,10 @@ class Head:
     ended: bool = False
     deleting: bool = False
     doomed: tuple[int, ...] = ()
+    renaming: str | None = None
+    """The name that it is about to have, in the same namespace, and that may lead here already."""
+    former: str | None = None
+    """The name that it had until now, and that may still lead here."""
 
     @property
     def tag(self) -> str:
@@ -309,14 +313,37 @@ def set_policy(head: Head, policy: StreamPolicy) -> Head:
     return replace(head, policy=policy)
 
 
-def rename(head: Head, namespace: str, name: str) -> Head:
-    """Go by another name.
+def begin_rename(head: Head, name: str) -> Head:
+    """It is going to have another name. Said first, so that whoever comes after a crash can go on with it.
+
+    Raises:
+        NoSuchStream: it is being deleted.
+        MetadataConflict: somebody else is giving it a name just now.
+    """
+    _present(head)
+    if head.former is not None or head.renaming not in {None, name}:
+        raise MetadataConflict(f"stream {head.name} is being renamed to {head.renaming or head.name} already")
+    return head if head.name == name else replace(head, renaming=name)
+
+
+def rename(head: Head, name: str) -> Head:
+    """Go by the other name, which leads here; unless somebody has done that, or given it up, meanwhile.
 
     Raises:
         NoSuchStream: it is being deleted.
     """
     _present(head)
-    return replace(head, namespace=namespace, name=name)
+    return replace(head, name=name, renaming=None, former=head.name) if head.renaming == name else head
+
+
+def give_up_renaming(head: Head, name: str) -> Head:
+    """Keep the name that it has: the other one leads elsewhere."""
+    return replace(head, renaming=None) if head.renaming == name else head
+
+
+def forget_former(head: Head, name: str) -> Head:
+    """The name that it had does not lead here any more."""
+    return replace(head, former=None) if head.former == name else head
 
 
 def truncate(head: Head, wanted: Truncation) -> Head:
@@ -348,6 +375,17 @@ def drop_chapter(head: Head, number: int, ledger_ids: Iterable[int]) -> Head:
     if all(chapter.number != number for chapter in head.chapters):
         return head
     kept = tuple(chapter for chapter in head.chapters if chapter.number != number)
+    return replace(head, chapters=kept, doomed=(*head.doomed, *ledger_ids))
+
+
+def shorten_chapter(head: Head, number: int, first_segment: int, ledger_ids: Iterable[int]) -> Head:
+    """A chapter begins later, and the ledgers before that are to be deleted."""
+    if all(chapter.number != number or chapter.first_segment >= first_segment for chapter in head.chapters):
+        return head
+    kept = tuple(
+        replace(chapter, first_segment=first_segment) if chapter.number == number else chapter
+        for chapter in head.chapters
+    )
     return replace(head, chapters=kept, doomed=(*head.doomed, *ledger_ids))
 
 

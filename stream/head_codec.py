@@ -45,6 +45,8 @@ def encode_head(head: Head) -> bytes:
         "ended": head.ended,
         "deleting": head.deleting,
         "doomed": head.doomed,
+        "renaming": head.renaming,
+        "former": head.former,
     }
     found |= {key: value for key, value in optional.items() if value is not None and value is not False and value != []}
     if not head.doomed:
@@ -83,6 +85,8 @@ def decode_head(record: str, value: bytes) -> Head:
             ended=found.get("ended", False) is True,
             deleting=found.get("deleting", False) is True,
             doomed=tuple(map(_number, found.get("doomed", ()))),
+            renaming=_text(found["renaming"]) if "renaming" in found else None,
+            former=_text(found["former"]) if "former" in found else None,
         )
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error

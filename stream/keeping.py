@@ -7,6 +7,8 @@ is to be deleted; so nothing is deleted that a reader is still led to, and what 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from tallybook.client.client import Client
@@ -25,7 +27,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
-from .head import Head, Truncation, begin_delete, drop_chapter, forget_doomed, truncate
+from .head import Chapter, Head, Truncation, begin_delete, drop_chapter, forget_doomed, shorten_chapter, truncate
 from .sessions import LEASE_SECONDS, SESSIONS
 from .subscription.shelf import Shelf
 
@@ -89,13 +91,16 @@ class Keeper:
         if head is None:
             return
         now_ms = self._clock.wall_us() // 1000
-        old = now_ms - head.created_at_ms > UNNAMED_MS
-        if old and not head.deleting and await self._catalog.id_of(head.namespace, head.name) != stream_id:
-            head = await self._without_name(head)
+        if not head.deleting:
+            with suppress(StreamExists):
+                head = await self._catalog.finish_renaming(head)
+            given_up = head.named or now_ms - head.created_at_ms > UNNAMED_MS
+            if given_up and await self._catalog.id_of(head.namespace, head.name) != stream_id:
+                head = await self._without_name(head)
         if head.deleting:
             await self._finish_deletion(head)
             return
-        wanted = expired(head, now_ms)
+        wanted = await self._expired(head, now_ms)
         if wanted is not None:
             head = await self._catalog.change(stream_id, lambda found: truncate(found, wanted))
         await self.tidy(head)
@@ -112,14 +117,28 @@ class Keeper:
             _log.warning("a stream has no name", stream=head.stream_id, name=head.name)
         return head
 
+    async def _expired(self, head: Head, now_ms: int) -> Truncation | None:
+        """Where a stream begins once what is too old is given up; ``None`` if nothing is."""
+        begin = expired(head, now_ms)
+        listed_until = head.truncation.segment if begin is None else begin.segment
+        chapter = next((each for each in head.chapters if each.last_segment >= listed_until), None)
+        if head.policy.retention is None or chapter is None:
+            return begin
+        # Part of it may be too old.
+        segments = await self._catalog.chapter(head.stream_id, chapter)
+        return expired(replace(head, chapters=(), segments=segments), now_ms) or begin
+
     async def tidy(self, head: Head) -> Head:
         """Delete what was truncated.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: not all of it is deleted.
         """
+        begin = head.truncation.segment
         for chapter in head.chapters:
-            if chapter.last_segment < head.truncation.segment:
+            if chapter.first_segment < begin <= chapter.last_segment:
+                head = await self._shorten(head, chapter, begin)
+            if chapter.last_segment < begin:
                 ledger_ids = [each.ledger_id for each in await self._catalog.chapter(head.stream_id, chapter)]
                 number = chapter.number
 
@@ -129,6 +148,13 @@ class Keeper:
                 head = await self._delete_doomed(await self._catalog.change(head.stream_id, without))
                 await self._catalog.forget_chapter(head.stream_id, number)
         return await self._delete_doomed(head)
+
+    async def _shorten(self, head: Head, chapter: Chapter, begin: int) -> Head:
+        segments = await self._catalog.chapter(head.stream_id, chapter)
+        gone = [each.ledger_id for each in segments if each.number < begin]
+        first = next(each.number for each in segments if each.number >= begin)
+        without = partial(shorten_chapter, number=chapter.number, first_segment=first, ledger_ids=gone)
+        return await self._delete_doomed(await self._catalog.change(head.stream_id, without))
 
     async def delete(self, namespace: str, name: str) -> None:
         """Delete a stream with all that is in it.
@@ -178,7 +204,8 @@ class Keeper:
             with suppress(NoSuchSubscription):
                 await self._shelf.delete(head.stream_id, subscription)
         # The name goes last but one: as long as it leads here, whoever meets it finds what is left to be done.
-        await self._catalog.unname(head.stream_id, head.namespace, head.name)
+        for name in filter(None, (head.renaming, head.former, head.name)):
+            await self._catalog.unname(head.stream_id, head.namespace, name)
         await self._catalog.forget(head.stream_id)
 
     async def _delete_doomed(self, head: Head) -> Head:

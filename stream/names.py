@@ -74,6 +74,17 @@ def check_subscription(name: object) -> str:
     return _checked("a subscription", name, _SHORT_BYTES, 1)
 
 
+def check_process_name(name: object) -> str:
+    """Return ``name`` if a process that owns streams can go by it; it may be empty.
+
+    Raises:
+        InvalidArgument: it is no text, too long, or has a character that cannot be printed.
+    """
+    if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidArgument(f"a process goes by at most {MAX_NAME_BYTES} bytes of printable text, got {name!r}")
+    return name
+
+
 def _checked(what: str, name: object, most_bytes: int, most_parts: int) -> str:
     if not isinstance(name, str):
         raise InvalidArgument(f"the name of {what} is text, not {type(name).__name__}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -19,7 +20,17 @@ from typing import Any, Final, Self
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument, NoSuchSubscription, TallybookError, is_defect
+from tallybook.core.errors import (
+    DamagedFile,
+    InvalidArgument,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchSubscription,
+    StreamExists,
+    TallybookError,
+    is_defect,
+)
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.logging import logger
@@ -28,9 +39,16 @@ from .catalog import Catalog
 from .compression import Compression
 from .dedup import DedupWindow
 from .gaps import Gap
-from .head import Head, Owner, release, rename, set_policy, truncate
+from .head import Head, Owner, begin_rename, release, set_policy, truncate
 from .keeping import Keeper
-from .names import DEFAULT_NAMESPACE, check_namespace, check_prefix, check_stream_name, check_subscription
+from .names import (
+    DEFAULT_NAMESPACE,
+    check_namespace,
+    check_prefix,
+    check_process_name,
+    check_stream_name,
+    check_subscription,
+)
 from .namespaces import Namespaces
 from .policy import StreamPolicy
 from .position import TAG_CHARS, Position
@@ -40,8 +58,7 @@ from .reader.tails import Tails
 from .sessions import Patience, Session
 from .start import Start
 from .subscription.handle import SubscriptionReader
-from .subscription.record import Cursor, Subscription, leave, rest
-from .subscription.record import take as take_subscription
+from .subscription.record import Cursor, Subscription, leave
 from .subscription.shelf import Shelf
 from .writer.flow import Flow
 from .writer.handle import StreamWriter
@@ -49,6 +66,8 @@ from .writer.opening import take_over
 from .writer.pending import PendingRecord, settled_record
 from .writer.segments import Segments
 
+LET_GO_SECONDS: Final = 2.0
+"""Pause before it is tried again to let go of something."""
 WRITERS_LOOK_SECONDS: Final = 5.0
 """Pause between looks at the age of segments of writers that may append nothing."""
 
@@ -84,12 +103,12 @@ class SubscriptionInfo:
     """What is known of a subscription.
 
     Args:
-        cursor: how far it has come.
+        cursor: how far it has come; ``None``: that is lost, and has to be reset.
         reader: name of who reads it; ``None``: nobody.
     """
 
     name: str
-    cursor: Cursor
+    cursor: Cursor | None
     created_at_ms: int
     reader: str | None
 
@@ -102,11 +121,15 @@ class StreamStore:
         namespace: where the names belong to. Streams of the same name in two namespaces have nothing to do with each
             other.
         name: of this process, as others see who owns a stream.
+
+    Raises:
+        InvalidArgument: the namespace, or the name, cannot be.
     """
 
     def __init__(self, client: Client, *, namespace: str = DEFAULT_NAMESPACE, name: str = "") -> None:
-        self._client = client
         self.namespace = check_namespace(namespace)
+        name = check_process_name(name)
+        self._client = client
         world = client.world
         self._clock = world.clock
         self._rng = world.rng
@@ -252,15 +275,19 @@ class StreamStore:
 
         Raises:
             StreamExists: there is a stream of the new name.
+            MetadataConflict: somebody else renames it just now.
+            MetadataUnavailable, MetadataOutcomeUnknown: it may have the new name or the old one; the same call, or the
+                keeper, goes on.
             As ``info``.
         """
         head, wanted = await self._find(name), check_stream_name(new_name)
         if wanted == name:
             return _info(head)
-        await self._catalog.name(head.stream_id, self.namespace, wanted)
-        renamed = await self._catalog.change(head.stream_id, lambda found: rename(found, self.namespace, wanted))
-        await self._catalog.unname(head.stream_id, self.namespace, name)
-        return _info(renamed)
+        with suppress(StreamExists):
+            # What was begun before, and cut off.
+            await self._catalog.finish_renaming(head)
+        head = await self._catalog.change(head.stream_id, partial(begin_rename, name=wanted))
+        return _info(await self._catalog.finish_renaming(head))
 
     async def delete(self, name: str) -> None:
         """Delete a stream with all that is in it. Its writer and its readers fail with ``NoSuchStream``.
@@ -326,13 +353,20 @@ class StreamStore:
         """Own something no more, soon: nobody has to wait for this process to end."""
 
         async def let_go() -> None:
-            try:
-                await change()
-            except TallybookError as error:
-                if is_defect(error):
-                    raise
-                # Who waits for it waits for the session to end.
-                _log.info("not let go of", what=what, error=error.message)
+            while True:
+                try:
+                    await change()
+                except (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown) as error:
+                    # Who waits for it waits for as long as this session lasts.
+                    _log.info("not let go of yet", what=what, error=error.message)
+                    await self._clock.sleep(LET_GO_SECONDS)
+                except TallybookError as error:
+                    if is_defect(error):
+                        raise
+                    _log.info("not let go of", what=what, error=error.message)
+                    return
+                else:
+                    return
 
         if not self._closing:
             self._tasks.spawn(let_go(), name="let go")
@@ -432,6 +466,7 @@ class StreamStore:
         Raises:
             StreamOwned: somebody else reads it still; only with ``wait_s``.
             InvalidArgument: it cannot have that name, or ``start`` lies beyond the end of the stream.
+            DamagedFile: it is lost how far it has come; ``reset_subscription`` says it anew.
             RecoveryFailed, BookieUnavailable, MetadataUnavailable, ...: it cannot be told now how far it has come.
             As ``info``.
         """
@@ -443,7 +478,7 @@ class StreamStore:
         change = partial(self._shelf.change, head.stream_id, subscription, partial(leave, owner=owner))
         let_go = partial(self._let_go_of, f"subscription {subscription}", change)
         try:
-            found = await self._taken(found, owner, Patience(self._store, self._clock, wait_s))
+            found = await self._shelf.take(found, owner, Patience(self._store, self._clock, wait_s))
         except BaseException:
             let_go()
             raise
@@ -462,20 +497,6 @@ class StreamStore:
             now_ms = self._clock.wall_us() // 1000
             return await self._shelf.create(Subscription(head.stream_id, name, first, now_ms))
 
-    async def _taken(self, found: Subscription, owner: Owner, patience: Patience) -> Subscription:
-        """The subscription with that owner, and with how far it had come; nobody else advances it any more."""
-        stream_id, name = found.stream_id, found.name
-        while found.owner != owner:
-            found = await self._shelf.read(stream_id, name)
-            if await patience.is_free(f"subscription {name}", found.owner):
-                found = await self._shelf.change(
-                    stream_id, name, partial(take_subscription, owner=owner, in_place_of=found.owner)
-                )
-        cursor = await self._shelf.cursor(found, fence=True)
-        found = await self._shelf.change(stream_id, name, partial(rest, owner=owner, cursor=cursor))
-        await self._shelf.tidy(found)
-        return found
-
     async def subscriptions(self, name: str) -> AsyncIterator[SubscriptionInfo]:
         """The subscriptions of a stream, in order, each with how far it has come.
 
@@ -487,18 +508,25 @@ class StreamStore:
         async for each in self._shelf.names(head.stream_id):
             try:
                 found = await self._shelf.read(head.stream_id, each)
-                cursor = await self._shelf.cursor(found, fence=False)
+                cursor = await self._known_cursor(found)
             except NoSuchSubscription:
                 continue
             reader = None if found.owner is None else found.owner.name
             yield SubscriptionInfo(each, cursor, found.created_at_ms, reader)
 
+    async def _known_cursor(self, found: Subscription) -> Cursor | None:
+        try:
+            return await self._shelf.cursor(found, fence=False)
+        except DamagedFile as error:
+            _log.warning("subscription lost", subscription=found.name, error=error.message)
+            return None
+
     async def reset_subscription(self, name: str, subscription: str, start: Start) -> SubscriptionInfo:
-        """Set a subscription back, or forth; who reads it is fenced.
+        """Set a subscription back, or forth, also where it is lost how far it had come; who reads it is fenced.
 
         Raises:
             NoSuchSubscription: there is none of that name.
-            As ``subscribe``.
+            As ``subscribe``, but for DamagedFile.
         """
         check_subscription(subscription)
         head = await self._find(name)
@@ -506,9 +534,7 @@ class StreamStore:
         begins = await self._seeker.begin_at(head, start)
         cursor = Cursor(Position(*begins.place, tag=head.stream_id[:TAG_CHARS]), after=False)
         owner = Owner(self._rng.uuid(), self._session.name, self._name)
-        found = await self._taken(found, owner, Patience(self._store, self._clock, None))
-        stream_id = head.stream_id
-        found = await self._shelf.change(stream_id, subscription, partial(rest, owner=owner, cursor=cursor, leave=True))
+        found = await self._shelf.reset(found, owner, Patience(self._store, self._clock, None), cursor)
         return SubscriptionInfo(subscription, found.cursor, found.created_at_ms, None)
 
     async def unsubscribe(self, name: str, subscription: str) -> None:

@@ -77,6 +77,9 @@ class SubscriptionReader:
         self._storing: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._error: TallybookError | None = None
+        """Why it is over: somebody else has it, or it was deleted."""
+        self._trouble: TallybookError | None = None
+        """Why an advance was given up that may be tried again."""
         self._closing = self._closed = False
 
     @property
@@ -110,7 +113,7 @@ class SubscriptionReader:
         if self._closed or self._closing:
             raise StreamClosed(f"the reader of subscription {self.name} is closed")
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            raise self._error.told_as(self._error.outcome)
         wanted = Position.parse(position) if isinstance(position, str) else position
         cursor = Cursor(wanted.of_stream(self._found.stream_id), after=True)
         if cursor.order < self._wanted.order:
@@ -118,25 +121,33 @@ class SubscriptionReader:
                 f"subscription {self.name} is {self._wanted} already, and does not go back to {wanted}"
             )
         self._wanted = cursor
-        if self._storing is None and self._stored != cursor:
-            self._storing = self._tasks.spawn(self._store(), name=f"advance-{self.name}")
+        self._begin_to_store()
 
     async def advance(self, position: Position | str) -> None:
         """Like ``advance_nowait``, but returns once it is stored on an ack quorum.
 
         Raises:
             RequestTimeout: it cannot be stored in time; it is tried on.
-            As ``advance_nowait``, and whatever else keeps it from being stored.
+            MetadataUnavailable, BookieUnavailable, ...: it cannot be stored now; the next advance, or ``close``, tries
+                again.
+            As ``advance_nowait``.
         """
         self.advance_nowait(position)
         await self._until_stored(self._wanted)
+
+    def _begin_to_store(self) -> None:
+        if self._storing is None and self._error is None and self._stored != self._wanted:
+            self._trouble = None
+            self._storing = self._tasks.spawn(self._store(), name=f"advance-{self.name}")
 
     async def _until_stored(self, wanted: Cursor) -> None:
         try:
             async with asyncio.timeout(2 * ADVANCE_SECONDS):
                 while self._stored.order < wanted.order:
-                    if self._error is not None:
-                        raise self._error.with_traceback(None)
+                    trouble = self._error or self._trouble
+                    if trouble is not None:
+                        # One of its own for each who waits.
+                        raise trouble.told_as(trouble.outcome)
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
@@ -151,8 +162,11 @@ class SubscriptionReader:
                     await self._store_once(self._wanted)
                     deadline, pause = self._clock.monotonic() + ADVANCE_SECONDS, FIRST_PAUSE_SECONDS
                 except TallybookError as error:
-                    if self._over(error) or self._clock.monotonic() + pause > deadline:
+                    if self._over(error):
                         self._error = error
+                        return
+                    if self._clock.monotonic() + pause > deadline:
+                        self._trouble = error
                         return
                     sometimes("subscription: an advance is tried again")
                     await self._clock.sleep(pause)
@@ -234,6 +248,7 @@ class SubscriptionReader:
         if self._closed:
             return
         self._closing = True
+        self._begin_to_store()
         await self._until_stored(self._wanted)
         await self._rest(leave=True)
         self._closed = True

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from tallybook.client.client import Client
-from tallybook.core.errors import InvariantViolation, NoSuchLedger, NoSuchSubscription, TallybookError, is_defect
+from tallybook.core.errors import (
+    DamagedFile,
+    InvariantViolation,
+    NoSuchLedger,
+    NoSuchSubscription,
+    StorageError,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
 from tallybook.runtime.logging import logger
 
+from ..head import Owner
 from ..names import SUBSCRIPTIONS, subscription_record
-from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, ledgers_of
+from ..sessions import Patience
+from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, ledgers_of, rest, take
 
 _log = logger("stream.subscriptions")
 
@@ -109,10 +120,12 @@ class Shelf:
             fence: whether nobody may advance it any more in the ledger that it has.
 
         Raises:
-            As ``Client.open_ledger`` and ``LedgerReader.read_entry``; DamagedFile: the ledger says nothing.
+            DamagedFile: that is lost, or cannot be understood.
+            As ``Client.open_ledger`` and ``LedgerReader.read_entry``.
         """
         if found.ledger_id is None:
             return found.cursor
+        lost = f"how far subscription {found.name} has come is lost with ledger {found.ledger_id}: reset it"
         try:
             reader = await self._client.open_ledger(found.ledger_id, recover=fence)
             last = reader.last_add_confirmed
@@ -123,8 +136,57 @@ class Shelf:
             # It was given up meanwhile: the record says more by now.
             current = await self.read(found.stream_id, found.name)
             if current.ledger_id == found.ledger_id:
-                raise
+                raise DamagedFile(lost) from None
             return await self.cursor(current, fence=fence)
+        except StorageError as error:
+            if error.retriable or isinstance(error, DamagedFile):
+                raise
+            raise DamagedFile(lost) from error
+
+    async def take(self, found: Subscription, owner: Owner, patience: Patience) -> Subscription:
+        """The subscription with that owner, and with how far it had come; nobody else advances it any more.
+
+        Raises:
+            As ``Patience.is_free``, ``change`` and ``cursor``.
+        """
+        found = await self._owned(found, owner, patience)
+        cursor = await self.cursor(found, fence=True)
+        return await self._put(found, partial(rest, owner=owner, cursor=cursor))
+
+    async def reset(self, found: Subscription, owner: Owner, patience: Patience, cursor: Cursor) -> Subscription:
+        """Say how far it has come, whatever it was before, and also where that is lost. Whoever reads it is fenced.
+
+        Raises:
+            As ``Patience.is_free`` and ``change``; as ``Client.open_ledger``, where it may be advanced still.
+        """
+        found = await self._owned(found, owner, patience)
+        await self._fence(found)
+        return await self._put(found, partial(rest, owner=owner, cursor=cursor, leave=True))
+
+    async def _owned(self, found: Subscription, owner: Owner, patience: Patience) -> Subscription:
+        stream_id, name = found.stream_id, found.name
+        while found.owner != owner:
+            found = await self.read(stream_id, name)
+            if await patience.is_free(f"subscription {name}", found.owner):
+                found = await self.change(stream_id, name, partial(take, owner=owner, in_place_of=found.owner))
+        return found
+
+    async def _fence(self, found: Subscription) -> None:
+        if found.ledger_id is None:
+            return
+        try:
+            await self._client.open_ledger(found.ledger_id)
+        except NoSuchLedger:
+            return
+        except StorageError as error:
+            # Nobody adds to a ledger whose entries are lost: it was fenced before they were asked for.
+            if error.retriable:
+                raise
+
+    async def _put(self, found: Subscription, transition: Callable[[Subscription], Subscription]) -> Subscription:
+        changed = await self.change(found.stream_id, found.name, transition)
+        await self.tidy(changed)
+        return changed
 
     async def tidy(self, found: Subscription) -> None:
         """Delete ledgers that count no more; what cannot be deleted now is left for later."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
@@ -10,6 +11,9 @@ from tallybook.core.ids import NO_ENTRY
 
 from ..envelope import Envelope, Kind, Marks
 from ..head import Segment, SegmentEnd
+
+MOST_LOOKED_AT: Final = 1024
+"""Entries that are read at once on the way back to the last record."""
 
 
 class FoundEnd(NamedTuple):
@@ -61,12 +65,21 @@ async def last_record(
     Raises:
         As ``envelope_at``.
     """
-    entry = last_entry
-    while entry > NO_ENTRY:
-        found = envelope or await envelope_at(reader, number, entry, tag)
-        if found.count:
-            return number, entry, found.count - 1
-        entry, envelope = entry - 1, None
+    if envelope is not None and envelope.count:
+        return number, last_entry, envelope.count - 1
+    high, span = last_entry if envelope is None else last_entry - 1, 1
+    while high > NO_ENTRY:
+        low, place = max(0, high - span + 1), None
+        async with aclosing(reader.read_batches(low, high)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    found = Envelope(entry.payload, number, entry.entry_id, tag)
+                    if found.count:
+                        place = number, entry.entry_id, found.count - 1
+        if place is not None:
+            return place
+        # Marks follow one another where a writer commits and appends nothing.
+        high, span = low - 1, min(2 * span, MOST_LOOKED_AT)
     return None
 
 

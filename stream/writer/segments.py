@@ -47,6 +47,8 @@ MENDING_SECONDS: Final = 60.0
 """For how long a writer tries to go on after its segment has failed."""
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
+TIDY_SECONDS: Final = 30.0
+"""Pause before what the writer before left is deleted: a ledger that he was just making may be there only by then."""
 MAKING_PART: Final = 0.5
 """The next segment is made when this one has reached so much of its size, or age."""
 
@@ -81,6 +83,8 @@ class Segments:
         self._unused: int | None = None
         """The id of a ledger that was announced, and certainly not made."""
         self._mending: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
+        """Deletes what the writer before has left half made."""
         self._stopped = False
         flow.on_failed, flow.on_sent = self.failed, self.sent
 
@@ -96,6 +100,8 @@ class Segments:
             As ``Catalog.change`` and ``Client.create_ledger``; StreamFenced: a newer writer has taken the stream.
         """
         self._go_on(await self._make())
+        if self._head.doomed:
+            self._tidying = self._spawn(self._tidy_later(), "tidy")
 
     def _go_on(self, target: Target) -> None:
         target.opened_at = self._clock.monotonic()
@@ -315,7 +321,7 @@ class Segments:
 
     async def _let_go_gently(self) -> None:
         """Close what can be closed without a recovery; the rest is recovered."""
-        await self._stop(self._making, self._rolling, self._sealing, self._mending)
+        await self._stop(self._making, self._rolling, self._sealing, self._mending, self._tidying)
         for target in (*self._full, self._current, self._next):
             if target is not None:
                 try:
@@ -324,6 +330,10 @@ class Segments:
                     if is_defect(error):
                         raise
         self._abandon_ledgers()
+
+    async def _tidy_later(self) -> None:
+        await self._clock.sleep(TIDY_SECONDS)
+        await self.tidy()
 
     async def tidy(self) -> None:
         """Delete ledgers that nobody may read any more; what cannot be deleted now is left to others."""
@@ -344,7 +354,7 @@ class Segments:
     def abandon(self) -> None:
         """Let go of everything at once; whoever takes over does the rest."""
         self._stopped = True
-        for task in (self._making, self._rolling, self._sealing, self._mending):
+        for task in (self._making, self._rolling, self._sealing, self._mending, self._tidying):
             if task is not None:
                 task.cancel()
         self._abandon_ledgers()
