@@ -1,4 +1,4 @@
-"""``tallybook stream``: create, policy, rename, ls, info, rm, append, read, tail, truncate, seal, keep.
+"""``tallybook stream``: create, policy, rename, ls, info, rm, append, read, tail, truncate, seal, mend, keep.
 
 zcat access.log.gz | tallybook stream append web --create
 tallybook stream tail web --from latest | grep ' 500 '
@@ -463,6 +463,37 @@ def seal(
         print_json(describe(sealed))
     else:
         print(f"stream {name} has ended: {sealed.next_sequence} records")
+
+
+@app.command()
+def mend(
+    metadata: Metadata,
+    name: StreamName,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Give up what is lost at the end of the stream. There is no way back.")
+    ] = False,
+    wait: Wait = None,
+    namespace: Namespace = DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Settle what the last writer of a stream has left, so that it can be written again.
+
+    Fails where the end of the stream is lost: bring back the bookies that have it, or accept the loss. Then readers are
+    told of it, and the numbers of records go on further on. Whoever writes the stream is cut off, unless --wait says
+    otherwise.
+    """
+
+    async def work() -> StreamInfo:
+        async with opened(metadata, namespace) as streams:
+            async with await streams.writer(name, wait_s=wait, accept_loss=accept_loss):
+                pass
+            return await streams.info(name)
+
+    mended = run(work())
+    if as_json:
+        print_json(describe(mended))
+    else:
+        print(f"stream {name} goes on with record {mended.next_sequence}")
 
 
 @app.command()

@@ -316,14 +316,17 @@ class StreamStore:
 
     # -- writing and reading -----------------------------------------------------------------------------------------
 
-    async def writer(self, name: str, *, wait_s: float | None = None) -> StreamWriter:
+    async def writer(self, name: str, *, wait_s: float | None = None, accept_loss: bool = False) -> StreamWriter:
         """Become the writer of a stream.
 
         Args:
             wait_s: by default, whoever writes it is fenced, and over. With a number of seconds, he is waited for: until
                 he closes, or his process is gone.
+            accept_loss: whether to go on although the end of the stream is lost. Readers are told of it; the numbers of
+                records go on further on, and ids in what is lost are forgotten.
 
         Raises:
+            NoSuchLedger, DataMissing, EntryCorrupt, EnvelopeDamaged, ...: the end of the stream is lost.
             StreamOwned: somebody else writes it still; only with ``wait_s``.
             StreamEnded: nobody may write it any more.
             StreamFenced: a newer writer has taken it meanwhile.
@@ -338,7 +341,13 @@ class StreamStore:
         patience = Patience(self._store, self._clock, wait_s)
         try:
             head = await take_over(
-                self._catalog, self._client, self._clock, head.stream_id, owner, free=patience.is_free
+                self._catalog,
+                self._client,
+                self._clock,
+                head.stream_id,
+                owner,
+                free=patience.is_free,
+                accept_loss=accept_loss,
             )
             return await self._writer(head, owner)
         except BaseException:

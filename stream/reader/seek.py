@@ -100,9 +100,13 @@ class Seeker:
         """
         tag = head.tag
         for segment in reversed(head.segments):
-            reader = await self._client.open_ledger(segment.ledger_id, recover=False)
-            end = reader.last_add_confirmed if segment.end is None else segment.end.last_entry
-            place = await last_record(reader, segment.number, end, tag)
+            try:
+                reader = await self._client.open_ledger(segment.ledger_id, recover=False)
+                end = reader.last_add_confirmed if segment.end is None else segment.end.last_entry
+                place = await last_record(reader, segment.number, end, tag)
+            except NoSuchLedger:
+                # It is lost, or was truncated since.
+                continue
             if place is not None:
                 if place < head.truncation.place:
                     return None
@@ -180,7 +184,11 @@ class Seeker:
         high = last + 1
         if low >= high:
             return None
-        reader = await self._client.open_ledger(segment.ledger_id, recover=False)
+        try:
+            reader = await self._client.open_ledger(segment.ledger_id, recover=False)
+        except NoSuchLedger:
+            # Lost, or truncated since: whoever reads on from here is told.
+            return low
         while low < high:
             middle = (low + high) // 2
             envelope = await _readable(reader, segment.number, range(middle, high), head.tag)

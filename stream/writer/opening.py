@@ -6,12 +6,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tallybook.client.client import Client
-from tallybook.core.errors import StreamEnded
+from tallybook.core.errors import StreamEnded, TallybookError
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 
 from ..catalog import Catalog
 from ..head import Head, Owner, seal, take
 from .ending import recovered_end
+from .loss import end_after_loss, is_loss
+
+_log = logger("stream.opening")
 
 
 async def take_over(
@@ -22,12 +26,14 @@ async def take_over(
     owner: Owner,
     *,
     free: Callable[[str, Owner | None], Awaitable[bool]],
+    accept_loss: bool = False,
 ) -> Head:
     """Become the owner of a stream, fence whoever was, and settle what he left.
 
     Args:
         free: whether the stream may be taken from its owner; where not, the head is read again, and it is asked again.
             It waits in between, and raises when it has waited enough.
+        accept_loss: whether to go on where the end of what he left is lost; see ``loss``.
 
     Returns:
         The head, which says where the stream stands, with no segment open.
@@ -49,8 +55,16 @@ async def take_over(
         # Somebody else may have come first.
         if head.owner == owner:
             break
-    for segment in head.open_segments:
-        found = await recovered_end(client, segment, head.settled_marks, head.tag, clock.wall_us() // 1000)
+    left = head.open_segments
+    for index, segment in enumerate(left):
+        before, now_ms = head.settled_marks, clock.wall_us() // 1000
+        try:
+            found = await recovered_end(client, segment, before, head.tag, now_ms)
+        except TallybookError as error:
+            if not (accept_loss and is_loss(error)):
+                raise
+            _log.warning("end of a stream is lost", stream=head.name, segment=segment.number, error=error.message)
+            found = await end_after_loss(client, segment, left[index + 1 :], before, head.tag, now_ms)
         head = await catalog.change(stream_id, partial(seal, owner=owner, number=segment.number, **found.as_sealed))
         if head.ended:
             raise StreamEnded(f"stream {head.name} has ended")

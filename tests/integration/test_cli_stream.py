@@ -111,6 +111,28 @@ def test_an_appending_process_is_piped_to_one_that_tails_until_the_end(cluster, 
     assert (refused.code, refused.error["type"]) == (CALLER, "StreamEnded")
 
 
+def test_a_stream_whose_end_is_lost_is_written_again_only_once_that_is_accepted(cluster, cli, stream):
+    appending = begin(cli, cluster, "append", stream, "--positions")
+    say(appending, b"lost\n")
+    assert appending.stdout.readline()
+    appending.kill()
+    appending.communicate(timeout=cli.patience)
+    stream_id = cluster("stream", "info", stream, "--json").json["stream_id"]
+    [ledger_id] = [
+        each["ledger_id"]
+        for each in cluster("ledger", "ls", "--json").json
+        if each["custom"].get("tallybook.stream", "").startswith(stream_id)
+    ]
+    assert cluster("ledger", "rm", ledger_id).code == 0
+    refused = cluster("stream", "mend", stream, "--json")
+    assert (refused.code, refused.error["type"]) == (CALLER, "NoSuchLedger")
+    assert cluster("stream", "mend", stream, "--accept-loss").code == 0
+    assert cluster("stream", "append", stream, stdin=b"kept\n").code == 0
+    read = cluster("stream", "read", stream)
+    assert (read.out, read.code) == (b"kept\n", 1)
+    assert "is lost" in read.err
+
+
 def test_ctrl_c_ends_a_tail_cleanly_and_an_append_with_what_is_confirmed(cluster, cli, stream):
     appending = begin(cli, cluster, "append", stream)
     tailing = begin(cli, cluster, "tail", stream, "--from", 0)
@@ -279,6 +301,7 @@ def test_a_stream_that_is_deleted_ends_its_tail_with_an_error(cluster, cli, stre
         (["info", "none"], CALLER, "NoSuchStream"),
         (["tail", "none"], CALLER, "NoSuchStream"),
         (["seal", "none"], CALLER, "NoSuchStream"),
+        (["mend", "none"], CALLER, "NoSuchStream"),
         (["rm", "none"], CALLER, "NoSuchStream"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

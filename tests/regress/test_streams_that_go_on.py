@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataUnavailable, StreamExists
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.batch import Entry
+from tallybook.core.errors import (
+    DamagedFile,
+    DataMissing,
+    InvalidArgument,
+    MetadataUnavailable,
+    NoSuchLedger,
+    StreamExists,
+)
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.stream import Position, Start, StreamStore
+from tallybook.stream import Gap, GapReason, Position, Start, StreamStore
 from tallybook.stream import head as head_module
+from tallybook.stream.envelope import MAX_RECORDS
+from tallybook.stream.writer import loss
 
 
 @pytest.fixture(autouse=True)
@@ -233,3 +245,100 @@ def test_the_name_of_a_process_is_checked() -> None:
     for name in ("x" * 256, "a\nb"):
         with pytest.raises(InvalidArgument):
             StreamStore(None, name=name)  # type: ignore[arg-type]
+
+
+async def left_behind(streams: StreamStore, count: int = 10) -> list[Position]:
+    """A stream ``s`` of that many records whose writer has died."""
+    await streams.create("s")
+    writer = await streams.writer("s")
+    positions = [await writer.append(line, dedup_id=line) for line in lines(count)]
+    await writer.commit()
+    writer.abandon()
+    return positions
+
+
+async def told(streams: StreamStore, **options: object) -> list[bytes | tuple[GapReason, int | None, int | None]]:
+    """What stream ``s`` has, with gaps among it."""
+    reader = streams.reader("s", follow=False, gaps="yield", **options)  # type: ignore[arg-type]
+    found: list[bytes | tuple[GapReason, int | None, int | None]] = []
+    async with aclosing(reader.batches()) as batches:
+        async for each in batches:
+            if isinstance(each, Gap):
+                found.append((each.reason, each.first_sequence, each.next_sequence))
+            else:
+                found += [record.payload for record in each]
+    return found
+
+
+@scenario()
+async def test_a_stream_whose_open_segment_is_gone_can_be_written_again(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await left_behind(streams)
+        [segment] = (await streams._find("s")).open_segments
+        await client.delete_ledger(segment.ledger_id)
+        with pytest.raises(NoSuchLedger):
+            await streams.writer("s")
+        async with await streams.writer("s", accept_loss=True) as writer:
+            behind = writer.next_sequence
+            assert behind == loss.LOST_LEDGER_RECORDS
+            last = await writer.append(b"after", dedup_id=lines(10)[0])
+        assert await told(streams) == [(GapReason.LOST, 0, behind), b"after"]
+        assert await told(streams, start=Start.sequence(3)) == [(GapReason.LOST, 0, behind), b"after"]
+        assert await streams.last("s") == (last, behind)
+        async with await streams.writer("s") as writer:
+            assert await writer.append(b"again", dedup_id=lines(10)[0]) == last, "ids behind the loss are known"
+
+
+@pytest.mark.parametrize("readable", [0, 3, 9])
+def test_a_stream_whose_last_entries_are_lost_can_be_written_again(
+    readable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with StreamStore(client) as streams:
+            await left_behind(streams)
+            read = LedgerReader.read_entry
+
+            async def read_entry(reader: LedgerReader, entry_id: int) -> Entry:
+                if entry_id >= readable:
+                    raise DataMissing("nobody has it")
+                return await read(reader, entry_id)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(LedgerReader, "read_entry", read_entry)
+                with pytest.raises(DataMissing):
+                    await streams.writer("s")
+                writer = await streams.writer("s", accept_loss=True)
+            lost = 11 - readable
+            assert writer.next_sequence == readable + lost * MAX_RECORDS, "ten records and a mark"
+            assert (writer.last_position is None) == (readable == 0)
+            await writer.append(b"after")
+            await writer.close()
+            assert (await told(streams))[-1] == b"after"
+
+    play()
+
+
+@scenario()
+async def test_the_numbers_behind_a_loss_go_on_where_the_next_segment_says(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        writer = await streams.writer("s")
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        writer._segments._seal_full = never  # type: ignore[method-assign]
+        while len((await streams._find("s")).open_segments) < 2 or len(writer._segments._full) < 1:
+            await writer.append(b"x" * 100)
+        sent = writer.next_sequence
+        await writer.append(b"last")
+        await writer.commit()
+        writer.abandon()
+        first, *_ = (await streams._find("s")).open_segments
+        await client.delete_ledger(first.ledger_id)
+        async with await streams.writer("s", accept_loss=True) as successor:
+            assert successor.next_sequence == sent + 1
+        assert (await told(streams))[-1] == b"last"
