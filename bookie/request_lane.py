@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from tallybook.core.answers import AddAnswer, ReadAnswer
+from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
 from tallybook.core.errors import (
     OK_CODE,
     BookieUnavailable,
@@ -39,6 +39,7 @@ from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_FRAMES, add_cost_bytes
 
 from .port import LedgerStore
+from .tailing import with_batches
 
 MAX_REQUESTS: Final = 1024
 MAX_WAITS: Final = 4096
@@ -104,6 +105,16 @@ class AnswerRoom:
             self._shared.give(size)
             raise BookieUnavailable("the stream ended")
         self._held_bytes += size
+
+    def try_take(self, size: int) -> bool:
+        """Take room if that needs no waiting, and say whether."""
+        if self._ended or not self._own.try_take(size):
+            return False
+        if not self._shared.try_take(size):
+            self._own.give(size)
+            return False
+        self._held_bytes += size
+        return True
 
     def give(self, size: int) -> None:
         """Give room back."""
@@ -223,6 +234,8 @@ class RequestLane:
         outcome: wire.Answer | TallybookError
         try:
             outcome = await self._outcome(ask)
+            if isinstance(ask, wire.WaitLac) and isinstance(outcome, LacAnswer):
+                outcome, reserved = await self._with_batches(ask, outcome)
         except InvariantViolation as error:
             outcome = self._defect(ask, request_id, error)
             self._fail_safe(f"a request of kind {type(ask).__name__} failed: {error!r}")
@@ -234,6 +247,20 @@ class RequestLane:
         size = min(len(reply), reserved)
         self._room.give(reserved - size)
         self._reply(request_id, ask, reply, size)
+
+    async def _with_batches(self, ask: wire.WaitLac, answer: LacAnswer) -> tuple[LacAnswer, int]:
+        """What a long poll brings along, and the room that is taken for it: only now, and only if there is some."""
+        if not ask.max_bytes or answer.lac <= ask.above:
+            return answer, 0
+        max_bytes = min(ask.max_bytes, _MAX_READ_BYTES)
+        room = max_bytes + MAX_BATCH_BYTES
+        if not self._room.try_take(room):
+            return answer, 0
+        try:
+            return await with_batches(self._store, ask.ledger_id, ask.above, answer, max_bytes), room
+        except BaseException:
+            self._room.give(room)
+            raise
 
     def _reply(self, request_id: int, ask: wire.Ask | None, message: bytes, reserved_bytes: int) -> None:
         self._replies.append(_Reply(request_id, ask, message, reserved_bytes))

@@ -76,8 +76,12 @@ class BookieConnection(Protocol):
             EntryUnknown: it cannot tell.
         """
 
-    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
-        """Like ``read_lac``, but waits up to ``timeout_ms`` for a LAC above ``above`` or a fence."""
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0) -> LacAnswer:
+        """Like ``read_lac``, but waits up to ``timeout_ms`` for a LAC above ``above`` or a fence.
+
+        Args:
+            max_bytes: about how much the answer may bring along of what is behind ``above``, up to the LAC.
+        """
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Tell the bookie a LAC, outside of any batch; durable when it returns."""

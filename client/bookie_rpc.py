@@ -114,10 +114,11 @@ class BookieRpc:
         """The highest LAC the bookie saw; see the port."""
         return self._of(LacAnswer, await self._control.call(wire.ReadLac(ledger_id), self._timeout_seconds))
 
-    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0) -> LacAnswer:
         """Long poll; see the port."""
         deadline_seconds = timeout_ms / 1000 + self._timeout_seconds
-        return self._of(LacAnswer, await self._reads.call(wire.WaitLac(ledger_id, above, timeout_ms), deadline_seconds))
+        ask = wire.WaitLac(ledger_id, above, timeout_ms, max_bytes)
+        return self._of(LacAnswer, await self._reads.call(ask, deadline_seconds))
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Tell the bookie a LAC; see the port."""

@@ -31,10 +31,14 @@ class FenceAnswer(NamedTuple):
 
 
 class LacAnswer(NamedTuple):
-    """The highest LAC a bookie saw of a ledger, and whether a recovery has fenced it."""
+    """The highest LAC a bookie saw of a ledger, and whether a recovery has fenced it.
+
+    ``batches``: what a long poll was asked to bring along; whole, in order and without a gap. None is as good.
+    """
 
     lac: int
     fenced: bool
+    batches: tuple[Buffer, ...] = ()
 
 
 class ReadAnswer(NamedTuple):

@@ -153,14 +153,16 @@ class ReadLac(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ...) -> None: ...
 
 class WaitLac(_message.Message):
-    __slots__ = ("ledger_id", "above", "timeout_ms")
+    __slots__ = ("ledger_id", "above", "timeout_ms", "max_bytes")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     ABOVE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     above: int
     timeout_ms: int
-    def __init__(self, ledger_id: _Optional[int] = ..., above: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    max_bytes: int
+    def __init__(self, ledger_id: _Optional[int] = ..., above: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("ledger_id", "key")

@@ -102,11 +102,12 @@ class ReadLac(NamedTuple):
 
 
 class WaitLac(NamedTuple):
-    """Ask for the LAC once it is above ``above``: a long poll."""
+    """Ask for the LAC once it is above ``above``: a long poll. It may bring so many bytes of batches along."""
 
     ledger_id: int
     above: int
     timeout_ms: int
+    max_bytes: int = 0
 
 
 class Fence(NamedTuple):
@@ -325,6 +326,7 @@ def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
         reply.entry_answer.CopyFrom(pb.EntryAnswer(**{name: getattr(outcome, name) for name in _ENTRY_FIELDS}))
     elif isinstance(outcome, LacAnswer):
         reply.lac_answer.CopyFrom(pb.LacAnswer(lac=outcome.lac, fenced=outcome.fenced))
+        batches = outcome.batches
     elif isinstance(outcome, FenceAnswer):
         reply.fence_answer.CopyFrom(pb.FenceAnswer(lac=outcome.lac, last_held=outcome.last_held))
     else:
@@ -342,7 +344,7 @@ def decode_reply(message: bytes) -> Reply:
     decode = _ANSWERS.get(name or "")
     if decode is None:
         raise ProtocolViolation("a reply without an answer")
-    if batches and name != "batches_answer":
+    if batches and name not in {"batches_answer", "lac_answer"}:
         raise ProtocolViolation(f"batches in a reply of kind {name}")
     return Reply(reply.request_id, decode(reply, batches))
 
@@ -368,7 +370,7 @@ _ANSWERS: dict[str, Callable[[pb.Reply, list[memoryview]], Answer | TallybookErr
     "failure": lambda reply, _: _error_of(reply.failure),
     "batches_answer": lambda reply, batches: ReadAnswer(tuple(batches), reply.batches_answer.lac),
     "entry_answer": lambda reply, _: EntrySlice(*[getattr(reply.entry_answer, name) for name in _ENTRY_FIELDS]),
-    "lac_answer": lambda reply, _: LacAnswer(reply.lac_answer.lac, reply.lac_answer.fenced),
+    "lac_answer": lambda reply, batches: LacAnswer(reply.lac_answer.lac, reply.lac_answer.fenced, tuple(batches)),
     "fence_answer": lambda reply, _: FenceAnswer(reply.fence_answer.lac, reply.fence_answer.last_held),
     "done_answer": lambda _, __: None,
 }

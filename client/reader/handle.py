@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
@@ -508,7 +509,9 @@ class LedgerReader:
                 elif self._metadata.closed:
                     return
                 else:
-                    await self._wait_for_more(tail)
+                    for header, batch in await self._wait_for_more(tail, position):
+                        yield (group := entries(batch, header, position, self._lac))
+                        position = group[-1].entry_id + 1
         finally:
             await tail.polls.close()
 
@@ -528,23 +531,28 @@ class LedgerReader:
         await self._context.clock.sleep(self._context.settings.reconnect_ms / 1000)
         return True
 
-    async def _wait_for_more(self, tail: _Tail) -> None:
-        """Return when the LAC moved, the metadata may have changed, or the poll ended."""
+    async def _wait_for_more(self, tail: _Tail, position: int) -> Sealed:
+        """Return when the LAC moved, the metadata may have changed, or the poll ended.
+
+        Returns:
+            What has come along from ``position`` on; there may be more.
+        """
         check(not self._metadata.closed, f"ledger {self.id}: waiting for more of a closed ledger")
         clock = self._context.clock
         # What may have changed is read at once; while the store is away the bookies are what there is to wait for.
         at_once = tail.changed and not tail.store_away
         timeout_ms = 0 if at_once else self._context.settings.tail_wait_ms
-        news = await tail.polls.news(self._metadata, above=self._lac, timeout_ms=timeout_ms)
+        bring = position == self._lac + 1
+        news = await tail.polls.news(self._metadata, above=self._lac, timeout_ms=timeout_ms, bring=bring)
         tail.changed = tail.changed or news.metadata_changed
         before = self._lac
         if news.answer is not None:
             self._seen(news.answer.lac)
         if self._lac > before:
-            return
+            return self._brought(position, news.answer)
         fenced = news.answer is not None and news.answer.fenced
         if not (tail.changed or fenced or clock.monotonic() - tail.read_at >= METADATA_AGE_S):
-            return
+            return []
         try:
             await self.refresh()
         except MetadataUnavailable:
@@ -552,11 +560,22 @@ class LedgerReader:
             # Nothing is known to have changed. The bookies still tell of new entries.
             tail.store_away = True
             await clock.sleep(self._context.settings.reconnect_ms / 1000)
-            return
+            return []
         tail.changed, tail.store_away, tail.read_at = False, False, clock.monotonic()
         if fenced and not self._metadata.closed:
             sometimes("tail: waits for a recovery")
             await self._wait_for_recovery(tail)
+        return []
+
+    def _brought(self, position: int, answer: LacAnswer | None) -> Sealed:
+        """The good ones among the batches that came with an answer. The rest is read, from whoever has good copies."""
+        if answer is None or not answer.batches:
+            return []
+        try:
+            return [each for each in self._verified(position, answer.batches) if each[0].first_entry_id <= self._lac]
+        except InvalidBatch:
+            sometimes("tail: what came along is damaged")
+            return []
 
     async def _wait_for_recovery(self, tail: _Tail) -> None:
         """A recovery is under way. Fenced bookies answer every poll at once, so wait for the metadata instead."""

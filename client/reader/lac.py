@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, TallybookError, is_defect
 from tallybook.core.ids import NO_ENTRY
+from tallybook.core.limits import KIB
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
 from tallybook.runtime.clock import Clock
@@ -22,6 +23,8 @@ from ..ports import Connections
 
 ASK_OTHERS_SECONDS: Final = 0.02
 """Silence of the bookie that is asked alone after which the others are asked, too."""
+BROUGHT_BYTES: Final = 256 * KIB
+"""About how much the answer of one bookie brings along; the rest is read."""
 ASK_ALL_SECONDS: Final = 1.0
 """For so long at the most one bookie is asked alone."""
 
@@ -120,6 +123,12 @@ async def _read_lac(ledger_id: int, bookie_id: str, connections: Connections) ->
         return error
 
 
+def _news_of(told: tuple[LacAnswer, str]) -> tuple[int, bool, int]:
+    """Of several answers, the one that tells most."""
+    answer, _ = told
+    return answer.lac, answer.fenced, len(answer.batches)
+
+
 class TailPolls:
     """Long polls at the tail of one ledger, and the watch of its metadata.
 
@@ -144,15 +153,23 @@ class TailPolls:
         self._first_until = clock.monotonic()
         self._change: asyncio.Task[None] | None = None
 
-    async def news(self, metadata: LedgerMetadata, *, above: int, timeout_ms: int) -> TailNews:
-        """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed."""
+    async def news(self, metadata: LedgerMetadata, *, above: int, timeout_ms: int, bring: bool) -> TailNews:
+        """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed.
+
+        Args:
+            bring: whether one of them is to bring along what is behind ``above``.
+        """
         name = f"tail-{metadata.ledger_id}"
-        bookies = sorted(metadata.last_fragment.bookies, key=lambda bookie_id: bookie_id != self._first)
+        # Who gets the next entries hears of the LAC with them, and can bring them along.
+        holders = metadata.bookies_of(above + 1)
+        bookies = sorted(metadata.last_fragment.bookies, key=lambda each: (each not in holders, each != self._first))
         alone = self._first == bookies[0] and self._clock.monotonic() < self._first_until
         change = self._watching(name)
 
         def ask(bookie_id: str) -> asyncio.Task[LacAnswer | None]:
-            return self._tasks.spawn(self._poll(metadata.ledger_id, bookie_id, above, timeout_ms), name=name)
+            max_bytes = BROUGHT_BYTES if bring and bookie_id == bookies[0] else 0
+            poll = self._poll(metadata.ledger_id, bookie_id, above, timeout_ms, max_bytes)
+            return self._tasks.spawn(poll, name=name)
 
         polls = [ask(bookie_id) for bookie_id in (bookies[:1] if alone else bookies)]
         try:
@@ -171,7 +188,7 @@ class TailPolls:
             for poll in polls:
                 poll.cancel()
             await asyncio.gather(*polls, return_exceptions=True)
-        best, first = max(answers, key=lambda told: (told[0].lac, told[0].fenced), default=(None, None))
+        best, first = max(answers, key=_news_of, default=(None, None))
         if len(polls) > 1:
             self._first, self._first_until = first, self._clock.monotonic() + ASK_ALL_SECONDS
         return TailNews(best, self._has_changed(change))
@@ -194,10 +211,12 @@ class TailPolls:
         change.result()
         return True
 
-    async def _poll(self, ledger_id: int, bookie_id: str, above: int, timeout_ms: int) -> LacAnswer | None:
+    async def _poll(
+        self, ledger_id: int, bookie_id: str, above: int, timeout_ms: int, max_bytes: int
+    ) -> LacAnswer | None:
         try:
             connection = await self._connections.get(bookie_id)
-            return await connection.wait_lac(ledger_id, above, timeout_ms)
+            return await connection.wait_lac(ledger_id, above, timeout_ms, max_bytes)
         except TallybookError as error:
             if is_defect(error):
                 raise

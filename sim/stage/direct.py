@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from tallybook.bookie.port import LedgerStore
+from tallybook.bookie.tailing import with_batches
 from tallybook.client.bookie_port import AddCallback
 from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import EntrySlice, decode_header
@@ -186,10 +187,16 @@ class DirectConnection:
         """The highest LAC the bookie saw; see the port."""
         return await self._call(lambda: self._store.read_lac(ledger_id), self._timeout_seconds)
 
-    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
+    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0) -> LacAnswer:
         """Long poll; see the port."""
-        deadline_seconds = timeout_ms / 1000 + self._timeout_seconds
-        return await self._call(lambda: self._store.wait_lac(ledger_id, above, timeout_ms), deadline_seconds)
+
+        async def wait() -> LacAnswer:
+            answer = await self._store.wait_lac(ledger_id, above, timeout_ms)
+            if not max_bytes or answer.lac <= above:
+                return answer
+            return await with_batches(self._store, ledger_id, above, answer, max_bytes)
+
+        return await self._call(wait, timeout_ms / 1000 + self._timeout_seconds)
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Tell the bookie a LAC; see the port."""

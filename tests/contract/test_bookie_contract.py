@@ -317,6 +317,25 @@ async def test_a_long_poll_of_nothing_new_ends_with_its_timeout(rig):
     assert await rig.connection.wait_lac(2, NO_ENTRY, 30) == LacAnswer(NO_ENTRY, fenced=False)
 
 
+async def test_a_long_poll_brings_along_what_is_confirmed_behind_what_its_reader_has(rig):
+    for first in range(4):
+        await rig.add(rig.batch(first, 1))
+    answer = await rig.connection.wait_lac(1, 0, 60_000, MEGABYTE)
+    assert (answer.lac, bytes_of(answer)) == (2, [rig.batch(1, 1), rig.batch(2, 1)])
+    answer = await rig.connection.wait_lac(1, NO_ENTRY, 60_000, 1)
+    assert bytes_of(answer) == [rig.batch(0, 1)], "about one byte"
+    waiting = rig.background(rig.connection.wait_lac(1, 2, 60_000, MEGABYTE))
+    await rig.settle()
+    await rig.add(rig.batch(4, 1))
+    assert bytes_of(await waiting) == [rig.batch(3, 1)]
+    assert (await rig.connection.wait_lac(1, 3, 30, MEGABYTE)).batches == ()
+
+
+async def test_a_long_poll_that_has_nothing_to_bring_along_tells_the_lac(rig):
+    await rig.add(rig.batch(10, 1))
+    assert await rig.connection.wait_lac(1, 4, 60_000, MEGABYTE) == LacAnswer(9, fenced=False)
+
+
 async def test_long_polls_do_not_hold_up_reads(rig):
     await rig.add(rig.batch(0, 1))
     waiting = [rig.background(rig.connection.wait_lac(1, NO_ENTRY, 60_000)) for _ in range(100)]

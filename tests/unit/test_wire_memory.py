@@ -173,6 +173,30 @@ async def test_long_polls_take_no_room_while_they_wait(made):
 
 
 @bench(store=Library, max_read_bytes=SHARED_BYTES)
+async def test_long_polls_bring_something_along_only_where_there_is_room(made):
+    ask = wire.WaitLac(1, 0, 0, 1000)
+    poll, _ = await made.open(Lane.READ)
+    await poll.send(wire.encode_request(1, ask))
+    assert len((await reply_on(poll, 1)).batches) == 1
+    assert made.service.answer_bytes == 0
+    await deaf_readers(made)
+    before = made.world.clock.monotonic()
+    await poll.send(wire.encode_request(2, ask))
+    assert await reply_on(poll, 2) == LacAnswer(1, False)
+    assert made.world.clock.monotonic() - before < 0.1
+
+
+@bench(store=Library, max_read_bytes=SHARED_BYTES)
+async def test_long_polls_of_a_peer_that_does_not_read_take_bounded_room(made):
+    deaf, _ = await made.open(Lane.READ)
+    for request_id in range(1, 101):
+        await deaf.send(wire.encode_request(request_id, wire.WaitLac(1, 0, 0, 2 * MIB)))
+    await made.world.clock.sleep(1)
+    assert made.bookie.reads < 20
+    assert made.service.answer_bytes <= 8 * MIB
+
+
+@bench(store=Library, max_read_bytes=SHARED_BYTES)
 async def test_streams_that_end_give_back_what_they_had_and_what_they_waited_for(made):
     streams = await deaf_readers(made)
     for stream in streams[:20]:

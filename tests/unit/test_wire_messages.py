@@ -37,7 +37,7 @@ asks = st.one_of(
     st.builds(wire.ReadBatches, signed, signed, signed, u32),
     st.builds(wire.ReadEntry, signed, signed),
     st.builds(wire.ReadLac, signed),
-    st.builds(wire.WaitLac, signed, lacs, u32),
+    st.builds(wire.WaitLac, signed, lacs, u32, u32),
     st.builds(wire.Fence, signed, keys),
     st.builds(wire.RecoveryRead, signed, signed, keys),
     st.builds(wire.RecoveryAdd, keys, batches),
@@ -46,7 +46,7 @@ asks = st.one_of(
 answers = st.one_of(
     st.builds(ReadAnswer, st.lists(batches, max_size=4).map(tuple), lacs),
     st.builds(EntrySlice, ids, ids, st.binary(max_size=50), u32, ids, lacs),
-    st.builds(LacAnswer, lacs, st.booleans()),
+    st.builds(LacAnswer, lacs, st.booleans(), st.lists(batches, max_size=4).map(tuple)),
     st.builds(FenceAnswer, lacs, lacs),
     st.none(),
 )

@@ -1,0 +1,121 @@
+"""What a long poll brings along saves a reader the asking, and is never trusted more than what he asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.client.reader import lac
+from tallybook.core.answers import LacAnswer, ReadAnswer
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.direct import DirectConnection
+from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.tail import Tail
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Requests of clients: how many of each kind."""
+    found: Counter[str] = Counter()
+    wait, read = DirectConnection.wait_lac, DirectConnection.read_batches
+
+    async def wait_lac(self: DirectConnection, *question: int) -> LacAnswer:
+        answer = await wait(self, *question)
+        found["brought"] += len(answer.batches)
+        return answer
+
+    async def read_batches(self: DirectConnection, *question: int) -> ReadAnswer:
+        found["read"] += 1
+        return await read(self, *question)
+
+    monkeypatch.setattr(DirectConnection, "wait_lac", wait_lac)
+    monkeypatch.setattr(DirectConnection, "read_batches", read_batches)
+    return found
+
+
+def test_a_reader_that_keeps_up_asks_for_no_batch(asked: Counter[str]) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        writer = await client.create_ledger()
+        tail = Tail(cluster, writer.id)
+        for count, line in enumerate(lines(50), start=1):
+            await writer.append(line)
+            await tail.until(lines(count), seconds=1)
+        assert asked["brought"] >= 50
+        assert asked["read"] <= 2, "before it had caught up"
+        await tail.stop()
+
+    play()
+
+
+def test_a_reader_of_a_striped_ledger_asks_whoever_has_what_one_bookie_has_not(asked: Counter[str]) -> None:
+    @scenario(bookies=5)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        writer = await client.create_ledger(ensemble=5, write_quorum=2, ack_quorum=2)
+        tail = Tail(cluster, writer.id)
+        for count, line in enumerate(lines(50), start=1):
+            await writer.append(line)
+            await tail.until(lines(count), seconds=1)
+        assert asked["brought"]
+        assert asked["read"]
+        await tail.stop()
+
+    play()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "of another ledger", "further on"])
+def test_what_came_along_damaged_is_read_from_others(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, spoilt = DirectConnection.wait_lac, 0
+
+    async def wait_lac(self: DirectConnection, ledger_id: int, above: int, *rest: int) -> LacAnswer:
+        nonlocal spoilt
+        answer = await wait(self, ledger_id, above, *rest)
+        if not answer.batches:
+            return answer
+        spoilt += 1
+        if damage == "flipped":
+            batch = bytes(answer.batches[0])
+            return answer._replace(batches=(batch[:-1] + bytes([batch[-1] ^ 1]),))
+        other = (1 - ledger_id, -1) if damage == "of another ledger" else (ledger_id, above + 1)
+        return answer._replace(batches=(await wait(self, other[0], other[1], *rest)).batches)
+
+    monkeypatch.setattr(DirectConnection, "wait_lac", wait_lac)
+
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        another = await client.create_ledger()
+        for line in lines(60, 1000):
+            await another.append(line)
+        writer = await client.create_ledger()
+        assert {another.id, writer.id} == {0, 1}
+        tail = Tail(cluster, writer.id)
+        for count, line in enumerate(lines(40), start=1):
+            await writer.append(line)
+            await tail.until(lines(count), seconds=2)
+        assert spoilt >= (0 if damage == "further on" else 20)
+        await tail.stop()
+
+    play()
+
+
+def test_a_reader_far_behind_is_brought_little_and_reads_the_rest(
+    asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lac, "BROUGHT_BYTES", 64)
+
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        writer = await client.create_ledger()
+        tail = Tail(cluster, writer.id)
+        await cluster.world.clock.sleep(1)
+        for _ in range(5):
+            await writer.append_many(lines(200))
+            await cluster.world.clock.sleep(1)
+        await tail.until(5 * lines(200), seconds=5)
+        assert asked["brought"]
+        assert asked["read"]
+        await tail.stop()
+
+    play()
