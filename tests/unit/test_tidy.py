@@ -78,7 +78,7 @@ TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py", "bench/zook
 ENTRY_POINTS: dict[str, str] = {
     f"bench/archive/{name}.py": "started as a program by bench/archive/__main__.py"
     for name in ("cluster_load", "encoder_load", "offload_load", "spark_load")
-} | {"client/sync.py": "for programs without asyncio; ours have it"}
+} | dict.fromkeys(("client/sync.py", "stream/sync.py"), "for programs without asyncio; ours have it")
 
 OUTSIDE_MENTIONS = re.compile(r"\.\./shared\b|/work/(?:main|shared|\.library)\b")
 TASK_MARKERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(: \w+ \w+ \w+)?")
