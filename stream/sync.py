@@ -275,14 +275,17 @@ class StreamStore:
 
     # -- writing and reading -------------------------------------------------------------------------------------------
 
-    def writer(self, name: str, *, wait_s: float | None = None) -> StreamWriter:
+    def writer(self, name: str, *, wait_s: float | None = None, accept_loss: bool = False) -> StreamWriter:
         """Become the writer of a stream.
 
         Args:
             wait_s: by default, whoever writes it is fenced, and over. With a number of seconds, he is waited for: until
                 he closes, or his process is gone.
+            accept_loss: whether to go on although the end of the stream is lost. Readers are told of it; the numbers of
+                records go on further on, and ids in what is lost are forgotten.
 
         Raises:
+            NoSuchLedger, DataMissing, EntryCorrupt, EnvelopeDamaged, ...: the end of the stream is lost.
             StreamOwned: somebody else writes it still; only with ``wait_s``.
             StreamEnded: nobody may write it any more.
             StreamFenced: a newer writer has taken it meanwhile.
@@ -291,7 +294,8 @@ class StreamStore:
                 now; try again.
             As ``info``.
         """
-        return StreamWriter(self._handle(partial(self._engine.writer, name, wait_s=wait_s)), self._appends)
+        begin = partial(self._engine.writer, name, wait_s=wait_s, accept_loss=accept_loss)
+        return StreamWriter(self._handle(begin), self._appends)
 
     def reader(
         self,

@@ -17,6 +17,7 @@ import typer
 from tallybook.bench.gates import Figures
 from tallybook.bench.latency import median
 from tallybook.bench.programs import print_json_line
+from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import check
 from tallybook.core.limits import KIB, MIB
@@ -54,7 +55,8 @@ async def _through_gateway(stub: Any, payload: bytes, count: int) -> float:
             credit += ack.credit_bytes
             moved.set()
 
-    acking = asyncio.ensure_future(take_acks())
+    tasks = client_tasks("load")
+    acking = tasks.spawn(take_acks(), name="acks")
     request = pb.AppendRequest(payloads=[payload])
     for _ in range(count):
         while credit < cost:
@@ -63,6 +65,7 @@ async def _through_gateway(stub: Any, payload: bytes, count: int) -> float:
         credit -= cost
         await call.write(request)
     await acking
+    await tasks.close()
     await call.write(pb.AppendRequest(close=pb.AppendClose()))
     closed = (await call.read()).closed
     await call.done_writing()
