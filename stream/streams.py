@@ -225,13 +225,13 @@ class StreamStore:
         """
         return await self._catalog.id_of(self.namespace, check_stream_name(name)) is not None
 
-    async def list(self, prefix: str = "") -> AsyncIterator[str]:
-        """Names of the streams that begin with ``prefix``, in order.
+    async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[str]:
+        """Names of the streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
-        async for name in self._catalog.list(self.namespace, check_prefix(prefix)):
+        async for name in self._catalog.list(self.namespace, check_prefix(prefix), after):
             yield name
 
     async def set_policy(self, name: str, **changes: Any) -> StreamInfo:
@@ -476,15 +476,15 @@ class StreamStore:
         await self._shelf.tidy(found)
         return found
 
-    async def subscriptions(self, name: str) -> AsyncIterator[SubscriptionInfo]:
-        """The subscriptions of a stream, in order, each with how far it has come.
+    async def subscriptions(self, name: str, *, after: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.
 
         Raises:
             BookieUnavailable, MetadataUnavailable, ...: that cannot be told now.
             As ``info``.
         """
         head = await self._find(name)
-        async for each in self._shelf.names(head.stream_id):
+        async for each in self._shelf.names(head.stream_id, after):
             try:
                 found = await self._shelf.read(head.stream_id, each)
                 cursor = await self._shelf.cursor(found, fence=False)
