@@ -380,14 +380,25 @@ class StreamWriter:
     async def commit(self) -> None:
         """Like ``flush``, and readers see it at once, not only with the next record or after a silence.
 
+        What others append meanwhile is not waited for.
+
         Raises:
             As ``flush``.
         """
-        await self._settled()
-        if self._closing:
-            raise self._refusal()
-        self._flow.mark(Kind.KEEP_ALIVE)
-        await self._settled()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if not await self._flow.confirmed(self._flow.next_sequence):
+                    raise self._refusal(Outcome.UNKNOWN)
+                if self._closing:
+                    raise self._refusal()
+                # Behind what is confirmed: the mark tells readers of it.
+                mark = self._flow.mark(Kind.KEEP_ALIVE)
+                if not mark.done:
+                    await mark.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"stream {self.name}: appends are still pending") from None
+        if mark.error is not None:
+            raise mark.error.with_traceback(None)
 
     async def end_stream(self) -> None:
         """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.
