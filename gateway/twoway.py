@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from tallybook.runtime.tasks import Tasks
@@ -34,6 +35,21 @@ class TwoWay(Generic[T]):
         self._news = asyncio.Event()
         """Set when there is more in ``line``, or there never will be."""
         self._wanted = asyncio.Event()
+        self._over = asyncio.Event()
+
+    @contextmanager
+    def among(self, others: dict[TwoWay[Any], None]) -> Iterator[None]:
+        """Be one of those who are to be closed together, until the block is left and the call is over."""
+        others[self] = None
+        try:
+            yield
+        finally:
+            del others[self]
+            self._over.set()
+
+    async def over(self) -> None:
+        """Return when the call is over; see ``among``."""
+        await self._over.wait()
 
     def close(self) -> None:
         """Ask for the end, as if the client had."""

@@ -63,6 +63,7 @@ class StreamInfo:
         first_sequence: number of the first record that is there.
         next_sequence: number that the next record gets, as far as segments have ended.
         owner: name of who writes it; ``None``: nobody.
+        session: of the store that it is written through, likewise; see ``StreamStore.session``.
         segments: how many there are.
         ended: whether it ended for ever.
     """
@@ -75,6 +76,7 @@ class StreamInfo:
     first_sequence: int
     next_sequence: int
     owner: str | None
+    session: str | None
     segments: int
     ended: bool
 
@@ -132,6 +134,11 @@ class StreamStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def session(self) -> str:
+        """What tells this store from others, of whatever name, where it owns a stream."""
+        return self._session.name
 
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
@@ -552,6 +559,7 @@ def _info(head: Head) -> StreamInfo:
         head.truncation.sequence,
         head.settled_marks.next_sequence,
         None if head.owner is None else head.owner.name,
+        None if head.owner is None else head.owner.session,
         len(head.segments) + sum(each.last_segment - each.first_segment + 1 for each in head.chapters),
         head.ended,
     )

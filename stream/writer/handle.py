@@ -331,7 +331,8 @@ class StreamWriter:
             )
 
     def _refusal(self, outcome: Outcome = Outcome.NOT_DONE) -> TallybookError:
-        ended = self._flow.error or StreamClosed(f"the writer of stream {self.name} is closed")
+        closed = StreamEnded(f"stream {self.name} is being ended") if self._ending else None
+        ended = self._flow.error or closed or StreamClosed(f"the writer of stream {self.name} is closed")
         return ended.told_as(outcome)
 
     def _check_orders(self, records: Sequence[Outgoing]) -> None:
