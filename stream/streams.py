@@ -63,6 +63,7 @@ class StreamInfo:
         first_sequence: number of the first record that is there.
         next_sequence: number that the next record gets, as far as segments have ended.
         owner: name of who writes it; ``None``: nobody.
+        session: of the store that it is written through, likewise; see ``StreamStore.session``.
         segments: how many there are.
         ended: whether it ended for ever.
     """
@@ -75,6 +76,7 @@ class StreamInfo:
     first_sequence: int
     next_sequence: int
     owner: str | None
+    session: str | None
     segments: int
     ended: bool
 
@@ -132,6 +134,11 @@ class StreamStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def session(self) -> str:
+        """What tells this store from others, of whatever name, where it owns a stream."""
+        return self._session.name
 
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
@@ -225,13 +232,13 @@ class StreamStore:
         """
         return await self._catalog.id_of(self.namespace, check_stream_name(name)) is not None
 
-    async def list(self, prefix: str = "") -> AsyncIterator[str]:
-        """Names of the streams that begin with ``prefix``, in order.
+    async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[str]:
+        """Names of the streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
-        async for name in self._catalog.list(self.namespace, check_prefix(prefix)):
+        async for name in self._catalog.list(self.namespace, check_prefix(prefix), after):
             yield name
 
     async def set_policy(self, name: str, **changes: Any) -> StreamInfo:
@@ -476,15 +483,15 @@ class StreamStore:
         await self._shelf.tidy(found)
         return found
 
-    async def subscriptions(self, name: str) -> AsyncIterator[SubscriptionInfo]:
-        """The subscriptions of a stream, in order, each with how far it has come.
+    async def subscriptions(self, name: str, *, after: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.
 
         Raises:
             BookieUnavailable, MetadataUnavailable, ...: that cannot be told now.
             As ``info``.
         """
         head = await self._find(name)
-        async for each in self._shelf.names(head.stream_id):
+        async for each in self._shelf.names(head.stream_id, after):
             try:
                 found = await self._shelf.read(head.stream_id, each)
                 cursor = await self._shelf.cursor(found, fence=False)
@@ -552,6 +559,7 @@ def _info(head: Head) -> StreamInfo:
         head.truncation.sequence,
         head.settled_marks.next_sequence,
         None if head.owner is None else head.owner.name,
+        None if head.owner is None else head.owner.session,
         len(head.segments) + sum(each.last_segment - each.first_segment + 1 for each in head.chapters),
         head.ended,
     )
