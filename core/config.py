@@ -290,13 +290,20 @@ class GatewaySettings(Settings):
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
     max_connections: Count = Field(1_024, description="Connections of clients; more are dropped at once.")
-    max_streams: Count = Field(1_024, description="Append, Read and Tail streams at once; more are refused.")
+    advertise: str = Field(
+        "",
+        max_length=255,
+        description="Host and port at which clients reach this gateway, as others tell those who want a stream that it "
+        "writes; if not given, the address that it serves at.",
+    )
+    max_streams: Count = Field(1_024, description="Append, Read, Tail and Subscribe streams at once; more are refused.")
     max_connection_streams: Count = Field(64, description="The same on one connection.")
     max_reserved_bytes: Size = Field(
         _size(512 * MIB),
         ge=8 * MIB,
-        description="Memory for the data of all streams: an Append stream reserves its credit, a Read or Tail two "
-        "reads of `client.read_bytes`, a batch and a message, about 5.5 MiB. Streams that do not fit are refused.",
+        description="Memory for the data of all streams: an Append stream reserves its credit, a Read, Tail or "
+        "Subscribe two reads of `client.read_bytes`, a batch and a message, about 5.5 MiB. Streams that do not fit are "
+        "refused.",
     )
     max_connection_bytes: Size = Field(_size(128 * MIB), ge=8 * MIB, description="The same for one connection.")
     credit_bytes: Size = Field(
@@ -305,10 +312,22 @@ class GatewaySettings(Settings):
     message_bytes: Room = Field(
         _size(MIB // 2),
         le=2 * MIB,
-        description="Payload of a message of Read and Tail, unless the client asks for other.",
+        description="Payload of a message of Read, Tail and Subscribe, unless the client asks for other.",
     )
     slow_reader_ms: Wait = Field(
-        30_000, description="Time in which a Read or Tail stream must take a message, or be cut off as too slow."
+        30_000, description="Time in which a client must take a message, or be cut off as too slow."
+    )
+    max_writers: Count = Field(
+        1_024, description="Streams of records that are written through this gateway at once; more are refused."
+    )
+    writer_idle_ms: Milliseconds = Field(
+        5_000,
+        description="How long the writer of a stream is kept when nobody appends any more; others wait for it.",
+    )
+    owner_wait_ms: Annotated[int, Field(ge=0, le=60_000), _number] = Field(
+        20_000,
+        description="How long a client waits for a stream, or a subscription, that somebody else has, unless it says "
+        "otherwise. One that died is known to be gone after ten seconds.",
     )
     keep_streams_s: Seconds = Field(
         60,
@@ -316,6 +335,6 @@ class GatewaySettings(Settings):
         "one gateway of a cluster does it. 0: none.",
     )
     stop_ms: Milliseconds = Field(
-        10_000, description="How long a gateway that stops may take to close the ledgers that it writes."
+        10_000, description="How long a gateway that stops may take to close the ledgers and streams that it writes."
     )
     client: ClientSettings = Field(default_factory=ClientSettings)

@@ -268,10 +268,18 @@ class StreamFenced(CallerError):
 
 
 class StreamOwned(CallerError):
-    """Somebody else has the stream, or the subscription, and is still there. Wait, or take it."""
+    """Somebody else has the stream, or the subscription, and is still there. Wait, or take it.
+
+    Args:
+        owner: its name, for people.
+    """
 
     wire_code = 124
     retriable = True
+
+    def __init__(self, message: str = "", *, owner: str = "") -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class StreamGap(CallerError):
@@ -289,16 +297,32 @@ class StreamGap(CallerError):
 
 
 class ReaderTooSlow(CallerError):
-    """A reader was left behind by what it follows. The message says where it was."""
+    """A reader was left behind by what it follows. The message says where it was.
+
+    Args:
+        position: the same, if it reads a stream: of the first record that it may not have got.
+    """
 
     wire_code = 126
     retriable = True
 
+    def __init__(self, message: str = "", *, position: str = "") -> None:
+        super().__init__(message)
+        self.position = position
+
 
 class PositionMismatch(CallerError):
-    """The last record of the stream is another one than the append was to follow; nothing was appended."""
+    """The last record of the stream is another one than the append was to follow; nothing was appended.
+
+    Args:
+        position: of the last record; empty: the stream has none.
+    """
 
     wire_code = 127
+
+    def __init__(self, message: str = "", *, position: str = "") -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class NoSuchSubscription(CallerError):

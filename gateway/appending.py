@@ -10,7 +10,6 @@ the ledger is closed then: before the stream ends where it ends well, or else be
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,16 +36,16 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from .counted import send_in_time
-from .credit import PAYLOAD_OVERHEAD_BYTES, Credit
+from .credit import Credit, window_bytes
 from .limits import Admission, Limits
-from .messages import creation, decode, described, request_of
+from .messages import creation, decode, described, request_of, shown_window
 from .metrics import Counts
+from .twoway import TwoWay
 
 _log = logger("gateway.append")
 
 CLOSE_ATTEMPTS: Final = 5
 CLOSE_PAUSE_S: Final = 1.0
-SMALLEST_WINDOW_BYTES: Final = 4096
 
 _CLOSE_AGAIN: Final = (MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict, RequestTimeout)
 """What kept a close from settling that may not do so the next time."""
@@ -73,12 +72,8 @@ class AppendStream:
         self._call = call
         self._context = context
         self._credit = Credit(0)
-        self._pending: deque[PendingAppend] = deque()
+        self._ways: TwoWay[PendingAppend] = TwoWay(context.tasks)
         """The last payload of each message that is not acknowledged."""
-        self._fed = False
-        self._news = asyncio.Event()
-        """Set when there is more in ``_pending``, or there never will be."""
-        self._wanted = asyncio.Event()
         self._over = asyncio.Event()
 
     async def run(self) -> None:
@@ -90,7 +85,7 @@ class AppendStream:
         first = await request_of(self._call, pb.AppendRequest)
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a ledger")
-        self._credit = Credit(self._window(first.open))
+        self._credit = Credit(window_bytes(first.open.credit_bytes, self._context.settings))
         admission = self._context.limits.admit(self._call.peer, self._credit.window_bytes)
         opening = self._context.tasks.spawn(self._open(first.open), name="open")
         try:
@@ -106,17 +101,13 @@ class AppendStream:
 
     def close(self) -> None:
         """Ask for the end of the stream, as if its client had."""
-        self._wanted.set()
+        self._ways.close()
 
     async def closed(self) -> None:
         """Return when the ledger is closed, or left open because it could not be."""
         await self._over.wait()
 
     # -- opening ----------------------------------------------------------------------
-
-    def _window(self, opening: pb.AppendOpen) -> int:
-        most = int(self._context.settings.credit_bytes)
-        return max(SMALLEST_WINDOW_BYTES, min(opening.credit_bytes or most, most))
 
     async def _open(self, opening: pb.AppendOpen) -> LedgerWriter:
         client = self._context.client
@@ -145,9 +136,10 @@ class AppendStream:
         self._begin(writer)
         closed: LedgerMetadata | None = None
         try:
-            opened = pb.AppendOpened(ledger_id=writer.id, window=self._shown_window())
+            most = int(self._context.settings.client.max_entry_bytes)
+            opened = pb.AppendOpened(ledger_id=writer.id, window=shown_window(self._credit, most))
             await self._tell(pb.AppendReply(opened=opened))
-            await self._until_fed(writer, first)
+            await self._ways.run(self._feed(writer, first), self._acknowledge(), str(writer.id))
             closed = await writer.close()
         finally:
             if closed is None:
@@ -155,39 +147,6 @@ class AppendStream:
             else:
                 self._end(writer, admission)
         await self._tell(pb.AppendReply(closed=described(closed)))
-
-    def _shown_window(self) -> pb.Window:
-        credit = self._credit
-        most = min(credit.max_payload_bytes, int(self._context.settings.client.max_entry_bytes))
-        return pb.Window(
-            credit_bytes=credit.window_bytes,
-            payload_overhead_bytes=PAYLOAD_OVERHEAD_BYTES,
-            max_payload_bytes=most,
-        )
-
-    async def _until_fed(self, writer: LedgerWriter, first: pb.AppendRequest) -> None:
-        """Return when everything is acknowledged that the client had to say."""
-        spawn = self._context.tasks.spawn
-        feeding = spawn(self._feed(writer, first), name=f"feed-{writer.id}")
-        acking = spawn(self._acknowledge(), name=f"ack-{writer.id}")
-        wanted = spawn(self._wanted.wait(), name=f"wanted-{writer.id}")
-        try:
-            await asyncio.wait((feeding, acking, wanted), return_when=asyncio.FIRST_COMPLETED)
-            if acking.done():
-                # It goes on for as long as there may be more, so it has failed.
-                await acking
-            if feeding.done():
-                await feeding
-            else:
-                feeding.cancel()
-                await asyncio.gather(feeding, return_exceptions=True)
-            self._fed = True
-            self._news.set()
-            await acking
-        finally:
-            for task in (feeding, acking, wanted):
-                task.cancel()
-            await asyncio.gather(feeding, acking, wanted, return_exceptions=True)
 
     async def _feed(self, writer: LedgerWriter, request: pb.AppendRequest) -> None:
         call = self._call
@@ -227,8 +186,7 @@ class AppendStream:
             if rest:
                 budget.give(sum(rest) + len(rest) * BATCH_TABLE_ROW_BYTES)
         self._credit.sent(appended[0].entry_id, count, cost)
-        self._pending.append(appended[-1])
-        self._news.set()
+        self._ways.put(appended[-1])
 
     async def _take_room(self, room: int) -> None:
         timeout_ms = self._context.settings.client.add_timeout_ms
@@ -244,14 +202,9 @@ class AppendStream:
 
     async def _acknowledge(self) -> None:
         """Tell the client what is durable, until nothing more can come."""
-        pending, credit, counts = self._pending, self._credit, self._context.counts
-        while True:
-            while not pending:
-                if self._fed:
-                    return
-                self._news.clear()
-                await self._news.wait()
-            last = await pending.popleft()
+        pending, credit, counts = self._ways.line, self._credit, self._context.counts
+        while (oldest := await self._ways.next()) is not None:
+            last = await oldest
             # Entries are confirmed in order, and a batch of them at a time.
             while pending and pending[0].done and pending[0].group.error is None:
                 last = pending.popleft().entry_id

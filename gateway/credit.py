@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import CreditExceeded, check
 
 PAYLOAD_OVERHEAD_BYTES: Final = 256
 """What an unacknowledged payload counts for besides its length: about what it costs in memory."""
+
+SMALLEST_WINDOW_BYTES: Final = 4096
 
 RETRY_MS: Final = 100
 
@@ -26,6 +29,12 @@ class Ack(NamedTuple):
     first_entry_id: int
     entry_count: int
     credit_bytes: int
+
+
+def window_bytes(wanted_bytes: int, settings: GatewaySettings) -> int:
+    """What a client is given that wants so much; 0: whatever it may have."""
+    most = int(settings.credit_bytes)
+    return max(SMALLEST_WINDOW_BYTES, min(wanted_bytes or most, most))
 
 
 class Credit:

@@ -34,11 +34,15 @@ from google.rpc.status_pb2 import Status
 
 from tallybook.core import errors as e
 from tallybook.runtime.calls import CallFailed
+from tallybook.stream import Gap
 
 DOMAIN: Final = "tallybook"
 
-MAX_MESSAGE_CHARACTERS: Final = 1_000
-"""Status and details travel as headers, which clients take up to 8 KiB of."""
+OWNED_RETRY_MS: Final = 1_000
+"""When to come back for what somebody else has, and may have let go of by then."""
+
+MAX_MESSAGE_BYTES: Final = 1_000
+"""Status and details travel as headers, which clients take up to 8 KiB of; what is not ASCII takes thrice as much."""
 
 STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.TallybookError: UNKNOWN,
@@ -66,8 +70,8 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.StreamExists: ALREADY_EXISTS,
     e.StreamClosed: FAILED_PRECONDITION,
     e.StreamEnded: FAILED_PRECONDITION,
-    e.StreamFenced: FAILED_PRECONDITION,
-    e.StreamOwned: FAILED_PRECONDITION,
+    e.StreamFenced: ABORTED,
+    e.StreamOwned: UNAVAILABLE,
     e.StreamGap: OUT_OF_RANGE,
     e.ReaderTooSlow: ABORTED,
     e.PositionMismatch: FAILED_PRECONDITION,
@@ -111,7 +115,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
 def status_of(error: e.TallybookError) -> CallFailed:
     """How a call ends that failed with ``error``."""
     code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
-    message = error.message[:MAX_MESSAGE_CHARACTERS] or type(error).__name__
+    message = error.message.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore") or type(error).__name__
     info = ErrorInfo(
         reason=type(error).__name__,
         domain=DOMAIN,
@@ -120,14 +124,38 @@ def status_of(error: e.TallybookError) -> CallFailed:
             "outcome": error.outcome.value,
             "retriable": str(error.retriable).lower(),
             "wire_code": str(error.wire_code),
+            **_particulars(error),
         },
     )
     status = Status(code=code, message=message, details=[_packed(info)])
-    if isinstance(error, e.Busy | e.CreditExceeded):
+    retry_ms = _retry_after_ms(error)
+    if retry_ms is not None:
         delay = Duration()
-        delay.FromMilliseconds(max(1, error.retry_after_ms))
+        delay.FromMilliseconds(retry_ms)
         status.details.append(_packed(RetryInfo(retry_delay=delay)))
     return CallFailed(code, message, status.SerializeToString())
+
+
+def _retry_after_ms(error: e.TallybookError) -> int | None:
+    if isinstance(error, e.Busy | e.CreditExceeded):
+        return max(1, error.retry_after_ms)
+    return OWNED_RETRY_MS if isinstance(error, e.StreamOwned) else None
+
+
+def _particulars(error: e.TallybookError) -> dict[str, str]:
+    """What an error says besides, to programs."""
+    if isinstance(error, e.StreamOwned):
+        return {"owner": error.owner} if error.owner else {}
+    if isinstance(error, e.PositionMismatch):
+        return {"position": error.position}
+    if isinstance(error, e.ReaderTooSlow):
+        return {"position": error.position} if error.position else {}
+    if isinstance(error, e.StreamGap) and isinstance(error.gap, Gap):
+        gap = error.gap
+        numbers = {"first_sequence": gap.first_sequence, "next_sequence": gap.next_sequence}
+        known = {name: str(number) for name, number in numbers.items() if number is not None}
+        return {"gap_reason": gap.reason.value, **known}
+    return {}
 
 
 def _packed(message: ErrorInfo | RetryInfo) -> AnyMessage:

@@ -12,6 +12,8 @@ from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import Call
 
+from .credit import PAYLOAD_OVERHEAD_BYTES, Credit
+
 M = TypeVar("M", bound=Message)
 
 DEFAULT_COPIES: Final = 3
@@ -72,14 +74,32 @@ def creation(request: pb.CreateRequest) -> dict[str, Any]:
     }
 
 
+def shown_window(credit: Credit, most_bytes: int) -> pb.Window:
+    """What a client is told of its credit.
+
+    Args:
+        most_bytes: that a payload may have, whatever the credit.
+    """
+    return pb.Window(
+        credit_bytes=credit.window_bytes,
+        payload_overhead_bytes=PAYLOAD_OVERHEAD_BYTES,
+        max_payload_bytes=min(credit.max_payload_bytes, most_bytes),
+    )
+
+
+def moment(milliseconds: int) -> Timestamp:
+    """A time that is given in milliseconds since the epoch."""
+    found = Timestamp()
+    found.FromMilliseconds(milliseconds)
+    return found
+
+
 def described(metadata: LedgerMetadata, last_add_confirmed: int = -1) -> pb.Ledger:
     """The state of a ledger.
 
     Args:
         last_add_confirmed: of a ledger that is not closed.
     """
-    created_at = Timestamp()
-    created_at.FromMilliseconds(metadata.created_at_ms)
     return pb.Ledger(
         ledger_id=metadata.ledger_id,
         state=_STATES[metadata.state],
@@ -92,6 +112,6 @@ def described(metadata: LedgerMetadata, last_add_confirmed: int = -1) -> pb.Ledg
         has_password=bool(metadata.key_verifier),
         has_writer=metadata.writer_token is not None,
         archived=metadata.archived is not None,
-        created_at=created_at,
+        created_at=moment(metadata.created_at_ms),
         custom=metadata.custom,
     )

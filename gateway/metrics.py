@@ -10,10 +10,14 @@ from tallybook.runtime.metrics import Kind, MetricInfo
 
 from .limits import Usage
 
-METHODS: Final = tuple(
-    f"LedgerService/{method}"
-    for method in ("Append", "Close", "Create", "Delete", "Describe", "List", "Read", "Recover", "Tail")
-)
+_METHODS: Final = {
+    "LedgerService": ("Append", "Close", "Create", "Delete", "Describe", "List", "Read", "Recover", "Tail"),
+    "StreamService": (
+        *("Append", "Create", "Delete", "DeleteSubscription", "Describe", "End", "List", "ListSubscriptions", "Read"),
+        *("Rename", "ResetSubscription", "SetPolicy", "Subscribe", "Truncate"),
+    ),
+}
+METHODS: Final = tuple(f"{service}/{method}" for service, methods in _METHODS.items() for method in methods)
 """Services may have methods of one name."""
 
 _C: Final = Kind.COUNTER
@@ -40,7 +44,7 @@ def _labelled(methods: Sequence[str]) -> tuple[MetricInfo, ...]:
 
 GATEWAY_METRICS: Final = (
     *_labelled(METHODS),
-    MetricInfo("streams", "tallybook_gateway_streams", _G, "Append, Read and Tail streams that were let in."),
+    MetricInfo("streams", "tallybook_gateway_streams", _G, "Append, Read, Tail, Subscribe streams that were let in."),
     MetricInfo("reserved_bytes", "tallybook_gateway_reserved_bytes", _G, "Memory that they have reserved."),
     MetricInfo("writing", "tallybook_gateway_ledgers_written", _G, "Ledgers that are written, or being closed."),
     MetricInfo("appended", "tallybook_gateway_entries_appended_total", _C, "Entries that were acknowledged."),
@@ -51,6 +55,14 @@ GATEWAY_METRICS: Final = (
     MetricInfo(
         "left_open", "tallybook_gateway_ledgers_left_open_total", _C, "Ledgers that could not be closed: recover them."
     ),
+    MetricInfo("writers", "tallybook_gateway_stream_writers", _G, "Streams of records that this gateway writes."),
+    MetricInfo(
+        "writers_fenced", "tallybook_gateway_stream_writers_fenced_total", _C, "Those that somebody else has taken."
+    ),
+    MetricInfo("records_appended", "tallybook_gateway_records_appended_total", _C, "Records that were acknowledged."),
+    MetricInfo("records_read", "tallybook_gateway_records_read_total", _C, "Records that readers have taken."),
+    MetricInfo("subscribed", "tallybook_gateway_subscriptions_read", _G, "Subscriptions that are read."),
+    MetricInfo("advances", "tallybook_gateway_advances_total", _C, "Advances of subscriptions that were stored."),
 )
 
 
@@ -77,12 +89,24 @@ class Counts:
     read: int = 0
     too_slow: int = 0
     left_open: int = 0
+    writers: int = 0
+    writers_fenced: int = 0
+    records_appended: int = 0
+    records_read: int = 0
+    subscribed: int = 0
+    advances: int = 0
+
+
+_PLAIN: Final = (
+    *("writing", "appended", "read", "too_slow", "left_open"),
+    *("writers", "writers_fenced", "records_appended", "records_read", "subscribed", "advances"),
+)
 
 
 def numbers(counts: Counts, usage: Usage) -> Mapping[str, float]:
     """All of them, now."""
     found: dict[str, float] = {"streams": usage.streams, "reserved_bytes": usage.reserved_bytes}
-    for name in ("writing", "appended", "read", "too_slow", "left_open"):
+    for name in _PLAIN:
         found[name] = getattr(counts, name)
     for method, calls in counts.methods.items():
         found |= {f"{stat}_{method}": getattr(calls, stat) for stat, *_ in _BY_METHOD}

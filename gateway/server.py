@@ -1,10 +1,10 @@
 """One gateway as a process: everything real, put together, from the start to the clean stop.
 
     client of the cluster -> gRPC and HTTP -> ready
-    stop -> not ready, NOT_SERVING -> ledgers closed -> no calls -> no client
+    stop -> not ready, NOT_SERVING -> ledgers and streams closed -> no calls -> no client
 
-It keeps nothing on disk: what it holds is the ledgers that it writes, and those are closed when it stops. One that is
-killed leaves them open, for ``Recover`` to close.
+It keeps nothing on disk: what it holds is the ledgers and streams that it writes, and those are closed when it stops.
+One that is killed leaves them open: ledgers for ``Recover`` to close, streams for the next writer to take.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
-from tallybook.runtime.grpc_calls import serve_calls
+from tallybook.runtime.grpc_calls import bound_calls
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
-from tallybook.stream import StreamStore, keep_for_ever
+from tallybook.stream import keep_for_ever
 
-from .metrics import GATEWAY_METRICS, numbers
+from .limits import Limits
+from .metrics import GATEWAY_METRICS, Counts, numbers
 from .service import LEDGER_SERVICE, LedgerService
+from .stores import Stores
+from .stream_service import STREAM_SERVICE, StreamService
 
 _log = logger("gateway.server")
 
@@ -66,34 +69,38 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
         undo.push_async_callback(tasks.close)
-        if settings.keep_streams_s:
-            streams = await undo.enter_async_context(StreamStore(client, name="gateway"))
-            keeping = keep_for_ever(streams, RealClock(), SystemRng(), settings.keep_streams_s)
-            undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
-        service = LedgerService(client, settings, RealClock(), tasks)
-        metrics = Metrics()
-        metrics.add(GATEWAY_METRICS, lambda: numbers(service.counts, service.limits.total))
-        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None)
-        await http.start(settings.http_listen, tasks)
-        undo.push_async_callback(http.close)
-        listener = await serve_calls(
+        listener = bound_calls(
             settings.listen,
-            {LEDGER_SERVICE: service.handlers()},
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
             max_connections=settings.max_connections,
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
         )
-        # Calls that are dropped leave ledgers to be closed behind them, hence twice.
-        undo.push_async_callback(service.stop)
+        undo.push_async_callback(listener.close, 0)
+        stores = Stores(client, settings.advertise or listener.address, tasks)
+        undo.push_async_callback(stores.close)
+        if settings.keep_streams_s:
+            keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s)
+            undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
+        limits, counts = Limits(settings), Counts()
+        ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks)
+        streams = StreamService(stores, settings, limits, counts, RealClock(), tasks)
+        metrics = Metrics()
+        metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))
+        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None)
+        await http.start(settings.http_listen, tasks)
+        undo.push_async_callback(http.close)
+        # Calls that are dropped leave ledgers and streams to be closed behind them, hence twice.
+        undo.push_async_callback(_stop, ledgers, streams)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
-        undo.push_async_callback(service.stop)
+        await listener.serve({LEDGER_SERVICE: ledgers.handlers(), STREAM_SERVICE: streams.handlers()})
+        undo.push_async_callback(_stop, ledgers, streams)
         undo.push_async_callback(listener.retire)
         undo.callback(stopping.set)
         _log.info("ready", address=listener.address, http=http.address)
         try:
             yield Addresses(listener.address, http.address)
         finally:
-            _log.info("stopping", ledgers=service.counts.writing)
+            _log.info("stopping", ledgers=counts.writing, streams=counts.writers)
 
 
 def _check_descriptors(settings: GatewaySettings) -> None:
@@ -103,6 +110,10 @@ def _check_descriptors(settings: GatewaySettings) -> None:
             f"{descriptors} files may be open at once (ulimit -n), and max_connections = {settings.max_connections} "
             f"needs {settings.max_connections + OWN_DESCRIPTORS}"
         )
+
+
+async def _stop(ledgers: LedgerService, streams: StreamService) -> None:
+    await asyncio.gather(ledgers.stop(), streams.stop())
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -7,10 +7,8 @@ Calls with one answer are here; the streams are in ``appending`` and ``reading``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Mapping
+from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import GatewaySettings
@@ -22,16 +20,15 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
+from .answering import answering
 from .appending import AppendContext, AppendStream
 from .counted import counted
 from .limits import Limits
-from .messages import creation, described, request_of
+from .messages import creation, described
 from .metrics import Counts
 from .reading import Readers
 
 _log = logger("gateway.service")
-
-R = TypeVar("R", bound=Message)
 
 LEDGER_SERVICE: Final = pb.DESCRIPTOR.services_by_name["LedgerService"].full_name
 MAX_PAGE: Final = 1_000
@@ -42,36 +39,38 @@ class LedgerService:
 
     Args:
         client: reaches the cluster. Its settings are ``settings.client``.
+        limits, counts: shared with the other service, so that clients are bounded by what they take of both.
         tasks: what goes on behind a call; closed only after ``stop``.
     """
 
-    def __init__(self, client: Client, settings: GatewaySettings, clock: Clock, tasks: Tasks) -> None:
+    def __init__(
+        self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts, clock: Clock, tasks: Tasks
+    ) -> None:
         self._client = client
         self._settings = settings
         self._tasks = tasks
-        self.limits = Limits(settings)
-        self.counts = Counts()
+        self._counts = counts
         self._streams: dict[int, AppendStream] = {}
-        self._appending = AppendContext(client, settings, self.limits, self.counts, clock, tasks, self._streams)
-        self._readers = Readers(client, settings, self.limits, self.counts)
+        self._appending = AppendContext(client, settings, limits, counts, clock, tasks, self._streams)
+        self._readers = Readers(client, settings, limits, counts)
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""
         handlers: dict[str, CallHandler] = {
-            "Create": _answering(pb.CreateRequest, self._create),
+            "Create": answering(pb.CreateRequest, self._create),
             "Append": self._append,
             "Read": self._readers.read,
             "Tail": self._readers.tail,
-            "Close": _answering(pb.CloseRequest, self._close),
-            "Recover": _answering(pb.RecoverRequest, self._recover),
-            "Delete": _answering(pb.DeleteRequest, self._delete),
-            "List": _answering(pb.ListRequest, self._list),
-            "Describe": _answering(pb.DescribeRequest, self._describe),
+            "Close": answering(pb.CloseRequest, self._close),
+            "Recover": answering(pb.RecoverRequest, self._recover),
+            "Delete": answering(pb.DeleteRequest, self._delete),
+            "List": answering(pb.ListRequest, self._list),
+            "Describe": answering(pb.DescribeRequest, self._describe),
         }
         return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
 
     def _counted(self, method: str, handler: CallHandler) -> CallHandler:
-        return counted(method, handler, self.counts.methods[method])
+        return counted(method, handler, self._counts.methods[method])
 
     async def stop(self) -> None:
         """Close the ledgers that are written, as far as that goes within ``stop_ms``."""
@@ -137,16 +136,6 @@ class LedgerService:
             raise MetadataUnavailable("a listing of ledgers was cut off")
         token = "" if page.complete else str(page.ledger_ids[-1])
         return pb.ListReply(ledger_ids=page.ledger_ids, next_page_token=token)
-
-
-def _answering(kind: type[R], answer: Callable[[R], Awaitable[Message]]) -> CallHandler:
-    """A handler of a method with one request and one answer."""
-
-    async def serve(call: Call) -> None:
-        request = await request_of(call, kind)
-        await call.send((await answer(request)).SerializeToString())
-
-    return serve
 
 
 def _page_start(token: str) -> int:

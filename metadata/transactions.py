@@ -213,13 +213,12 @@ async def read_clock(store: MetadataStore) -> StoredClock:
     return StoredClock(int(record.value), record.version)
 
 
-async def names(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
-    """Names of records that begin with ``prefix``.
+async def names(store: MetadataStore, prefix: str, after: str = "") -> AsyncIterator[str]:
+    """Names of records that begin with ``prefix`` and come after ``after``.
 
     Raises:
         MetadataUnavailable: there may be more than the store tells.
     """
-    after = ""
     while True:
         page = await store.list_records(prefix, after)
         for name in page.names:

@@ -30,17 +30,37 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class CallListener:
-    """A served address. Made by ``serve_calls``."""
+    """An address, bound, and then served. Made by ``bound_calls``."""
 
-    def __init__(self, server: grpc.aio.Server, health_servicer: Any, address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, address: str) -> None:
         self._server = server
-        self._health = health_servicer
+        self._health = health.aio.HealthServicer()
         self._address = address
 
     @property
     def address(self) -> str:
         """Host and port that clients connect to."""
         return self._address
+
+    async def serve(self, services: Services) -> None:
+        """Serve ``services``, the standard health service and reflection.
+
+        Args:
+            services: their messages are known to reflection if the code generated for them is loaded.
+        """
+        for service, methods in services.items():
+            # No serialisers: messages are bytes already.
+            handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+                name: grpc.stream_stream_rpc_method_handler(_served(handler), None, None)
+                for name, handler in methods.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        served = (*services, health.SERVICE_NAME)
+        reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), self._server)
+        await self._server.start()
+        for name in ("", *served):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def retire(self) -> None:
         """Tell whoever asks that this server is about to stop."""
@@ -51,13 +71,10 @@ class CallListener:
         await self._server.stop(grace_seconds)
 
 
-async def serve_calls(
-    address: str, services: Services, *, max_calls: int, max_connections: int, max_connection_calls: int
-) -> CallListener:
-    """Serve ``address`` with ``services``, the standard health service and reflection.
+def bound_calls(address: str, *, max_calls: int, max_connections: int, max_connection_calls: int) -> CallListener:
+    """Bind ``address``, and let nobody in before ``CallListener.serve``: services may want to know where they are.
 
     Args:
-        services: their messages are known to reflection if the code generated for them is loaded.
         max_calls: more at once are refused.
         max_connections: more are dropped as soon as they are made, whatever they want.
         max_connection_calls: more calls on one connection wait, at the client.
@@ -67,22 +84,8 @@ async def serve_calls(
     """
     options = gateway_options(max_connections=max_connections, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
-    for service, methods in services.items():
-        # No serialisers: messages are bytes already.
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.stream_stream_rpc_method_handler(_served(handler), None, None)
-            for name, handler in methods.items()
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    served = (*services, health.SERVICE_NAME)
-    reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), server)
     port = bind(server, address)
-    await server.start()
-    for name in ("", *served):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return CallListener(server, health_servicer, f"{address.rpartition(':')[0]}:{port}")
+    return CallListener(server, f"{address.rpartition(':')[0]}:{port}")
 
 
 def _served(handler: CallHandler) -> Callable[[Any, Any], Awaitable[None]]:

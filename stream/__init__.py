@@ -6,13 +6,14 @@ the same calls. docs/streams.md is for users; `head` has the rules of segments a
 
 from .envelope import Record
 from .gaps import Gap, GapReason
+from .info import StreamInfo, SubscriptionInfo
 from .keeping_rounds import keep_for_ever
 from .policy import StreamPolicy
 from .position import Position
 from .reader.handle import StreamReader
 from .record import Outgoing
 from .start import Start
-from .streams import StreamInfo, StreamStore, SubscriptionInfo
+from .streams import StreamStore
 from .subscription.handle import SubscriptionReader
 from .subscription.record import Cursor
 from .writer.handle import StreamWriter

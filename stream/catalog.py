@@ -86,14 +86,14 @@ class Catalog:
         async for record in names(self._store, HEADS):
             yield record.rpartition("/")[2]
 
-    async def list(self, namespace: str, prefix: str = "") -> AsyncIterator[str]:
-        """Names of streams that begin with ``prefix``, in order.
+    async def list(self, namespace: str, prefix: str = "", after: str = "") -> AsyncIterator[str]:
+        """Names of streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: there may be more than the store tells.
         """
         folder = f"{NAMES}{namespace}/"
-        async for record in names(self._store, folder + prefix):
+        async for record in names(self._store, folder + prefix, folder + after if after else ""):
             yield record.removeprefix(folder)
 
     async def chapter(self, stream_id: str, chapter: Chapter) -> tuple[Segment, ...]:

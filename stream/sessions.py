@@ -154,6 +154,6 @@ class Patience:
         if await self._watched.over():
             return True
         if self._clock.monotonic() - self._began + LOOK_SECONDS > self._wait_s:
-            raise StreamOwned(f"{what} is owned by {owner.name}, still so after {self._wait_s:g} s")
+            raise StreamOwned(f"{what} is owned by {owner.name}, still so after {self._wait_s:g} s", owner=owner.name)
         await self._clock.sleep(LOOK_SECONDS)
         return False

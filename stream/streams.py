@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -40,6 +39,7 @@ from .compression import Compression
 from .dedup import DedupWindow
 from .gaps import Gap
 from .head import Head, Owner, begin_rename, release, set_policy, truncate
+from .info import StreamInfo, SubscriptionInfo, info_of
 from .keeping import Keeper
 from .names import (
     DEFAULT_NAMESPACE,
@@ -72,45 +72,6 @@ WRITERS_LOOK_SECONDS: Final = 5.0
 """Pause between looks at the age of segments of writers that may append nothing."""
 
 _log = logger("streams")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """What is known of a stream.
-
-    Args:
-        first_sequence: number of the first record that is there.
-        next_sequence: number that the next record gets, as far as segments have ended.
-        owner: name of who writes it; ``None``: nobody.
-        segments: how many there are.
-        ended: whether it ended for ever.
-    """
-
-    namespace: str
-    name: str
-    stream_id: str
-    created_at_ms: int
-    policy: StreamPolicy
-    first_sequence: int
-    next_sequence: int
-    owner: str | None
-    segments: int
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionInfo:
-    """What is known of a subscription.
-
-    Args:
-        cursor: how far it has come; ``None``: that is lost, and has to be reset.
-        reader: name of who reads it; ``None``: nobody.
-    """
-
-    name: str
-    cursor: Cursor | None
-    created_at_ms: int
-    reader: str | None
 
 
 class StreamStore:
@@ -155,6 +116,11 @@ class StreamStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def session(self) -> str:
+        """What tells this store from others, of whatever name, where it owns a stream."""
+        return self._session.name
 
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
@@ -218,7 +184,7 @@ class StreamStore:
         wanted = StreamPolicy.of(policy or await self._namespaces.policy(self.namespace), **changes)
         now_ms = self._clock.wall_us() // 1000
         head = Head(self._rng.uuid().replace("-", ""), self.namespace, name, now_ms, wanted)
-        return _info(await self._catalog.create(head))
+        return info_of(await self._catalog.create(head))
 
     async def info(self, name: str) -> StreamInfo:
         """What is known of a stream.
@@ -227,7 +193,7 @@ class StreamStore:
             NoSuchStream: there is none.
             MetadataUnavailable, DamagedFile: its records cannot be read.
         """
-        return _info(await self._find(name))
+        return info_of(await self._find(name))
 
     async def last(self, name: str) -> tuple[Position, int] | None:
         """Position and number of the last record that readers see; ``None`` if none is there.
@@ -248,13 +214,13 @@ class StreamStore:
         """
         return await self._catalog.id_of(self.namespace, check_stream_name(name)) is not None
 
-    async def list(self, prefix: str = "") -> AsyncIterator[str]:
-        """Names of the streams that begin with ``prefix``, in order.
+    async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[str]:
+        """Names of the streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
-        async for name in self._catalog.list(self.namespace, check_prefix(prefix)):
+        async for name in self._catalog.list(self.namespace, check_prefix(prefix), after):
             yield name
 
     async def set_policy(self, name: str, **changes: Any) -> StreamInfo:
@@ -268,7 +234,7 @@ class StreamStore:
         changed = await self._catalog.change(
             head.stream_id, lambda found: set_policy(found, StreamPolicy.of(found.policy, **changes))
         )
-        return _info(changed)
+        return info_of(changed)
 
     async def rename(self, name: str, new_name: str) -> StreamInfo:
         """Give a stream another name. Whoever writes or reads it goes on.
@@ -282,12 +248,12 @@ class StreamStore:
         """
         head, wanted = await self._find(name), check_stream_name(new_name)
         if wanted == name:
-            return _info(head)
+            return info_of(head)
         with suppress(StreamExists):
             # What was begun before, and cut off.
             await self._catalog.finish_renaming(head)
         head = await self._catalog.change(head.stream_id, partial(begin_rename, name=wanted))
-        return _info(await self._catalog.finish_renaming(head))
+        return info_of(await self._catalog.finish_renaming(head))
 
     async def delete(self, name: str) -> None:
         """Delete a stream with all that is in it. Its writer and its readers fail with ``NoSuchStream``.
@@ -312,7 +278,7 @@ class StreamStore:
         start = before if isinstance(before, Start) else Start.at(before)
         wanted = await self._seeker.begin_at(head, start)
         head = await self._catalog.change(head.stream_id, lambda found: truncate(found, wanted))
-        return _info(await self._keeper.tidy(head))
+        return info_of(await self._keeper.tidy(head))
 
     # -- writing and reading -----------------------------------------------------------------------------------------
 
@@ -506,15 +472,15 @@ class StreamStore:
             now_ms = self._clock.wall_us() // 1000
             return await self._shelf.create(Subscription(head.stream_id, name, first, now_ms))
 
-    async def subscriptions(self, name: str) -> AsyncIterator[SubscriptionInfo]:
-        """The subscriptions of a stream, in order, each with how far it has come.
+    async def subscriptions(self, name: str, *, after: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.
 
         Raises:
             BookieUnavailable, MetadataUnavailable, ...: that cannot be told now.
             As ``info``.
         """
         head = await self._find(name)
-        async for each in self._shelf.names(head.stream_id):
+        async for each in self._shelf.names(head.stream_id, after):
             try:
                 found = await self._shelf.read(head.stream_id, each)
                 cursor = await self._known_cursor(found)
@@ -575,18 +541,3 @@ class StreamStore:
 
     async def _find(self, name: str) -> Head:
         return await self._catalog.find(self.namespace, check_stream_name(name))
-
-
-def _info(head: Head) -> StreamInfo:
-    return StreamInfo(
-        head.namespace,
-        head.name,
-        head.stream_id,
-        head.created_at_ms,
-        head.policy,
-        head.truncation.sequence,
-        head.settled_marks.next_sequence,
-        None if head.owner is None else head.owner.name,
-        len(head.segments) + sum(each.last_segment - each.first_segment + 1 for each in head.chapters),
-        head.ended,
-    )

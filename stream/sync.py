@@ -32,6 +32,7 @@ from tallybook.runtime.blocking import Halt
 from . import streams as asyncio_streams
 from .envelope import Record
 from .gaps import Gap, GapReason
+from .info import StreamInfo, SubscriptionInfo
 from .names import DEFAULT_NAMESPACE
 from .policy import StreamPolicy
 from .position import Position
@@ -39,7 +40,6 @@ from .reader import handle
 from .reader.handle import Gaps, Slow
 from .record import Outgoing
 from .start import Start
-from .streams import StreamInfo, SubscriptionInfo
 from .subscription import handle as subscription
 from .subscription.record import Cursor
 from .sync_reader import StreamReader, SubscriptionReader
@@ -93,6 +93,11 @@ class StreamStore:
         self._engine = self._loop.call(asyncio_streams.StreamStore, of_loop, namespace=namespace, name=name)
         self.namespace = self._engine.namespace
         client.carry(self._end)
+
+    @property
+    def session(self) -> str:
+        """What tells this store from others, of whatever name, where it owns a stream."""
+        return self._engine.session
 
     def __enter__(self) -> Self:
         return self
@@ -227,14 +232,14 @@ class StreamStore:
         """
         return self._run(self._engine.exists(name))
 
-    def list(self, prefix: str = "") -> Generator[str, None, None]:
-        """Names of the streams that begin with ``prefix``, in order.
+    def list(self, prefix: str = "", *, after: str = "") -> Generator[str, None, None]:
+        """Names of the streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
         self._check_open()
-        return self._loop.iterate(self._engine.list(prefix), together=_NAMES_TOGETHER)
+        return self._loop.iterate(self._engine.list(prefix, after=after), together=_NAMES_TOGETHER)
 
     def set_policy(self, name: str, **changes: Any) -> StreamInfo:
         """Change how a stream is kept; segments that are there stay as they were made.
@@ -342,15 +347,15 @@ class StreamStore:
         found = self._handle(partial(subscribe, name, subscription))
         return SubscriptionReader(found, self._reader(found.reader), self._loop)
 
-    def subscriptions(self, name: str) -> Generator[SubscriptionInfo, None, None]:
-        """The subscriptions of a stream, in order, each with how far it has come.
+    def subscriptions(self, name: str, *, after: str = "") -> Generator[SubscriptionInfo, None, None]:
+        """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.
 
         Raises:
             BookieUnavailable, MetadataUnavailable, ...: that cannot be told now.
             As ``info``.
         """
         self._check_open()
-        return self._loop.iterate(self._engine.subscriptions(name), together=_NAMES_TOGETHER)
+        return self._loop.iterate(self._engine.subscriptions(name, after=after), together=_NAMES_TOGETHER)
 
     def reset_subscription(self, name: str, subscription: str, start: Start) -> SubscriptionInfo:
         """Set a subscription back, or forth; who reads it is fenced.

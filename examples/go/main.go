@@ -1,4 +1,4 @@
-// Writes a ledger through a Tallybook gateway, and reads it back. ../README.md says how to run it.
+// Appends to a stream through a Tallybook gateway, and reads it back. ../README.md says how to run it.
 package main
 
 import (
@@ -11,10 +11,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"tallybook-example/api"
 )
+
+const name = "examples/go"
 
 func main() {
 	if len(os.Args) != 2 {
@@ -23,47 +27,62 @@ func main() {
 	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check(err)
 	defer connection.Close()
-	ledgers := api.NewLedgerServiceClient(connection)
+	streams := api.NewStreamServiceClient(connection)
 	// Every call ends by then, whatever happens.
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 
-	id := write(ctx, ledgers, [][]byte{[]byte("hello"), []byte("from"), []byte("Go")})
-	read(ctx, ledgers, id)
+	_, err = streams.Create(ctx, &api.CreateStreamRequest{Name: name})
+	if status.Code(err) != codes.AlreadyExists {
+		check(err)
+	}
+	first := write(ctx, streams, "hello", "from", "Go")
+	read(ctx, streams, first)
 }
 
-// write makes a ledger of these entries, and returns its id once it is closed: they are durable then.
-func write(ctx context.Context, ledgers api.LedgerServiceClient, payloads [][]byte) int64 {
-	stream, err := ledgers.Append(ctx)
+// write appends records, and returns the position of the first of them once all are durable and readers see them.
+func write(ctx context.Context, streams api.StreamServiceClient, lines ...string) (first string) {
+	call, err := streams.Append(ctx)
 	check(err)
-	open := &api.AppendOpen{Ledger: &api.AppendOpen_Create{Create: &api.CreateRequest{}}}
-	check(stream.Send(&api.AppendRequest{Step: &api.AppendRequest_Open{Open: open}, Payloads: payloads}))
-	check(stream.Send(&api.AppendRequest{Step: &api.AppendRequest_Close{Close: &api.AppendClose{}}}))
-	check(stream.CloseSend())
+	open := &api.StreamAppendRequest_Open{Open: &api.StreamAppendOpen{Name: name}}
+	check(call.Send(&api.StreamAppendRequest{Step: open}))
+	var records []*api.NewRecord
+	for _, line := range lines {
+		records = append(records, &api.NewRecord{Payload: []byte(line)})
+	}
+	// Readers see what was committed. Without that they see a record with the next one, or a little later.
+	commit := &api.StreamAppendRequest_Commit{Commit: &api.StreamCommit{}}
+	check(call.Send(&api.StreamAppendRequest{Step: commit, Records: records}))
+	check(call.Send(&api.StreamAppendRequest{Step: &api.StreamAppendRequest_Close{Close: &api.StreamAppendClose{}}}))
+	check(call.CloseSend())
 	for {
-		reply, err := stream.Recv()
-		check(err)
-		if ack := reply.GetAck(); ack != nil {
-			fmt.Printf("durable: %d from %d on\n", ack.Count, ack.FirstEntryId)
+		reply, err := call.Recv()
+		if errors.Is(err, io.EOF) {
+			return first
 		}
-		if ledger := reply.GetClosed(); ledger != nil {
-			return ledger.LedgerId
+		check(err)
+		for _, run := range reply.GetAck().GetPositions() {
+			fmt.Printf("durable: %d from %s on\n", run.Count, run.First)
+			if first == "" {
+				first = run.First
+			}
 		}
 	}
 }
 
-// read prints every entry of a ledger.
-func read(ctx context.Context, ledgers api.LedgerServiceClient, id int64) {
-	stream, err := ledgers.Read(ctx, &api.ReadRequest{LedgerId: id})
+// read prints every record from a position on.
+func read(ctx context.Context, streams api.StreamServiceClient, first string) {
+	start := &api.StreamStart{Where: &api.StreamStart_Position{Position: first}}
+	call, err := streams.Read(ctx, &api.ReadStreamRequest{Name: name, Start: start})
 	check(err)
 	for {
-		entries, err := stream.Recv()
+		reply, err := call.Recv()
 		if errors.Is(err, io.EOF) {
 			return
 		}
 		check(err)
-		for at, payload := range entries.Payloads {
-			fmt.Printf("%d: %s\n", entries.FirstEntryId+int64(at), payload)
+		for _, record := range reply.GetRecords().GetRecords() {
+			fmt.Printf("%d: %s\n", record.Sequence, record.Payload)
 		}
 	}
 }

@@ -54,14 +54,14 @@ class Shelf:
         found = await self._store.read_record(record, linearizable=True)
         return None if found is None else decode(record, found.value)
 
-    async def names(self, stream_id: str) -> AsyncIterator[str]:
-        """Names of a stream's subscriptions, in order.
+    async def names(self, stream_id: str, after: str = "") -> AsyncIterator[str]:
+        """Names of a stream's subscriptions that come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: there may be more than the store tells.
         """
         folder = f"{SUBSCRIPTIONS}{stream_id}/"
-        async for record in names(self._store, folder):
+        async for record in names(self._store, folder, folder + after if after else ""):
             yield record.removeprefix(folder)
 
     async def create(self, wanted: Subscription) -> Subscription:

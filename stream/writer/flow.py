@@ -314,6 +314,10 @@ class Flow:
         """Wait until nothing that was sent is unconfirmed; ``False`` if it has failed. Bound the wait."""
         return await self._until(lambda: not self._sent, lambda: self._target is None)
 
+    async def confirmed(self, next_sequence: int) -> bool:
+        """Wait until every record below this number is confirmed; ``False`` if they fail. Bound the wait."""
+        return await self._until(lambda: self.marks.next_sequence >= next_sequence, lambda: False)
+
     async def settled(self) -> None:
         """Wait until everything is settled that was gathered, by now or meanwhile. Bound the wait."""
         await self._until(lambda: self.idle, lambda: False)

@@ -132,6 +132,7 @@ class StreamWriter:
         known = self._known(record.dedup_id)
         if known is not None:
             return known
+        self._flow.check_order(record.txid)
         self._take_room_now(size)
         return self._gather(record, size)
 
@@ -141,9 +142,11 @@ class StreamWriter:
         From any thread, if the budget is for that.
 
         Raises:
-            As ``append_nowait``.
+            As ``append_nowait``; ``OutOfOrder`` only for a record without an id, which cannot be known already.
         """
         size = self._admissible(record)
+        if record.dedup_id is None:
+            self._flow.check_order(record.txid)
         self._take_room_now(size)
         return size
 
@@ -154,12 +157,12 @@ class StreamWriter:
             OutOfOrder: a transaction id that is above this one has come meanwhile; the writer stays good.
             StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
         """
-        known = None
         try:
             if self.ended:
                 raise self._refusal()
             known = self._known(record.dedup_id)
-            self._flow.check_order(record.txid)
+            if known is None:
+                self._flow.check_order(record.txid)
         except BaseException:
             self._budget.give(size + ROOM_BYTES)
             raise
@@ -235,27 +238,51 @@ class StreamWriter:
             As ``append``.
         """
         wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
-        sizes = [self._admissible(record) for record in wanted]
-        total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
-        if total > self._most_bytes - HEADER_BYTES or len(wanted) > MAX_RECORDS:
-            raise EntryTooLarge(f"a set of {len(wanted)} records and {total} bytes does not fit one entry")
-        if not wanted:
+        return [await each for each in await self.send(wanted, as_set=True)]
+
+    async def send(self, records: Sequence[Outgoing], *, as_set: bool = False) -> list[PendingRecord]:
+        """Send records off, all of them or none; return what to await for their positions, one for each.
+
+        It waits for room and for nothing else. Once they are sent off, each is there or not, unless they are a set.
+
+        Args:
+            as_set: as ``append_set``.
+
+        Raises:
+            As ``append_set``; none of them was sent.
+        """
+        sizes = [self._admissible(record) for record in records]
+        if as_set:
+            total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
+            if total > self._most_bytes - HEADER_BYTES or len(sizes) > MAX_RECORDS:
+                raise EntryTooLarge(f"a set of {len(sizes)} records and {total} bytes does not fit one entry")
+        if not sizes:
             return []
         room = sum(sizes) + len(sizes) * ROOM_BYTES
         await self._take_room(room, Outcome.NOT_DONE)
         try:
-            known = self._known_set(wanted)
-            self._check_orders(wanted)
+            known = self._known_set(records) if as_set else []
+            self._check_orders(records)
         except BaseException:
             self._budget.give(room)
             raise
         if known:
             self._budget.give(room)
-            return [await each for each in known]
-        self._flow.close_group()
-        pending = [self._gather(record, size, same=True) for record, size in zip(wanted, sizes, strict=True)]
-        self._flow.close_group()
-        return [await each for each in pending]
+            return known
+        if as_set:
+            self._flow.close_group()
+        sent = [self._sent(record, size, same=as_set) for record, size in zip(records, sizes, strict=True)]
+        if as_set:
+            self._flow.close_group()
+        return sent
+
+    def _sent(self, record: Outgoing, size: int, *, same: bool) -> PendingRecord:
+        """A record for which there is room, and which needs none where it was appended before."""
+        known = self._known(record.dedup_id)
+        if known is None:
+            return self._gather(record, size, same=same)
+        self._budget.give(size + ROOM_BYTES)
+        return known
 
     def _known_set(self, records: Sequence[Outgoing]) -> list[PendingRecord]:
         """What became of a set that was appended lately; nothing, if it was not.
@@ -280,6 +307,7 @@ class StreamWriter:
 
     async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
         """Gather a record once there is room for it; what is true of the stream may be another thing by then."""
+        self._flow.check_order(record.txid)
         if self._budget.try_take(size + ROOM_BYTES):
             return self._gather(record, size)
         await self._take_room(size + ROOM_BYTES, outcome)
@@ -300,11 +328,9 @@ class StreamWriter:
                     await self._flow.settled()
                     self._admissible(record)
                     known = self._known(record.dedup_id)
-                    if known is None and self.last_position != expected:
-                        raise PositionMismatch(
-                            f"stream {self.name} is at {self.last_position or 'its beginning'}, "
-                            f"not at {expected or 'its beginning'}"
-                        )
+                    if known is None:
+                        self._flow.check_order(record.txid)
+                        self._check_last(expected)
                 except BaseException:
                     self._budget.give(size + ROOM_BYTES)
                     raise
@@ -320,7 +346,9 @@ class StreamWriter:
     # -- steps of an append ------------------------------------------------------------------------------------------
 
     def _admissible(self, record: Outgoing) -> int:
-        """What a record takes, if it can be appended now.
+        """What a record takes, if it can be appended now, but for its transaction id.
+
+        That is looked at only where the record is not there already: one that is sent again may have an older one.
 
         Raises:
             As ``append_nowait``.
@@ -330,17 +358,25 @@ class StreamWriter:
         size = size_of(record)
         if size + HEADER_BYTES + RECORD_OVERHEAD_BYTES > self._most_bytes:
             raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._most_bytes}")
-        self._flow.check_order(record.txid)
         return size
 
+    def _check_last(self, expected: Position | None) -> None:
+        last = self.last_position
+        if last != expected:
+            raise PositionMismatch(
+                f"stream {self.name} is at {last or 'its beginning'}, not at {expected or 'its beginning'}",
+                position="" if last is None else str(last),
+            )
+
     def _refusal(self, outcome: Outcome = Outcome.NOT_DONE) -> TallybookError:
-        ended = self._flow.error or StreamClosed(f"the writer of stream {self.name} is closed")
+        closed = StreamEnded(f"stream {self.name} is being ended") if self._ending else None
+        ended = self._flow.error or closed or StreamClosed(f"the writer of stream {self.name} is closed")
         return ended.told_as(outcome)
 
     def _check_orders(self, records: Sequence[Outgoing]) -> None:
         highest: int | None = None
         for record in records:
-            if record.txid is not None:
+            if record.txid is not None and self._known(record.dedup_id) is None:
                 self._flow.check_order(record.txid, after=highest)
                 highest = record.txid
 
@@ -387,14 +423,25 @@ class StreamWriter:
     async def commit(self) -> None:
         """Like ``flush``, and readers see it at once, not only with the next record or after a silence.
 
+        What others append meanwhile is not waited for.
+
         Raises:
             As ``flush``.
         """
-        await self._settled()
-        if self._closing:
-            raise self._refusal()
-        self._flow.mark(Kind.KEEP_ALIVE)
-        await self._settled()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if not await self._flow.confirmed(self._flow.next_sequence):
+                    raise self._refusal(Outcome.UNKNOWN)
+                if self._closing:
+                    raise self._refusal()
+                # Behind what is confirmed: the mark tells readers of it.
+                mark = self._flow.mark(Kind.KEEP_ALIVE)
+                if not mark.done:
+                    await mark.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"stream {self.name}: appends are still pending") from None
+        if mark.error is not None:
+            raise mark.error.with_traceback(None)
 
     async def end_stream(self) -> None:
         """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.

@@ -16,11 +16,13 @@ from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import KIB
+from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts, numbers
 from tallybook.gateway.service import LedgerService
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.tasks import Tasks
+from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
@@ -28,27 +30,11 @@ CREATE = pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest(), credit_b
 CLOSE = pb.AppendRequest(close=pb.AppendClose())
 
 
-class FakeCall:
-    """A call of a client that is here: it takes everything at once, unless it is told to take nothing."""
-
-    peer = "here"
+class AppendCall(FakeCall[pb.AppendReply]):
+    """A client that writes a ledger."""
 
     def __init__(self) -> None:
-        self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.replies: list[pb.AppendReply] = []
-        self.taking = asyncio.Event()
-        self.taking.set()
-
-    def say(self, *requests: pb.AppendRequest) -> None:
-        for request in requests:
-            self.requests.put_nowait(request.SerializeToString())
-
-    async def receive(self) -> bytes | None:
-        return await self.requests.get()
-
-    async def send(self, message: bytes) -> None:
-        await self.taking.wait()
-        self.replies.append(pb.AppendReply.FromString(message))
+        super().__init__(pb.AppendReply)
 
     def acked(self) -> int:
         return sum(reply.ack.count for reply in self.replies)
@@ -62,14 +48,11 @@ class Stage:
 
     def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
         chosen = GatewaySettings(metadata="memory:", client=SMALL, **settings)
-        self.service = LedgerService(client, chosen, cluster.world.clock, tasks)
+        self.limits, self.counts = Limits(chosen), Counts()
+        self.service = LedgerService(client, chosen, self.limits, self.counts, cluster.world.clock, tasks)
         self._calls = client_tasks("calls")
 
-    @property
-    def counts(self) -> Counts:
-        return self.service.counts
-
-    def call(self, method: str, call: FakeCall) -> asyncio.Task[None]:
+    def call(self, method: str, call: AppendCall) -> asyncio.Task[None]:
         async def serve() -> None:
             await self.service.handlers()[method](call)
 
@@ -81,7 +64,7 @@ class Stage:
 
     def idle(self) -> bool:
         """Whether nothing is written, and nothing reserved."""
-        found = numbers(self.counts, self.service.limits.total)
+        found = numbers(self.counts, self.limits.total)
         return not (
             found["writing"] or found["reserved_bytes"] or found["streams"] or found["open_LedgerService/Append"]
         )
@@ -119,7 +102,7 @@ def test_a_client_that_goes_at_any_moment_of_the_opening_leaves_no_open_ledger(s
     async def play(cluster: MemoryCluster, client: Client) -> None:
         async with stage(cluster, client) as gateway:
             for pause in range(12):
-                call = FakeCall()
+                call = AppendCall()
                 call.say(CREATE)
                 serving = gateway.call("Append", call)
                 await cluster.world.clock.sleep(pause * 0.001)
@@ -137,7 +120,7 @@ async def test_what_was_acked_is_in_the_ledger_of_a_client_that_went_under_load(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stage(cluster, client) as gateway:
-        call = FakeCall()
+        call = AppendCall()
         call.say(CREATE, *(pb.AppendRequest(payloads=lines(5, start)) for start in range(0, 100, 5)))
         serving = gateway.call("Append", call)
         await eventually(lambda: call.acked() >= 10, cluster)
@@ -155,7 +138,7 @@ async def test_a_stream_fails_with_its_quorum_and_its_ledger_ends_where_the_acks
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stage(cluster, client) as gateway:
-        call = FakeCall()
+        call = AppendCall()
         call.say(CREATE, pb.AppendRequest(payloads=lines(5)))
         serving = gateway.call("Append", call)
         await eventually(lambda: call.acked() == 5, cluster)
@@ -174,7 +157,7 @@ async def test_a_client_that_takes_no_acks_is_cut_off_and_its_ledger_is_closed(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stage(cluster, client, slow_reader_ms=1_000) as gateway:
-        call = FakeCall()
+        call = AppendCall()
         call.say(CREATE)
         serving = gateway.call("Append", call)
         await eventually(lambda: bool(call.replies), cluster)
@@ -192,7 +175,7 @@ async def test_servers_that_do_not_keep_up_hold_a_stream_back_and_no_memory_grow
     async with stage(cluster, client) as gateway:
         for bookie in cluster.bookies.values():
             bookie.hold_commits()
-        calls = [FakeCall() for _ in range(3)]
+        calls = [AppendCall() for _ in range(3)]
         serving = [gateway.call("Append", call) for call in calls]
         for call in calls:
             # Each keeps to its credit; together they want more than the client may hold.
@@ -217,7 +200,7 @@ async def test_a_gateway_that_stops_waits_for_its_ledgers_no_longer_than_it_may(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with stage(cluster, client, stop_ms=500) as gateway:
-        call = FakeCall()
+        call = AppendCall()
         call.say(CREATE, pb.AppendRequest(payloads=lines(1)))
         gateway.call("Append", call)
         await eventually(lambda: call.acked() == 1, cluster)

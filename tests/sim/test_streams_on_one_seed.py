@@ -266,6 +266,64 @@ async def test_an_id_may_come_again_once_it_is_out_of_the_window(cluster: Memory
 
 
 @scenario()
+async def test_what_is_sent_again_keeps_its_place_though_its_transaction_id_has_fallen_behind(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            one = await writer.append(b"one", dedup_id="1", txid=1)
+            await writer.append(b"two", dedup_id="2", txid=2)
+            assert await writer.append(b"one", dedup_id="1", txid=1) == one
+            assert await writer.append(b"one", dedup_id="1", txid=1, if_position=None) == one
+            assert await writer.append_nowait(b"one", dedup_id="1", txid=1) == one
+            assert await writer.append_set([Outgoing(b"one", dedup_id=b"1", txid=1)]) == [one]
+            again = [Outgoing(b"one", dedup_id=b"1", txid=1), Outgoing(b"new", dedup_id=b"3", txid=3)]
+            places = [await each for each in await writer.send(again)]
+            assert places[0] == one < places[1]
+            with pytest.raises(OutOfOrder):
+                await writer.append(b"other", dedup_id="4", txid=2)
+        assert await payloads(streams, "s") == [b"one", b"two", b"new"]
+    assert client.budget.taken_bytes == 0
+
+
+@scenario()
+async def test_a_commit_does_not_wait_for_what_others_append_meanwhile(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            going = True
+
+            async def append() -> None:
+                while going:
+                    await writer.append(b"more")
+
+            # Some are always under way: the writer is never idle.
+            others = [asyncio.create_task(append()) for _ in range(8)]
+            one = await writer.append(b"one")
+            async with asyncio.timeout(5):
+                await writer.commit()
+            assert one in [record.position for record in await taken(streams.reader("s", follow=False))]
+            going = False
+            await asyncio.gather(*others)
+
+
+@scenario()
+async def test_records_that_are_sent_off_together_are_sent_all_or_none(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            for bad in (Outgoing(b"late", txid=4), Outgoing(bytes(2_000_000)), Outgoing(b"", dedup_id=b"")):
+                with pytest.raises((OutOfOrder, InvalidArgument)):
+                    await writer.send([Outgoing(b"fine", txid=5), bad])
+            sent = await writer.send([Outgoing(b"a"), Outgoing(b"b", dedup_id=b"x"), Outgoing(b"b", dedup_id=b"x")])
+            places = [await each for each in sent]
+            assert places[0] < places[1] == places[2]
+        assert await payloads(streams, "s") == [b"a", b"b"]
+    assert client.budget.taken_bytes == 0
+
+
+@scenario()
 async def test_a_set_is_in_one_entry(cluster: MemoryCluster, client: Client) -> None:
     async with StreamStore(client) as streams:
         await streams.create("s")

@@ -1,13 +1,28 @@
 """What clients of a gateway are told of errors: a status for each class, with details that gRPC libraries decode."""
 
+from base64 import b64encode
+from urllib.parse import quote
+
 import pytest
 from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from tallybook.core import errors
-from tallybook.core.errors import Busy, CreditExceeded, EntryTooLarge, NoSuchLedger, Outcome, RequestTimeout
-from tallybook.gateway.errors import MAX_MESSAGE_CHARACTERS, STATUS_CODES, status_of
+from tallybook.core.errors import (
+    Busy,
+    CreditExceeded,
+    EntryTooLarge,
+    NoSuchLedger,
+    Outcome,
+    PositionMismatch,
+    ReaderTooSlow,
+    RequestTimeout,
+    StreamGap,
+    StreamOwned,
+)
+from tallybook.gateway.errors import MAX_MESSAGE_BYTES, STATUS_CODES, status_of
+from tallybook.stream import Gap, GapReason
 
 
 def tree(root=errors.TallybookError):
@@ -38,7 +53,7 @@ def test_every_error_stands_in_the_table_and_is_told_with_what_a_client_needs_to
         "outcome": error.outcome.value,
         "retriable": "true" if error.retriable else "false",
         "wire_code": str(error.wire_code),
-    }
+    } | ({"position": ""} if error is PositionMismatch else {})
 
 
 def test_the_table_holds_no_class_that_is_not_there_any_more():
@@ -78,5 +93,18 @@ def test_an_outcome_that_is_known_better_than_by_its_class_is_told():
 def test_a_message_is_never_empty_and_never_too_long_for_a_header():
     assert status_of(NoSuchLedger()).message == "NoSuchLedger"
     failed = status_of(NoSuchLedger("x" * 100_000))
-    assert len(failed.message) == MAX_MESSAGE_CHARACTERS
+    assert len(failed.message) == MAX_MESSAGE_BYTES
     assert len(failed.details) < 8_000
+    failed = status_of(NoSuchLedger("\N{DUCK}" * 100_000))
+    assert len(quote(failed.message)) + len(b64encode(failed.details)) < 8_000
+    assert set(failed.message) == {"\N{DUCK}"}
+
+
+def test_errors_of_streams_say_to_programs_what_they_say_in_words():
+    owned = details(StreamOwned("stream s is owned", owner="10.0.0.7:7450"))
+    assert owned[1].metadata["owner"] == "10.0.0.7:7450"
+    assert owned[2].retry_delay.ToMilliseconds() > 0
+    assert details(PositionMismatch("no", position="1-2-3@5f0c9a21"))[1].metadata["position"] == "1-2-3@5f0c9a21"
+    assert details(ReaderTooSlow("no", position="1-2-3@5f0c9a21"))[1].metadata["position"] == "1-2-3@5f0c9a21"
+    told = details(StreamGap("gone", gap=Gap(GapReason.TRUNCATED, None, 7)))[1].metadata
+    assert (told["gap_reason"], told["next_sequence"], "first_sequence" in told) == ("truncated", "7", False)

@@ -108,6 +108,7 @@ def test_the_calls_of_a_store_are_those_of_the_asyncio_one(stage: Any, streams: 
     assert streams.info("a/c").policy.retention == 3600
     streams.create("z")
     assert (list(streams.list()), list(streams.list("a/"))) == (["a/c", "z"], ["a/c"])
+    assert list(streams.list(after="a/c")) == ["z"]
     assert streams.keep() == 0
     with StreamStore(stage.client, namespace="prod") as prod:
         with pytest.raises(NoSuchNamespace):

@@ -1,20 +1,27 @@
 import com.google.protobuf.ByteString;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import io.grpc.stub.StreamObserver;
-import io.tallybook.api.v1.AppendClose;
-import io.tallybook.api.v1.AppendOpen;
-import io.tallybook.api.v1.AppendReply;
-import io.tallybook.api.v1.AppendRequest;
-import io.tallybook.api.v1.CreateRequest;
-import io.tallybook.api.v1.LedgerServiceGrpc;
-import io.tallybook.api.v1.ReadRequest;
+import io.tallybook.api.v1.CreateStreamRequest;
+import io.tallybook.api.v1.NewRecord;
+import io.tallybook.api.v1.ReadStreamRequest;
+import io.tallybook.api.v1.StreamAppendClose;
+import io.tallybook.api.v1.StreamAppendOpen;
+import io.tallybook.api.v1.StreamAppendReply;
+import io.tallybook.api.v1.StreamAppendRequest;
+import io.tallybook.api.v1.StreamCommit;
+import io.tallybook.api.v1.StreamServiceGrpc;
+import io.tallybook.api.v1.StreamStart;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
-/** Writes a ledger through a Tallybook gateway, and reads it back. ../README.md says how to run it. */
+/** Appends to a stream through a Tallybook gateway, and reads it back. ../README.md says how to run it. */
 public final class Example {
+  private static final String NAME = "examples/java";
   private static final long SECONDS = 30;
 
   public static void main(String[] arguments) throws Exception {
@@ -25,14 +32,22 @@ public final class Example {
     var channel = Grpc.newChannelBuilder(arguments[0], InsecureChannelCredentials.create()).build();
     try {
       // The deadline is that of every call: each ends by then, whatever happens.
-      var writing = LedgerServiceGrpc.newStub(channel).withDeadlineAfter(SECONDS, TimeUnit.SECONDS);
-      long id = write(writing, List.of("hello", "from", "Java")).get(SECONDS, TimeUnit.SECONDS);
+      var streams = StreamServiceGrpc.newBlockingStub(channel).withDeadlineAfter(SECONDS, TimeUnit.SECONDS);
+      try {
+        streams.create(CreateStreamRequest.newBuilder().setName(NAME).build());
+      } catch (StatusRuntimeException error) {
+        if (error.getStatus().getCode() != Status.Code.ALREADY_EXISTS) {
+          throw error;
+        }
+      }
 
-      var reading = LedgerServiceGrpc.newBlockingStub(channel).withDeadlineAfter(SECONDS, TimeUnit.SECONDS);
-      reading.read(ReadRequest.newBuilder().setLedgerId(id).build()).forEachRemaining(entries -> {
-        long entryId = entries.getFirstEntryId();
-        for (ByteString payload : entries.getPayloadsList()) {
-          System.out.println(entryId++ + ": " + payload.toStringUtf8());
+      var writing = StreamServiceGrpc.newStub(channel).withDeadlineAfter(SECONDS, TimeUnit.SECONDS);
+      String first = write(writing, List.of("hello", "from", "Java")).get(SECONDS, TimeUnit.SECONDS).get(0);
+
+      var start = StreamStart.newBuilder().setPosition(first);
+      streams.read(ReadStreamRequest.newBuilder().setName(NAME).setStart(start).build()).forEachRemaining(reply -> {
+        for (var record : reply.getRecords().getRecordsList()) {
+          System.out.println(record.getSequence() + ": " + record.getPayload().toStringUtf8());
         }
       });
     } finally {
@@ -40,34 +55,37 @@ public final class Example {
     }
   }
 
-  /** Makes a ledger of these entries; gives its id once it is closed: they are durable then. */
-  private static CompletableFuture<Long> write(LedgerServiceGrpc.LedgerServiceStub ledgers, List<String> lines) {
-    var closed = new CompletableFuture<Long>();
-    var requests = ledgers.append(new StreamObserver<AppendReply>() {
+  /** Appends records; gives where they are, the first of each run of positions, once durable and visible. */
+  private static CompletableFuture<List<String>> write(StreamServiceGrpc.StreamServiceStub streams, List<String> lines) {
+    var found = new ArrayList<String>();
+    var done = new CompletableFuture<List<String>>();
+    var requests = streams.append(new StreamObserver<StreamAppendReply>() {
       @Override
-      public void onNext(AppendReply reply) {
-        if (reply.hasAck()) {
-          System.out.printf("durable: %d from %d on%n", reply.getAck().getCount(), reply.getAck().getFirstEntryId());
-        } else if (reply.hasClosed()) {
-          closed.complete(reply.getClosed().getLedgerId());
+      public void onNext(StreamAppendReply reply) {
+        for (var run : reply.getAck().getPositionsList()) {
+          System.out.printf("durable: %d from %s on%n", run.getCount(), run.getFirst());
+          found.add(run.getFirst());
         }
       }
 
       @Override
       public void onError(Throwable error) {
-        closed.completeExceptionally(error);
+        done.completeExceptionally(error);
       }
 
       @Override
       public void onCompleted() {
-        closed.completeExceptionally(new IllegalStateException("the gateway ended without the ledger's final state"));
+        done.complete(found);
       }
     });
-    var payloads = lines.stream().map(ByteString::copyFromUtf8).toList();
-    var open = AppendOpen.newBuilder().setCreate(CreateRequest.getDefaultInstance());
-    requests.onNext(AppendRequest.newBuilder().setOpen(open).addAllPayloads(payloads).build());
-    requests.onNext(AppendRequest.newBuilder().setClose(AppendClose.getDefaultInstance()).build());
+    var records = lines.stream().map(line -> NewRecord.newBuilder().setPayload(ByteString.copyFromUtf8(line)).build());
+    var open = StreamAppendOpen.newBuilder().setName(NAME);
+    requests.onNext(StreamAppendRequest.newBuilder().setOpen(open).build());
+    // Readers see what was committed. Without that they see a record with the next one, or a little later.
+    var commit = StreamCommit.getDefaultInstance();
+    requests.onNext(StreamAppendRequest.newBuilder().setCommit(commit).addAllRecords(records.toList()).build());
+    requests.onNext(StreamAppendRequest.newBuilder().setClose(StreamAppendClose.getDefaultInstance()).build());
     requests.onCompleted();
-    return closed;
+    return done;
   }
 }

@@ -1,0 +1,178 @@
+"""Gateways on a simulated cluster, and clients of their streams.
+
+async with gateways(cluster, 2) as [one, two]:
+    call = Appending(opening(), records(lines(5)), CLOSE)
+    await one.call("Append", call)
+    call.positions()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.core.config import GatewaySettings
+from tallybook.core.errors import InvariantViolation
+from tallybook.core.limits import KIB
+from tallybook.gateway.limits import Limits
+from tallybook.gateway.metrics import Counts, numbers
+from tallybook.gateway.stores import Stores
+from tallybook.gateway.stream_service import StreamService
+from tallybook.proto import stream_pb2 as pb
+from tallybook.runtime.calls import CallFailed
+
+from .calls import FakeCall
+from .cluster import MemoryCluster
+from .scenario import SMALL
+
+CLOSE = pb.StreamAppendRequest(close=pb.StreamAppendClose())
+COMMIT = pb.StreamAppendRequest(commit=pb.StreamCommit())
+NO_WAIT = {"wait_ms": 0}
+SEEN_SECONDS = 0.5
+"""After so much silence readers see what was appended."""
+
+
+def opening(name: str = "s", **more: Any) -> pb.StreamAppendRequest:
+    """The first message of an Append."""
+    return pb.StreamAppendRequest(open=pb.StreamAppendOpen(**{"name": name, "credit_bytes": 32 * KIB, **more}))
+
+
+def records(payloads: list[bytes], *, ids: bool = False, **more: Any) -> pb.StreamAppendRequest:
+    """A message of records; with ids, they are known again."""
+    found = [pb.NewRecord(payload=each, dedup_id=each if ids else None) for each in payloads]
+    return pb.StreamAppendRequest(records=found, **more)
+
+
+class Appending(FakeCall[pb.StreamAppendReply]):
+    """A client that appends."""
+
+    def __init__(self, *requests: pb.StreamAppendRequest) -> None:
+        super().__init__(pb.StreamAppendReply)
+        self.say(*requests)
+
+    def acked(self) -> int:
+        """How many records are acknowledged."""
+        return sum(reply.ack.count for reply in self.replies)
+
+    def positions(self) -> list[str]:
+        """Of the records that were acknowledged, in the order in which they were sent."""
+        found = []
+        for run in (run for reply in self.replies for run in reply.ack.positions):
+            front, _, tag = run.first.partition("@")
+            place, _, slot = front.rpartition("-")
+            found += [f"{place}-{int(slot) + more}@{tag}" for more in range(run.count)]
+        return found
+
+    def last(self) -> str | None:
+        """Which reply came last."""
+        return self.replies[-1].WhichOneof("step") if self.replies else None
+
+
+class Gateway:
+    """One gateway, and the calls to it."""
+
+    def __init__(self, cluster: MemoryCluster, name: str, client: Client, **settings: Any) -> None:
+        self.client = client
+        chosen = GatewaySettings(metadata="memory:", client=SMALL, **settings)
+        self.tasks = client_tasks(name)
+        self.limits, self.counts = Limits(chosen), Counts()
+        self.stores = Stores(client, name, self.tasks)
+        self._clock = cluster.world.clock
+        self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks)
+        self._calls = client_tasks("calls")
+        self._dead = False
+
+    def call(self, method: str, call: FakeCall[Any]) -> asyncio.Task[None]:
+        """Begin a call."""
+
+        async def serve() -> None:
+            await self.service.handlers()[method](call)
+
+        return self._calls.spawn(serve(), name=method)
+
+    async def ask(self, method: str, request: Message, kind: type[Any]) -> Any:
+        """The answer of a call with one."""
+        call = FakeCall(kind)
+        call.say(request)
+        await self.call(method, call)
+        return call.replies[0]
+
+    async def describe(self, name: str = "s") -> pb.StreamDescription:
+        """What is known of a stream, once readers see all of it."""
+        await self._clock.sleep(SEEN_SECONDS)
+        found: pb.StreamDescription = await self.ask(
+            "Describe", pb.DescribeStreamRequest(name=name), pb.StreamDescription
+        )
+        return found
+
+    async def payloads(self, name: str = "s") -> list[bytes]:
+        """All that is in a stream, once readers see it."""
+        await self._clock.sleep(SEEN_SECONDS)
+        return [each.payload async for each in self.stores.default.reader(name, follow=False)]
+
+    async def pause(self) -> None:
+        """Wait a little."""
+        await self._clock.sleep(0.001)
+
+    def number(self, name: str) -> float:
+        """One of its metrics."""
+        return numbers(self.counts, self.limits.total)[name]
+
+    def idle(self) -> bool:
+        """Whether nobody is served, and nothing is held for anybody."""
+        busy = ("writers", "reserved_bytes", "streams", "subscribed", "open_StreamService/Append")
+        return not any(map(self.number, busy))
+
+    async def die(self) -> None:
+        """Be gone at once, as a process is that is killed: nothing is closed, and nobody is told."""
+        store = self.stores.default
+        # What a process that is killed does not do any more, its store must not do either.
+        store._closing = True  # noqa: SLF001
+        await store._tasks.close()  # noqa: SLF001
+        await self._calls.close()
+        await self.tasks.close()
+        self.service._writers.abandon()  # noqa: SLF001
+        self._dead = True
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._dead:
+            return
+        await self._calls.close()
+        await self.service.stop()
+        await self.tasks.close()
+        await self.stores.close()
+
+
+@asynccontextmanager
+async def gateways(cluster: MemoryCluster, count: int = 1, **settings: Any) -> AsyncIterator[list[Gateway]]:
+    """Gateways of one cluster, in which there is a stream ``s``."""
+    clients = [cluster.client(SMALL) for _ in range(count)]
+    found = [Gateway(cluster, f"10.0.0.{index}:7450", client, **settings) for index, client in enumerate(clients)]
+    await found[0].ask("Create", pb.CreateStreamRequest(name="s"), pb.Stream)
+    try:
+        yield found
+    finally:
+        for gateway in found:
+            await gateway.close()
+        for client in clients:
+            await client.close()
+
+
+async def refusal(serving: asyncio.Task[None]) -> tuple[int, str, dict[str, str]]:
+    """The status, the reason and what else is said when a call fails."""
+    try:
+        await serving
+    except CallFailed as failed:
+        info = ErrorInfo()
+        Status.FromString(failed.details).details[0].Unpack(info)
+        return failed.code, info.reason, dict(info.metadata)
+    raise InvariantViolation("the call has not failed")

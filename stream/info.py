@@ -1,0 +1,67 @@
+"""What is told of streams and of subscriptions to whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .head import Head
+from .policy import StreamPolicy
+from .subscription.record import Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What is known of a stream.
+
+    Args:
+        first_sequence: number of the first record that is there.
+        next_sequence: number that the next record gets, as far as segments have ended.
+        owner: name of who writes it; ``None``: nobody.
+        session: of the store that it is written through, likewise; see ``StreamStore.session``.
+        segments: how many there are.
+        ended: whether it ended for ever.
+    """
+
+    namespace: str
+    name: str
+    stream_id: str
+    created_at_ms: int
+    policy: StreamPolicy
+    first_sequence: int
+    next_sequence: int
+    owner: str | None
+    session: str | None
+    segments: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """What is known of a subscription.
+
+    Args:
+        cursor: how far it has come; ``None``: that is lost, and has to be reset.
+        reader: name of who reads it; ``None``: nobody.
+    """
+
+    name: str
+    cursor: Cursor | None
+    created_at_ms: int
+    reader: str | None
+
+
+def info_of(head: Head) -> StreamInfo:
+    """What a head tells."""
+    return StreamInfo(
+        head.namespace,
+        head.name,
+        head.stream_id,
+        head.created_at_ms,
+        head.policy,
+        head.truncation.sequence,
+        head.settled_marks.next_sequence,
+        None if head.owner is None else head.owner.name,
+        None if head.owner is None else head.owner.session,
+        len(head.segments) + sum(each.last_segment - each.first_segment + 1 for each in head.chapters),
+        head.ended,
+    )
