@@ -94,6 +94,11 @@ class StreamWriter:
         return self._flow.next_sequence
 
     @property
+    def highest_txid(self) -> int:
+        """The highest transaction id that was appended: the next one may not be below it."""
+        return self._flow.highest_txid
+
+    @property
     def ended(self) -> bool:
         """Whether nothing can be appended any more: closed, or taken by another writer."""
         return self._closing or self._flow.error is not None
@@ -189,11 +194,7 @@ class StreamWriter:
             EntryTooLarge: together they are larger than a record may be, or there are more than 8,192.
             As ``append``.
         """
-        wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
-        sizes = [self._admissible(record) for record in wanted]
-        total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
-        if total > self._most_bytes - HEADER_BYTES or len(wanted) > MAX_RECORDS:
-            raise EntryTooLarge(f"a set of {len(wanted)} records and {total} bytes does not fit one entry")
+        wanted, sizes = self._set_of(records)
         if not wanted:
             return []
         room = sum(sizes) + len(sizes) * ROOM_BYTES
@@ -207,10 +208,38 @@ class StreamWriter:
         if known:
             self._budget.give(room)
             return [await each for each in known]
+        return [await each for each in self._gather_set(wanted, sizes)]
+
+    def append_set_nowait(self, records: Sequence[Payload | Outgoing]) -> list[PendingRecord]:
+        """Like ``append_set``, but return what to await, so that several sets can be under way, one behind the other.
+
+        Raises:
+            Busy: the client's byte budget is used up.
+            As ``append_set``, of what can be known before it is sent.
+        """
+        wanted, sizes = self._set_of(records)
+        known = self._known_set(wanted)
+        self._check_orders(wanted)
+        if known or not wanted:
+            return known
+        if not self._budget.try_take(sum(sizes) + len(sizes) * ROOM_BYTES):
+            raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
+        return self._gather_set(wanted, sizes)
+
+    def _set_of(self, records: Sequence[Payload | Outgoing]) -> tuple[list[Outgoing], list[int]]:
+        """The records of a set, and what each of them takes."""
+        wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
+        sizes = [self._admissible(record) for record in wanted]
+        total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
+        if total > self._most_bytes - HEADER_BYTES or len(wanted) > MAX_RECORDS:
+            raise EntryTooLarge(f"a set of {len(wanted)} records and {total} bytes does not fit one entry")
+        return wanted, sizes
+
+    def _gather_set(self, records: Sequence[Outgoing], sizes: Sequence[int]) -> list[PendingRecord]:
         self._flow.close_group()
-        pending = [self._gather(record, size, same=True) for record, size in zip(wanted, sizes, strict=True)]
+        pending = [self._gather(record, size, same=True) for record, size in zip(records, sizes, strict=True)]
         self._flow.close_group()
-        return [await each for each in pending]
+        return pending
 
     def _known_set(self, records: Sequence[Outgoing]) -> list[PendingRecord]:
         """What became of a set that was appended lately; nothing, if it was not.
