@@ -20,6 +20,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.stream.delivery_record import is_staged
 
 from .gaps import Gap
 from .options import ReadOptions
@@ -148,6 +149,8 @@ async def _of_snapshot(
 
 def is_wanted(metadata: LedgerMetadata, options: ReadOptions) -> bool:
     """Whether a ledger lies where the query looks, and is as far as it wants."""
+    if is_staged(metadata):
+        return False
     if options.tier == "archive":
         return metadata.archived is not None
     if options.tier == "bookies":

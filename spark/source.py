@@ -78,6 +78,10 @@ class TallybookDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Rows become entries of new ledgers, which come into view together, or records of a stream."""
         options = write_options(self.options)
+        if options.stream is not None:
+            from .records.sink import RecordWriter  # noqa: PLC0415
+
+            return RecordWriter(options, schema, overwrite=overwrite)
         from .sink import LedgerWriter  # noqa: PLC0415
 
         return LedgerWriter(options, schema, overwrite=overwrite)
@@ -85,6 +89,10 @@ class TallybookDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Each micro-batch becomes entries of new ledgers, or records of a stream, exactly once."""
         options = write_options(self.options)
+        if options.stream is not None:
+            from .records.sink import RecordStreamWriter  # noqa: PLC0415
+
+            return RecordStreamWriter(options, schema, overwrite=overwrite)
         from .sink import LedgerStreamWriter  # noqa: PLC0415
 
         return LedgerStreamWriter(options, schema, overwrite=overwrite)
