@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.blocking import LoopThread
 
-from .columns import columns_for
+from .columns import check_columns
 from .options import ReadOptions
 from .places import opened
 from .plan import EntryPartition
@@ -48,9 +48,7 @@ class EntryReader(DataSourceReader):
         # Each task has its own ledgers, in its partition: a snapshot names all of them.
         self._options = replace(options, snapshot=None, ledgers=None)
         self._schema = schema
-        wanted = columns_for(options)
-        if [field.name for field in schema.fields] != [name for name, _ in wanted.names]:
-            raise InvalidConfig(f"the columns of this table are: {wanted.ddl}; choose some of them with select()")
+        check_columns(options, schema)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_query": None}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tallybook.core.errors import InvalidConfig
+
 from .options import ReadOptions
 from .payloads import value_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 ENTRY_DDL: Final = (
     "ledger_id BIGINT NOT NULL, entry_id BIGINT NOT NULL, written_at TIMESTAMP NOT NULL, crc32c BIGINT NOT NULL, "
@@ -32,12 +37,33 @@ _TYPES: Final = {
         pa.struct([("kind", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("reason", pa.string())]),
     ),
     "slot": ("INT", pa.int32()),
+    "stream": ("STRING", pa.string()),
+    "position": ("STRING", pa.string()),
+    "sequence": ("BIGINT", pa.int64()),
+    "timestamp": ("TIMESTAMP", _TIME),
+    "key": ("BINARY", pa.binary()),
+    "txid": ("BIGINT", pa.int64()),
+    "segment": ("BIGINT", pa.int64()),
+    "timestamp_ms": ("BIGINT", pa.int64()),
+    "dedup_id": ("BINARY", pa.binary()),
+    "row": ("INT", pa.int32()),
     "bad_payload": ("BINARY", pa.binary()),
     "bad_reason": ("STRING", pa.string()),
 }
 
 KEYS: Final = {"ledger_id", "entry_id"}
 """Never null, not even where a gap is reported."""
+_RECORD_KEYS: Final = {"stream", "position"}
+"""Likewise, of records."""
+
+_RECORD: Final = (
+    ("stream", False), ("position", False), ("sequence", False), ("timestamp", True), ("key", True), ("txid", True),
+    ("payload", False),
+)  # fmt: skip
+_RECORD_METADATA: Final = (
+    ("segment", False), ("ledger_id", False), ("entry_id", False), ("slot", False), ("timestamp_ms", False),
+    ("dedup_id", True), ("written_at", False),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +115,45 @@ def columns_of(options: ReadOptions, value_ddl: str) -> Columns:
     return Columns(tuple(names), value_ddl)
 
 
+def record_columns_of(options: ReadOptions, value_ddl: str) -> Columns:
+    """What a query of records gives.
+
+    Args:
+        value_ddl: as for ``columns_of``.
+    """
+    gaps = not options.fail_on_data_loss
+    names: list[tuple[str, bool]] = []
+    for name, nullable in (*_RECORD, *(_RECORD_METADATA if options.include_metadata else ())):
+        if name == "payload" and value_ddl:
+            names += [("row", True)] if options.payload.kind == "arrow" else []
+            names.append(("value", True))
+            if options.payload.bad_records == "keep":
+                names += [("bad_payload", True), ("bad_reason", True)]
+        else:
+            names.append((name, nullable or (gaps and name not in _RECORD_KEYS)))
+    if options.include_metadata:
+        names += [("tier", gaps), ("object", True)]
+    if gaps:
+        names.append(("gap", True))
+    return Columns(tuple(names), value_ddl)
+
+
 def columns_for(options: ReadOptions) -> Columns:
-    """The columns of a query of entries.
+    """The columns of a query of entries, or of records.
 
     Raises:
         InvalidConfig: the schema of payloads has a type that Spark has not.
     """
-    return columns_of(options, value_ddl(options.payload))
+    columns = record_columns_of if options.of_streams else columns_of
+    return columns(options, value_ddl(options.payload))
+
+
+def check_columns(options: ReadOptions, schema: StructType) -> None:
+    """See to it that a query has no schema of its own.
+
+    Raises:
+        InvalidConfig: it has another one than its options give.
+    """
+    wanted = columns_for(options)
+    if [field.name for field in schema.fields] != [name for name, _ in wanted.names]:
+        raise InvalidConfig(f"the columns of this table are: {wanted.ddl}; choose some of them with select()")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tallybook.archive.entry_range import EntryRange
@@ -30,6 +30,9 @@ from .options import SNAPSHOT_BOUNDS, ReadOptions, options_of, read_options
 from .places import LedgerPlace, opened
 from .plan import stretch_of
 from .planning import settle
+from .records.native import NativeRecords, plan_native, records_of
+from .records.planning import settled_snapshot
+from .records.snapshot import RecordSnapshot
 from .snapshot import Snapshot
 from .source import NAME, TallybookDataSource
 
@@ -75,7 +78,7 @@ def take_snapshot(metadata: str | None = None, **options: object) -> str:
 def read_ledgers(
     spark: SparkSession, metadata: str | None = None, *, spark_url: str | None = None, **options: object
 ) -> DataFrame:
-    """The entries of ledgers, with the columns and the bounds of ``format("tallybook")``.
+    """The entries of ledgers, or the records of streams, with the columns and the bounds of ``format("tallybook")``.
 
     Args:
         metadata: URI of the cluster's metadata store; without it, option ``archive`` names a bucket.
@@ -90,19 +93,24 @@ def read_ledgers(
     given = options_of(metadata, options)
     chosen = read_options(given)
     if chosen.table != "entries" or chosen.payload.kind != "raw":
-        raise InvalidConfig(
-            "read_ledgers gives entries with raw payloads: parse column payload, or use format('tallybook')"
-        )
-    with LoopThread("tallybook") as loop:
-        plan = loop.run(_planned(chosen))
+        raise InvalidConfig("read_ledgers gives raw payloads: parse column payload, or use format('tallybook')")
     frames = []
-    if plan.objects:
-        root = spark_url or spark_path(plan.url)
-        frames.append(_scan(spark, root, plan, chosen))
-    if plan.rest.ranges or plan.has_gaps or not frames:
+    rest: Snapshot | RecordSnapshot
+    with LoopThread("tallybook") as loop:
+        if chosen.of_streams:
+            records = loop.run(plan_native(chosen, _looked_at))
+            if records.objects:
+                frames.append(_scanned_records(spark, spark_url or spark_path(records.url), records, chosen))
+            rest, has_rest = records.rest, bool(records.rest.ranges)
+        else:
+            plan = loop.run(_planned(chosen))
+            if plan.objects:
+                frames.append(_scan(spark, spark_url or spark_path(plan.url), plan, chosen))
+            rest, has_rest = plan.rest, bool(plan.rest.ranges or plan.has_gaps)
+    if has_rest or not frames:
         spark.dataSource.register(TallybookDataSource)
         kept = {name: value for name, value in given.items() if name not in SNAPSHOT_BOUNDS}
-        frames.append(spark.read.format(NAME).options(**{**kept, "snapshot": str(plan.rest)}).load())
+        frames.append(spark.read.format(NAME).options(**{**kept, "snapshot": str(rest)}).load())
     found = frames[0]
     for other in frames[1:]:
         found = found.unionByName(other)
@@ -131,8 +139,10 @@ def spark_path(url: str) -> str:
             raise InvalidConfig(f"Spark cannot read {url}: it is in the memory of another process")
 
 
-async def _settled(options: ReadOptions) -> Snapshot:
+async def _settled(options: ReadOptions) -> Snapshot | RecordSnapshot:
     async with opened(options.place) as place:
+        if options.of_streams:
+            return await settled_snapshot(place, options)
         return (await settle(place, options))[0]
 
 
@@ -173,6 +183,15 @@ async def _looked_at(place: LedgerPlace, wanted: Iterable[tuple[Receipt, Sequenc
 
     found = await asyncio.gather(*(look(receipt, ranges) for receipt, ranges in wanted))
     return [each for each in found if each is not None]
+
+
+def _scanned_records(spark: SparkSession, root: str, records: NativeRecords, options: ReadOptions) -> DataFrame:
+    """The records of archived segments, out of the entries that Spark scans."""
+    ranges = tuple(sorted(each.range for each in records.scanned))
+    snapshot = Snapshot(records.rest.cluster_id, ranges)
+    plan = NativePlan(snapshot, records.objects, snapshot, has_gaps=False, url=records.url)
+    entries = _scan(spark, root, plan, replace(options, fail_on_data_loss=True))
+    return records_of(entries, records.scanned, options)
 
 
 def _scan(spark: SparkSession, root: str, plan: NativePlan, options: ReadOptions) -> DataFrame:

@@ -32,6 +32,11 @@ READ_OPTIONS: Final = (
     ),
     OptionInfo("ledger", "", "Id of the one ledger that is read."),
     OptionInfo("ledgers", "all", "Ids of the ledgers that are read, as `1,5-9`. In a batch, up to 10,000 must exist."),
+    OptionInfo("stream", "", "Name of the one stream whose records are read."),
+    OptionInfo(
+        "streamPattern", "", "Streams whose records are read, as `orders/*`; `**` stands for any number of parts."
+    ),
+    OptionInfo("namespace", "default", "Where the names of streams belong to."),
     OptionInfo("startingEntry", "0", "First entry id of each ledger."),
     OptionInfo("endingEntry", "", "Last entry id of each ledger, included."),
     OptionInfo("startingTime", "", "Entries written from then on: `2026-11-01T00:00:00Z`; UTC where no zone is given."),
@@ -45,7 +50,10 @@ READ_OPTIONS: Final = (
         "failOnDataLoss", "true", "Whether entries that are lost or deleted fail the query; if not, column `gap` "
         "reports them.",
     ),
-    OptionInfo("includeMetadata", "false", "Whether there are columns `tier` and `object`: where an entry came from."),
+    OptionInfo(
+        "includeMetadata", "false", "Whether there are columns `tier` and `object`: where an entry came from. Of "
+        "streams, also where a record is kept.",
+    ),
     OptionInfo("maxBytesPerPartition", "128m", "Payload that one task reads, about."),
     OptionInfo(
         "minPartitions", "1", "Tasks at least, where there are so many entries. Of what `read_ledgers` leaves to "
@@ -60,12 +68,19 @@ READ_OPTIONS: Final = (
         "badRecords", "keep", "`keep`: payloads that do not fit are in `bad_payload`, and why in `bad_reason`; `fail`: "
         "they fail the query.",
     ),
-    OptionInfo("startingPosition", "earliest", "Where a new stream begins; `latest`: behind what has closed by then."),
+    OptionInfo(
+        "startingPosition", "earliest", "Where a new `readStream` begins; `latest`: behind what has closed by then. Of "
+        "streams, where reading begins: `earliest`, `latest`, a position, `sequence:1000`, `txid:42` or a time.",
+    ),
+    OptionInfo("endingPosition", "latest", "Of streams, in a batch: where reading ends, not included. As above."),
     OptionInfo("maxBytesPerTrigger", "", "Payload of a micro-batch, about."),
-    OptionInfo("maxEntriesPerTrigger", "", "Entries of a micro-batch."),
+    OptionInfo("maxEntriesPerTrigger", "", "Entries of a micro-batch; of streams, records."),
 )  # fmt: skip
 
 WRITE_OPTIONS: Final = (
+    OptionInfo("stream", "", "Name of the stream that rows become records of; without it, they become ledgers."),
+    OptionInfo("namespace", "default", "Where the name of the stream belongs to."),
+    OptionInfo("createStream", "false", "Whether the stream is made if there is none of that name."),
     OptionInfo(
         "sink", "", "Names the output. A stream's is its query unless given; it must be that stream's alone."
     ),

@@ -17,11 +17,14 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.core.ids import MAX_ID
+from tallybook.stream.names import DEFAULT_NAMESPACE, check_namespace, check_stream_name
 
 from .id_ranges import IdRanges
 from .option_names import PLACE_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
 from .plan import DEFAULT_PARTITION_BYTES
-from .snapshot import ALL_TIMES, Snapshot, TimeRange
+from .records.bounds import RecordBounds, bounds_of, parse_place
+from .records.snapshot import RecordSnapshot
+from .snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
 
 T = TypeVar("T")
 
@@ -69,7 +72,9 @@ class ReadOptions:
     first_entry: int = 0
     last_entry: int = MAX_ID
     written: TimeRange = ALL_TIMES
-    snapshot: Snapshot | None = None
+    records: RecordBounds | None = None
+    """Which streams; ``None``: ledgers are read, or what a snapshot names."""
+    snapshot: Snapshot | RecordSnapshot | None = None
     tier: Tier = "auto"
     open_ledgers: bool = True
     """Whether ledgers that are still written are read, up to what is confirmed."""
@@ -81,11 +86,17 @@ class ReadOptions:
     start: Start = "earliest"
     max_bytes_per_trigger: int = NO_LIMIT
     max_entries_per_trigger: int = NO_LIMIT
+    """Of streams, records."""
+
+    @property
+    def of_streams(self) -> bool:
+        """Whether rows are records of streams, not entries of ledgers."""
+        return self.records is not None or isinstance(self.snapshot, RecordSnapshot)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How rows become ledgers."""
+    """How rows become ledgers, or records of a stream."""
 
     place: Place
     sink: str | None
@@ -94,11 +105,16 @@ class WriteOptions:
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    stream: str | None = None
+    namespace: str = DEFAULT_NAMESPACE
+    create_stream: bool = False
 
 
-SNAPSHOT_BOUNDS: Final = frozenset({
+_LEDGER_BOUNDS: Final = frozenset({
     "ledger", "ledgers", "startingentry", "endingentry", "startingtime", "endingtime", "tier", "openledgers",
 })  # fmt: skip
+_STREAM_BOUNDS: Final = frozenset({"stream", "streampattern", "namespace", "startingposition", "endingposition"})
+SNAPSHOT_BOUNDS: Final = _LEDGER_BOUNDS | _STREAM_BOUNDS
 """What a snapshot has settled."""
 
 READ: Final = lower_names(PLACE_OPTIONS, READ_OPTIONS)
@@ -121,10 +137,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         InvalidConfig: an option is unknown, makes no sense, or contradicts another one.
     """
     options = _Options(given, READ)
-    snapshot = options.parsed("snapshot", Snapshot.parse)
+    snapshot = options.parsed("snapshot", parse_snapshot)
     ledgers = options.ledgers()
     if snapshot is not None and set(options.given) & SNAPSHOT_BOUNDS:
         raise InvalidConfig("a snapshot says already which entries are meant: give no other bounds with it")
+    records = options.records()
     found = ReadOptions(
         place=options.place(),
         table=options.choice("table", TableName, "entries"),
@@ -132,6 +149,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         first_entry=options.number("startingentry", 0),
         last_entry=options.number("endingentry", MAX_ID),
         written=TimeRange(options.time("startingtime"), options.time("endingtime")),
+        records=records,
         snapshot=snapshot,
         tier=options.choice("tier", Tier, "auto"),
         open_ledgers=options.flag("openledgers", default=True),
@@ -140,7 +158,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         partition_bytes=options.size("maxbytesperpartition", DEFAULT_PARTITION_BYTES),
         min_partitions=options.number("minpartitions", 1, least=1),
         payload=options.payload(),
-        start=options.choice("startingposition", Start, "earliest"),
+        start="earliest" if records else options.choice("startingposition", Start, "earliest"),
         max_bytes_per_trigger=options.size("maxbytespertrigger", NO_LIMIT),
         max_entries_per_trigger=options.number("maxentriespertrigger", NO_LIMIT, least=1),
     )
@@ -149,9 +167,17 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     first_us, end_us = found.written.first_us, found.written.end_us
     if first_us is not None and end_us is not None and end_us <= first_us:
         raise InvalidConfig("endingTime, which is not included, does not lie behind startingTime")
+    _check_streams(found)
     if found.place.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
         raise InvalidConfig("a bucket has no bookies: give the metadata URI of the cluster, too")
     return found
+
+
+def _check_streams(found: ReadOptions) -> None:
+    if found.of_streams and found.table != "entries":
+        raise InvalidConfig("option table is about ledgers: give no stream, or snapshot of streams, with it")
+    if found.of_streams and found.place.metadata is None:
+        raise InvalidConfig("a bucket does not say which ledgers are a stream: give the metadata URI of the cluster")
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -168,6 +194,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if sink is not None and (not sink or len(sink) > 100 or not sink.replace("-", "").replace("_", "").isalnum()):
         raise InvalidConfig(f"option sink: {sink!r} is not a name of up to 100 letters, digits, - or _")
     transaction = options.number("transaction", -1)
+    made = sorted(PROPER_NAMES[each] for each in ("ensemble", "writequorum", "ackquorum") if each in options.given)
+    if made and "stream" in options.given:
+        raise InvalidConfig(f"the policy of a stream says how it is kept, and {', '.join(made)} is of ledgers")
     if transaction >= 0 and sink is None:
         raise InvalidConfig("a transaction is known by its sink: give that, too")
     return WriteOptions(
@@ -177,6 +206,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         options.number("ensemble", 3, least=1),
         options.number("writequorum", 3, least=1),
         options.number("ackquorum", 2, least=1),
+        options.written_stream(),
+        options.given.get("namespace", DEFAULT_NAMESPACE),
+        options.flag("createstream", default=False),
     )
 
 
@@ -207,6 +239,42 @@ class _Options:
                 raise InvalidConfig("give either option ledger or option ledgers")
             return IdRanges.of([self.number("ledger", 0)])
         return None if many.strip().lower() == "all" else self.parsed("ledgers", IdRanges.parse)
+
+    def records(self) -> RecordBounds | None:
+        """Which streams are read, if any are."""
+        name, pattern = self.given.get("stream"), self.given.get("streampattern")
+        if name is None and pattern is None:
+            for option in ("namespace", "endingposition"):
+                if option in self.given:
+                    raise self._wrong(option, "it is about streams: give option stream or streamPattern, too")
+            return None
+        other = sorted(_LEDGER_BOUNDS & set(self.given))
+        if other:
+            proper = ", ".join(PROPER_NAMES[each] for each in other)
+            raise InvalidConfig(
+                f"streams and ledgers are bounded by different options, and {proper} is of ledgers: of streams, "
+                "startingPosition and endingPosition take positions, numbers and times"
+            )
+        start, end = (self.parsed(each, parse_place) for each in ("startingposition", "endingposition"))
+        try:
+            namespace = self.given.get("namespace", DEFAULT_NAMESPACE)
+            return bounds_of(namespace, name, pattern, start, end)
+        except InvalidArgument as error:
+            raise InvalidConfig(error.message) from error
+
+    def written_stream(self) -> str | None:
+        """The stream that is written to, if one is."""
+        name = self.given.get("stream")
+        try:
+            check_namespace(self.given.get("namespace", DEFAULT_NAMESPACE))
+            if name is not None:
+                return check_stream_name(name)
+        except InvalidArgument as error:
+            raise InvalidConfig(error.message) from error
+        for option in ("namespace", "createstream"):
+            if option in self.given:
+                raise self._wrong(option, "it is about a stream: give option stream, too")
+        return None
 
     def payload(self) -> PayloadOptions:
         kind = self.choice("payloadformat", PayloadKind, "raw")

@@ -45,11 +45,12 @@ def value_ddl(options: PayloadOptions) -> str:
     return ddl_of(json.loads(options.schema)) if options.kind == "avro" else f"STRUCT<{options.schema}>"
 
 
-def parser_of(options: PayloadOptions, schema: StructType) -> Parser | None:
+def parser_of(options: PayloadOptions, schema: StructType, rows: str = "slot") -> Parser | None:
     """What parses payloads; ``None`` where they stay as they are.
 
     Args:
         schema: of the table, as Spark has understood it.
+        rows: name of the column that tells the rows of a payload apart.
 
     Raises:
         InvalidConfig: fastavro is not installed, or does not understand the schema.
@@ -60,7 +61,7 @@ def parser_of(options: PayloadOptions, schema: StructType) -> Parser | None:
 
     wanted = to_arrow_type(schema["value"].dataType, timezone="UTC")
     if options.kind == "arrow":
-        return ArrowParser(wanted, options)
+        return ArrowParser(wanted, options, rows)
     return RowParser(wanted, options, _avro(options.schema) if options.kind == "avro" else _json)
 
 
@@ -142,7 +143,15 @@ class RowParser(Parser):
 
 
 class ArrowParser(Parser):
-    """A table in each payload."""
+    """A table in each payload.
+
+    Args:
+        rows: name of the column that tells its rows apart.
+    """
+
+    def __init__(self, wanted: pa.DataType, options: PayloadOptions, rows: str) -> None:
+        super().__init__(wanted, options)
+        self._rows_column = rows
 
     def parse(self, table: pa.Table) -> Parsed:
         """A row for each row of a payload; one for a payload that is none."""
@@ -163,7 +172,7 @@ class ArrowParser(Parser):
         # Without the payload, which would be copied for each of its rows.
         table = table.drop_columns(["payload"]).take(pa.array(rows, pa.int64()))
         columns = self._columns(table, pa.concat_arrays(values), [payloads[at] for at in rows], reasons)
-        return table, {**columns, "slot": pa.array(slots, pa.int32())}
+        return table, {**columns, self._rows_column: pa.array(slots, pa.int32())}
 
     def _rows(self, payload: bytes) -> pa.Array:
         try:

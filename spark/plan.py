@@ -47,6 +47,11 @@ class Stretch:
         """Its entries."""
         return EntryRange(self.ledger_id, self.first, self.last)
 
+    @property
+    def order(self) -> tuple[str, int, int]:
+        """What comes before it in a query: what lies in one object stays together, in the object's order."""
+        return self.receipt.key if self.receipt else "", self.ledger_id, self.first
+
 
 @dataclass
 class EntryPartition(InputPartition):
@@ -83,7 +88,7 @@ def partitions_of(
         cuts_of: entry ids before which a large stretch is best cut; cut evenly where it gives none, and where that
             does not make partitions enough.
     """
-    wanted = sorted(stretches, key=_place)
+    wanted = sorted(stretches, key=_order)
     limit = max(1, min(max_bytes, sum(each.payload_bytes for each in wanted) // max(1, min_partitions)))
     found: list[tuple[Stretch, ...]] = []
     open_: list[Stretch] = []
@@ -99,8 +104,8 @@ def partitions_of(
     return [EntryPartition(each, written) for each in _at_least(min_partitions, found)]
 
 
-def _place(stretch: Stretch) -> tuple[str, int, int]:
-    return stretch.receipt.key if stretch.receipt else "", stretch.ledger_id, stretch.first
+def _order(stretch: Stretch) -> tuple[str, int, int]:
+    return stretch.order
 
 
 def _at_least(count: int, found: list[tuple[Stretch, ...]]) -> list[tuple[Stretch, ...]]:
@@ -113,7 +118,7 @@ def _at_least(count: int, found: list[tuple[Stretch, ...]]) -> list[tuple[Stretc
         one, other = _halves(heap[0][1])
         heapreplace(heap, (_rank(one), one))
         heappush(heap, (_rank(other), other))
-    return sorted((each for _, each in heap), key=lambda each: _place(each[0]))
+    return sorted((each for _, each in heap), key=lambda each: _order(each[0]))
 
 
 _INDIVISIBLE: Final = (1,)

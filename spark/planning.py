@@ -20,6 +20,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.stream.delivery_record import is_staged
 
 from .gaps import Gap
 from .options import ReadOptions
@@ -53,7 +54,7 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
             f"{len(place.damaged)} objects of the bucket cannot be understood, the first is {key}: {why} (option "
             "failOnDataLoss=false reads what is in the others)"
         )
-    if options.snapshot is not None:
+    if isinstance(options.snapshot, Snapshot):
         return await _of_snapshot(place, options, options.snapshot)
     # First: what is in view was written and closed before, so that no ledger of a transaction can be missed below.
     view = await place.view()
@@ -148,6 +149,8 @@ async def _of_snapshot(
 
 def is_wanted(metadata: LedgerMetadata, options: ReadOptions) -> bool:
     """Whether a ledger lies where the query looks, and is as far as it wants."""
+    if is_staged(metadata):
+        return False
     if options.tier == "archive":
         return metadata.archived is not None
     if options.tier == "bookies":
@@ -175,7 +178,7 @@ async def cut(
     """
     from_bookies = options.tier == "bookies"
     stretches = [stretch_of(each, known[each.ledger_id], bookies_only=from_bookies) for each in snapshot.ranges]
-    cuts = await _row_groups(place, [each for each in stretches if each.payload_bytes > options.partition_bytes])
+    cuts = await row_groups(place, [each for each in stretches if each.payload_bytes > options.partition_bytes])
     return partitions_of(
         stretches,
         lambda stretch: cuts.get(stretch.ledger_id, ()),
@@ -185,7 +188,7 @@ async def cut(
     )
 
 
-async def _row_groups(place: LedgerPlace, stretches: Iterable[Stretch]) -> dict[int, Sequence[int]]:
+async def row_groups(place: LedgerPlace, stretches: Iterable[Stretch]) -> dict[int, Sequence[int]]:
     """Where the row groups of large ledgers begin, by ledger."""
     found: dict[int, Sequence[int]] = {}
     for stretch in stretches:

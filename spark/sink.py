@@ -91,7 +91,7 @@ class LedgerWriter(DataSourceArrowWriter):
         if self._options.transaction is not None:
             return Transaction(self._options.sink, self._options.transaction)
         with LoopThread("tallybook") as loop:
-            return Transaction(self._options.sink, loop.run(_next_number(self._options, self._options.sink)))
+            return Transaction(self._options.sink, loop.run(next_number(self._options, self._options.sink)))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
@@ -99,8 +99,8 @@ class LedgerWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Bring everything into view. Without rows, there is a record of it only where its number may come again."""
-        written = _written(messages)
-        if self._options.transaction is None and not _ledger_ids(written):
+        written = written_of(messages)
+        if self._options.transaction is None and not ledger_ids_of(written):
             return
         if _commit(self._options, self._transaction, written):
             return
@@ -114,7 +114,7 @@ class LedgerWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what was written, unless it is committed after all: Spark also calls this where ``commit`` failed."""
-        _undo(self._options, self._transaction, messages)
+        undo(self._options, self._transaction, messages)
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
@@ -128,8 +128,8 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
-        query = _property(QUERY_ID)
-        transaction = Transaction(self._options.sink or query, int(_property(BATCH_ID)), query)
+        query = local_property(QUERY_ID)
+        transaction = Transaction(self._options.sink or query, int(local_property(BATCH_ID)), query)
         return write_rows(self._options, transaction, iterator, self._column)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -138,14 +138,14 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         One without rows leaves nothing, and needs no record: if it is run again, it has none again, or is the first
         that has.
         """
-        written = _written(messages)
-        if _ledger_ids(written):
+        written = written_of(messages)
+        if ledger_ids_of(written):
             _commit(self._options, Transaction(written[0].sink, batchId, written[0].owner), written)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Delete what was written, unless it is committed after all."""
-        if written := _written(messages):
-            _undo(self._options, Transaction(written[0].sink, batchId, written[0].owner), messages)
+        if written := written_of(messages):
+            undo(self._options, Transaction(written[0].sink, batchId, written[0].owner), messages)
 
 
 def write_rows(
@@ -267,11 +267,13 @@ def payload_batches(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[
         yield gathered
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+def written_of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """What tasks have written."""
     return [message for message in messages if isinstance(message, Written)]
 
 
-def _ledger_ids(written: Sequence[Written]) -> list[int]:
+def ledger_ids_of(written: Sequence[Written]) -> list[int]:
+    """All ledgers of a batch."""
     return [ledger_id for message in written for ledger_id in message.ledger_ids]
 
 
@@ -281,7 +283,7 @@ def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[W
     async def work() -> bool:
         cluster = await Writing.open(options)
         try:
-            done = await commit(cluster.store, cluster.updater, transaction, _ledger_ids(written))
+            done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
             if transaction.is_once:
                 await _forget(cluster, transaction.sink)
             return done
@@ -314,11 +316,13 @@ def _was_committed(options: WriteOptions, transaction: Transaction) -> bool:
         return loop.run(work())
 
 
-def _undo(options: WriteOptions, transaction: Transaction, messages: Sequence[WriterCommitMessage | None]) -> None:
+def undo(options: WriteOptions, transaction: Transaction, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Delete what was written, unless it is committed after all."""
+
     async def work() -> None:
         cluster = await Writing.open(options)
         try:
-            await abandon(cluster.store, cluster.updater, transaction, _ledger_ids(_written(messages)))
+            await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(written_of(messages)))
         finally:
             await cluster.close()
 
@@ -326,7 +330,8 @@ def _undo(options: WriteOptions, transaction: Transaction, messages: Sequence[Wr
         loop.run(work())
 
 
-async def _next_number(options: WriteOptions, sink: str) -> int:
+async def next_number(options: WriteOptions, sink: str) -> int:
+    """The number of a sink's next transaction."""
     cluster = await Writing.open(options)
     try:
         last = await last_committed(cluster.store, sink)
@@ -335,7 +340,12 @@ async def _next_number(options: WriteOptions, sink: str) -> int:
     return 0 if last is None else last.number + 1
 
 
-def _property(name: str) -> str:
+def local_property(name: str) -> str:
+    """What Spark tells a task.
+
+    Raises:
+        InvalidConfig: it does not.
+    """
     context = TaskContext.get()
     found = context.getLocalProperty(name) if context is not None else None
     if not found:

@@ -18,6 +18,8 @@ from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
 
+from .records.snapshot import RecordSnapshot
+
 FORMAT: Final = 1
 
 
@@ -49,20 +51,12 @@ class Snapshot:
     written: TimeRange = ALL_TIMES
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Understand a snapshot's text.
+    def of_json(cls, found: dict[str, Any]) -> Self:
+        """Understand what the text of a snapshot says.
 
         Raises:
             InvalidArgument: it is none; the message says what is wrong.
         """
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InvalidArgument(f"a snapshot is JSON, and this is not: {error}") from error
-        if not isinstance(found, dict) or found.get("tallybook_snapshot") != FORMAT:
-            raise InvalidArgument(
-                f"this is not a snapshot of format {FORMAT}: it has no 'tallybook_snapshot': {FORMAT}"
-            )
         cluster_id, ledgers, written = found.get("cluster", ""), found.get("ledgers"), found.get("written", {})
         if not isinstance(cluster_id, str) or not isinstance(ledgers, list) or not isinstance(written, dict):
             raise InvalidArgument("a snapshot has a 'cluster' and a list of 'ledgers'")
@@ -87,6 +81,21 @@ class Snapshot:
         """The part of it that concerns these ledgers."""
         wanted = set(ledger_ids)
         return Snapshot(self.cluster_id, _of(self.ranges, wanted), self.written)
+
+
+def parse_snapshot(text: str) -> Snapshot | RecordSnapshot:
+    """Understand a snapshot's text.
+
+    Raises:
+        InvalidArgument: it is none; the message says what is wrong.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"a snapshot is JSON, and this is not: {error}") from error
+    if not isinstance(found, dict) or found.get("tallybook_snapshot") != FORMAT:
+        raise InvalidArgument(f"this is not a snapshot of format {FORMAT}: it has no 'tallybook_snapshot': {FORMAT}")
+    return RecordSnapshot.of_json(found) if "streams" in found else Snapshot.of_json(found)
 
 
 def _of(ranges: Sequence[EntryRange], wanted: set[int]) -> tuple[EntryRange, ...]:

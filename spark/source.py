@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 
 from .columns import columns_for
 from .options import read_options, write_options
@@ -21,9 +27,6 @@ from .tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-    from .sink import LedgerStreamWriter, LedgerWriter
-    from .stream import LedgerStreamReader
 
 NAME = "tallybook"
 
@@ -51,26 +54,45 @@ class TallybookDataSource(DataSource):
         if options.table != "entries":
             return TableReader(options)
         self._has_reader = True
+        if options.of_streams:
+            from .records.batch import RecordReader  # noqa: PLC0415
+
+            return RecordReader(options, schema)
         return EntryReader(options, schema)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends the source along with its reader to each task, where only its name is asked for.
         return {**self.__dict__, "options": {}} if self._has_reader else self.__dict__
 
-    def streamReader(self, schema: StructType) -> LedgerStreamReader:
-        """Ledgers as they close."""
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Ledgers as they close, or records of streams as they come."""
+        options = read_options(self.options)
+        if options.of_streams:
+            from .records.following import RecordStreamReader  # noqa: PLC0415
+
+            return RecordStreamReader(options, schema)
         from .stream import LedgerStreamReader  # noqa: PLC0415
 
-        return LedgerStreamReader(read_options(self.options), schema)
+        return LedgerStreamReader(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> LedgerWriter:
-        """Rows become entries of new ledgers, which come into view together."""
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Rows become entries of new ledgers, which come into view together, or records of a stream."""
+        options = write_options(self.options)
+        if options.stream is not None:
+            from .records.sink import RecordWriter  # noqa: PLC0415
+
+            return RecordWriter(options, schema, overwrite=overwrite)
         from .sink import LedgerWriter  # noqa: PLC0415
 
-        return LedgerWriter(write_options(self.options), schema, overwrite=overwrite)
+        return LedgerWriter(options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> LedgerStreamWriter:
-        """Each micro-batch becomes entries of new ledgers, exactly once."""
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Each micro-batch becomes entries of new ledgers, or records of a stream, exactly once."""
+        options = write_options(self.options)
+        if options.stream is not None:
+            from .records.sink import RecordStreamWriter  # noqa: PLC0415
+
+            return RecordStreamWriter(options, schema, overwrite=overwrite)
         from .sink import LedgerStreamWriter  # noqa: PLC0415
 
-        return LedgerStreamWriter(write_options(self.options), schema, overwrite=overwrite)
+        return LedgerStreamWriter(options, schema, overwrite=overwrite)

@@ -12,6 +12,7 @@ from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
 
+from .delivery_record import deliveries_of, staging_sinks
 from .head import Chapter, Head, Segment, fold, folded, forget_former, give_up_renaming, named, rename
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .names import HEADS, NAMES, chapter_record, head_record, name_record
@@ -243,6 +244,16 @@ class Catalog:
             As ``forget``.
         """
         await self._updater.delete(chapter_record(stream_id, number))
+
+    async def forget_deliveries(self, stream_id: str) -> None:
+        """Remove the records of batches that were on their way into a stream.
+
+        Raises:
+            As ``forget``.
+        """
+        for prefix in (deliveries_of(stream_id), staging_sinks(stream_id)):
+            for name in [name async for name in names(self._store, prefix)]:
+                await self._updater.delete(name)
 
 
 def encode_name(stream_id: str) -> bytes:

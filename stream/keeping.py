@@ -21,12 +21,14 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.metadata.sink_record import SINKS
 from tallybook.metadata.store import MetadataStore, Record
-from tallybook.metadata.transactions import names
+from tallybook.metadata.transactions import names, read_sink
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
+from .delivery_record import staging_sinks
 from .head import Chapter, Head, Truncation, begin_delete, drop_chapter, forget_doomed, shorten_chapter, truncate
 from .sessions import LEASE_SECONDS, SESSIONS
 from .subscription.shelf import Shelf
@@ -203,10 +205,18 @@ class Keeper:
         async for subscription in self._shelf.names(head.stream_id):
             with suppress(NoSuchSubscription):
                 await self._shelf.delete(head.stream_id, subscription)
+        await self._delete_deliveries(head.stream_id)
         # The name goes last but one: as long as it leads here, whoever meets it finds what is left to be done.
         for name in filter(None, (head.renaming, head.former, head.name)):
             await self._catalog.unname(head.stream_id, head.namespace, name)
         await self._catalog.forget(head.stream_id)
+
+    async def _delete_deliveries(self, stream_id: str) -> None:
+        """Delete what was on its way into a stream, and all word of it."""
+        async for name in names(self._store, staging_sinks(stream_id)):
+            for ledger_id in (await read_sink(self._store, name.removeprefix(SINKS))).record.last.ledger_ids:
+                await self._delete_ledger(ledger_id)
+        await self._catalog.forget_deliveries(stream_id)
 
     async def _delete_doomed(self, head: Head) -> Head:
         if not head.doomed:

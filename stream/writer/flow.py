@@ -99,6 +99,11 @@ class Flow:
 
     # -- gathering ---------------------------------------------------------------------------------------------------
 
+    @property
+    def highest_txid(self) -> int:
+        """Of all that was gathered, and all that was there before."""
+        return self._highest_txid
+
     def check_order(self, txid: int | None, *, after: int | None = None) -> None:
         """A transaction id never falls.
 

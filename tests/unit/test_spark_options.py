@@ -9,6 +9,7 @@ from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.id_ranges import NO_IDS, IdRanges
 from tallybook.spark.options import READ, PayloadOptions, Place, ReadOptions, read_options, write_options
+from tallybook.spark.records.bounds import RecordBounds
 from tallybook.spark.snapshot import Snapshot, TimeRange
 
 GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "first": 0, "last": 9}]}'
@@ -47,6 +48,8 @@ def test_without_options_everything_of_a_place_is_read() -> None:
         ("endingTime", "1969-12-31T23:59:59.999999Z", "written", TimeRange(None, -1)),
         ("endingTime", "0001-01-01T00:00:00+23:59", "written", TimeRange(None, -62_135_683_140_000_000)),
         ("endingTime", "9999-12-31T23:59:59.999999-23:59", "written", TimeRange(None, 253_402_387_139_999_999)),
+        ("stream", "orders/eu", "records", RecordBounds("default", "orders/eu", "")),
+        ("streamPattern", "orders/*", "records", RecordBounds("default", None, "orders/*")),
         ("snapshot", GOOD, "snapshot", Snapshot("c", (EntryRange(7, 0, 9),))),
         ("tier", "archive", "tier", "archive"),
         ("tier", "bookies", "tier", "bookies"),
@@ -77,7 +80,8 @@ def test_each_option_is_understood_in_any_case(name: str, value: str, field: str
 def test_no_option_is_without_a_test() -> None:
     mark = next(mark for mark in test_each_option_is_understood_in_any_case.pytestmark)
     tried = {case[0].lower() for case in mark.args[1]}
-    assert tried | {"metadata", "archive", "payloadformat", "payloadschema"} == set(READ)
+    others = {"metadata", "archive", "payloadformat", "payloadschema", "namespace", "endingposition"}
+    assert tried | others == set(READ)
 
 
 @pytest.mark.parametrize(

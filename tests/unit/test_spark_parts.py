@@ -24,7 +24,7 @@ from tallybook.spark.gaps import Gap
 from tallybook.spark.id_ranges import NO_IDS, IdRanges
 from tallybook.spark.options import NO_LIMIT, PayloadOptions, Place, ReadOptions
 from tallybook.spark.plan import EntryPartition, Stretch, partitions_of, stretch_of
-from tallybook.spark.snapshot import ALL_TIMES, Snapshot, TimeRange
+from tallybook.spark.snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
 from tallybook.spark.stream_offset import Admission, Closed, StreamOffset
 
 IDS = st.integers(0, MAX_ID)
@@ -86,10 +86,10 @@ def test_a_snapshot_survives_its_text(
     cluster: str, ranges: list[EntryRange], first_us: int | None, end_us: int | None
 ) -> None:
     snapshot = Snapshot(cluster, tuple(sorted(ranges)), TimeRange(first_us, end_us))
-    assert Snapshot.parse(str(snapshot)) == snapshot
+    assert parse_snapshot(str(snapshot)) == snapshot
     shuffled = json.loads(str(snapshot))
     shuffled["ledgers"].reverse()
-    assert Snapshot.parse(json.dumps(shuffled, indent=2)) == snapshot
+    assert parse_snapshot(json.dumps(shuffled, indent=2)) == snapshot
     kept = {each.ledger_id for each in ranges if each.ledger_id % 2}
     assert snapshot.only(kept).ranges == tuple(each for each in snapshot.ranges if each.ledger_id % 2)
     assert snapshot.only(kept).written == snapshot.written
@@ -118,9 +118,9 @@ GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "fir
     ],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_refused_with_what_is_wrong(text: str, message: str) -> None:
-    assert Snapshot.parse(GOOD) == Snapshot("c", (EntryRange(7, 0, 9),))
+    assert parse_snapshot(GOOD) == Snapshot("c", (EntryRange(7, 0, 9),))
     with pytest.raises(InvalidArgument, match=message):
-        Snapshot.parse(text)
+        parse_snapshot(text)
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tallybook.client.client import Client
 from tallybook.spark import TallybookDataSource
+from tallybook.stream import StreamStore
+from tallybook.stream.record import Outgoing
 
 NOW = ("--set", "max_set_wait_s=0", "--set", "orphan_delay_s=0")
 
@@ -142,6 +144,64 @@ def written_to_s3(cli: Any, s3: dict[str, str], tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("s3")
     with cli.up(folder / "data") as up:
         yield Written(up, folder, f"s3://bucket/{folder.name}", s3)
+
+
+@dataclass
+class Streams:
+    """The streams of a cluster, and what was appended to them."""
+
+    metadata: str
+    appended: dict[str, list[Outgoing]] = field(default_factory=dict)
+
+    def do(self, work: Any) -> Any:
+        """What ``work`` makes of the streams."""
+
+        async def all_of_it() -> Any:
+            async with Client(self.metadata) as client, StreamStore(client) as streams:
+                return await work(streams)
+
+        return asyncio.run(all_of_it())
+
+    def create(self, name: str, **policy: Any) -> None:
+        """A stream."""
+        self.do(lambda streams: streams.create(name, **policy))
+
+    def append(self, name: str, records: Sequence[Outgoing | bytes], *, each: int = 10, rest: bool = True) -> None:
+        """Append records, some in an envelope.
+
+        Args:
+            rest: whether the writer closes its segment; else it is left open, as by a process that has died.
+        """
+
+        async def work(streams: StreamStore) -> None:
+            writer = await streams.writer(name)
+            for at in range(0, len(records), each):
+                await writer.append_many(records[at : at + each])
+            await writer.commit()
+            if rest:
+                await writer.close()
+
+        self.do(work)
+        found = [one if isinstance(one, Outgoing) else Outgoing(one) for one in records]
+        self.appended.setdefault(name, []).extend(found)
+
+    def positions(self, name: str) -> list[str]:
+        """Of all records that are there, as they are printed."""
+
+        async def work(streams: StreamStore) -> list[str]:
+            return [str(record.position) async for record in streams.reader(name, follow=False)]
+
+        return list(self.do(work))
+
+    def payloads(self, name: str) -> list[bytes]:
+        """Of all records that were appended."""
+        return [bytes(each.payload) for each in self.appended[name]]
+
+
+@pytest.fixture(scope="module")
+def streams(written: Written) -> Streams:
+    """The streams of the cluster of a file's tests."""
+    return Streams(written.metadata)
 
 
 def rows_of(frame: DataFrame) -> list[tuple[int, int, bytes]]:

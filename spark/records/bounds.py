@@ -1,0 +1,128 @@
+"""Which streams a query reads, and from where to where, as options say it. Pure.
+
+    earliest | latest          where a stream begins, and where it ends now
+    3-1842-7@5f0c9a21          a position, as column ``position`` has it
+    sequence:1000              the record of that number, counted from 0
+    txid:42                    the first record whose transaction id is not below a number
+    2026-11-01T00:00:00Z       the first record whose timestamp is not before a time; UTC where no zone is given
+
+A beginning is included, an end is not: where one query ends, the next one begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Final
+
+from tallybook.core.errors import InvalidArgument
+from tallybook.core.ids import MAX_ID
+from tallybook.stream.names import check_namespace, check_stream_name
+from tallybook.stream.position import Position
+from tallybook.stream.start import Start, StartKind
+
+EARLIEST: Final = Start.earliest()
+LATEST: Final = Start.latest()
+
+_NUMBERED: Final = re.compile(r"(sequence|txid):(-?[0-9]{1,19})")
+_LIKE_A_POSITION: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]+@?[0-9a-f]*")
+_WILD: Final = re.compile(r"[*?\[]")
+_ANY_PARTS: Final = "**"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBounds:
+    """Streams, and what of each of them.
+
+    Args:
+        name: of the only one; ``None``: all that the pattern fits.
+        pattern: parts between slashes, each with ``*``, ``?`` and ``[abc]``; ``**`` stands for any number of parts.
+    """
+
+    namespace: str
+    name: str | None
+    pattern: str
+    start: Start = EARLIEST
+    end: Start = LATEST
+
+    @property
+    def prefix(self) -> str:
+        """What all names begin with that the pattern fits."""
+        found = _WILD.search(self.pattern)
+        # Of a/** also a is meant.
+        return self.pattern if found is None else self.pattern[: found.start()].rstrip("/")
+
+    def fits(self, name: str) -> bool:
+        """Whether a stream of that name is meant."""
+        if self.name is not None:
+            return name == self.name
+        return _fits(name.split("/"), self.pattern.split("/"))
+
+    def __str__(self) -> str:
+        return f"stream {self.name!r}" if self.name is not None else f"streams {self.pattern!r}"
+
+
+def bounds_of(
+    namespace: str, name: str | None, pattern: str | None, start: Start | None, end: Start | None
+) -> RecordBounds:
+    """What is meant by these options.
+
+    Raises:
+        InvalidArgument: they make no sense, or not together.
+    """
+    check_namespace(namespace)
+    if name is not None and pattern is not None:
+        raise InvalidArgument("give either option stream or option streamPattern")
+    if name is not None:
+        check_stream_name(name)
+    elif not pattern:
+        raise InvalidArgument("a pattern is wanted such as orders/*")
+    if end == EARLIEST:
+        raise InvalidArgument("endingPosition=earliest leaves nothing to be read")
+    if name is None and any(each is not None and each.position is not None for each in (start, end)):
+        raise InvalidArgument("a position is of one stream: give option stream with it, and no pattern")
+    return RecordBounds(namespace, name, pattern or "", start or EARLIEST, end or LATEST)
+
+
+def parse_place(text: str) -> Start:
+    """Where to begin, or to end, as people write it.
+
+    Raises:
+        InvalidArgument: it is none of what the module lists.
+    """
+    bare = text.strip()
+    if bare.lower() in {"earliest", "latest"}:
+        return Start(StartKind(bare.lower()))
+    if (numbered := _NUMBERED.fullmatch(bare.lower())) is not None:
+        number = int(numbered[2])
+        if abs(number) > MAX_ID:
+            raise InvalidArgument(f"{bare!r} has a number of more than 64 bits")
+        return Start.sequence(number) if numbered[1] == "sequence" else Start.txid(number)
+    if "@" in bare or (_LIKE_A_POSITION.fullmatch(bare) and _as_time(bare) is None):
+        return Start.at(Position.parse(bare))
+    moment = _as_time(bare)
+    if moment is None:
+        raise InvalidArgument(
+            f"{text!r:.100} is none of earliest, latest, a position such as 3-1842-7@5f0c9a21, sequence:1000, txid:42 "
+            "and a time such as 2026-11-01T00:00:00Z"
+        )
+    return Start.timestamp(moment)
+
+
+def _as_time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == _ANY_PARTS:
+        return any(_fits(parts[at:], wanted[1:]) for at in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _fits(parts[1:], wanted[1:])

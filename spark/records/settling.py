@@ -1,0 +1,233 @@
+"""Where a query of streams begins and ends, settled on the driver once for all of its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from tallybook.client.client import Client
+from tallybook.core.errors import (
+    InvalidArgument,
+    InvalidConfig,
+    MetadataConflict,
+    NoSuchLedger,
+    NoSuchStream,
+    StorageError,
+)
+from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.record_update import RecordUpdater
+from tallybook.runtime.clock import Clock, RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.stream.catalog import Catalog
+from tallybook.stream.envelope import Kind
+from tallybook.stream.head import FIRST_SEGMENT, Head, Segment
+from tallybook.stream.position import Position
+from tallybook.stream.reader.seek import Seeker
+from tallybook.stream.start import Start, StartKind
+from tallybook.stream.writer.ending import envelope_at
+
+from ..places import CONCURRENT_LOOKUPS, Cluster, LedgerPlace
+from .bounds import EARLIEST, LATEST, RecordBounds
+from .snapshot import Place, RecordRange, RecordSnapshot
+
+MOST_STREAMS: Final = 10_000
+"""That a pattern may fit."""
+LOOK_SECONDS: Final = 0.05
+MOST_LOOKS: Final = 20
+"""How often, and after what pause, an end is looked for that is only just being told."""
+
+
+class At(NamedTuple):
+    """A place in a stream, and the number of the record that is there, or comes there."""
+
+    place: Place
+    sequence: int
+
+
+class Streams:
+    """The streams of a cluster, as far as a query needs them.
+
+    Raises:
+        InvalidConfig: the place is no cluster.
+    """
+
+    def __init__(self, place: LedgerPlace, clock: Clock | None = None) -> None:
+        if not isinstance(place, Cluster):
+            raise InvalidConfig("a bucket does not say which ledgers are a stream: give the metadata URI of a cluster")
+        self._clock = clock or RealClock()
+        self.client: Client = place.client
+        self.catalog = Catalog(place.store, RecordUpdater(place.store, self._clock, SystemRng()))
+        self.seeker = Seeker(self.catalog, place.client)
+
+    async def heads(self, bounds: RecordBounds) -> list[Head]:
+        """The heads of the streams that are meant, by their names.
+
+        Raises:
+            NoSuchStream: there is none of the name that was given.
+            InvalidConfig: too many fit the pattern.
+            MetadataUnavailable, DamagedFile: they cannot be looked at.
+        """
+        if bounds.name is not None:
+            return [await self.catalog.find(bounds.namespace, bounds.name)]
+        names = [name async for name in self.catalog.list(bounds.namespace, bounds.prefix) if bounds.fits(name)]
+        if len(names) > MOST_STREAMS:
+            raise InvalidConfig(f"{len(names)} streams fit {bounds.pattern!r}, and a query takes up to {MOST_STREAMS}")
+        found: list[Head] = []
+        for at in range(0, len(names), CONCURRENT_LOOKUPS):
+            chunk = names[at : at + CONCURRENT_LOOKUPS]
+            heads = await asyncio.gather(*(self._if_there(bounds.namespace, name) for name in chunk))
+            found += [head for head in heads if head is not None]
+        return found
+
+    async def _if_there(self, namespace: str, name: str) -> Head | None:
+        try:
+            return await self.catalog.find(namespace, name)
+        except NoSuchStream:
+            return None  # deleted since the listing
+
+    async def latest(self, head: Head) -> At:
+        """Behind the last record that readers see.
+
+        Raises:
+            NoSuchStream: it was deleted.
+            As ``Client.open_ledger`` and ``LedgerReader.read_entry``.
+        """
+        for _ in range(MOST_LOOKS):
+            try:
+                found, hidden = await self._end_of(head)
+            except NoSuchLedger:
+                hidden = True
+            else:
+                if not hidden:
+                    return found
+            # The segment has just ended, and its bookies have not heard yet how far it is confirmed.
+            await self._clock.sleep(LOOK_SECONDS)
+            head = await self.catalog.read(head.stream_id, head.name)
+        return (await self._end_of(head))[0]
+
+    async def _end_of(self, head: Head) -> tuple[At, bool]:
+        """The end as far as it can be told, and whether there is more behind it."""
+        found = At(_settled_end(head), head.settled_marks.next_sequence)
+        complete = True
+        for segment in head.open_segments:
+            reader = await self.client.open_ledger(segment.ledger_id, recover=False)
+            last = reader.last_add_confirmed
+            if last == NO_ENTRY:
+                complete = complete and reader.closed
+                continue
+            if not complete:
+                return found, True
+            place = (segment.number, last + 1, 0)
+            try:
+                envelope = await envelope_at(reader, segment.number, last, head.tag)
+            except StorageError as error:
+                if error.retriable:
+                    raise
+                found, complete = At(place, found.sequence), reader.closed  # whoever reads it is told
+                continue
+            found = At(place, envelope.marks.next_sequence)
+            complete = reader.closed or envelope.kind is Kind.END_OF_SEGMENT
+        return found, False
+
+    async def at(self, head: Head, start: Start, latest: At) -> At:
+        """Where a query begins, or ends.
+
+        Args:
+            latest: where the stream ends now.
+
+        Raises:
+            ForeignPosition: a position of another stream.
+            InvalidArgument: a position behind the end.
+            As ``latest``.
+        """
+        if start == LATEST:
+            return latest
+        beginning = At(head.truncation.place, head.truncation.sequence)
+        if start == EARLIEST:
+            return beginning
+        if start.position is not None:
+            place = (await self.seeker.find(head, start)).place
+            if place > max(latest.place, beginning.place):
+                raise InvalidArgument(f"{start.position} lies behind the end of stream {head.name}")
+            if place < beginning.place:
+                return At(place, -1)  # it was truncated, which who reads it is told
+        if start.kind is StartKind.SEQUENCE and start.number < beginning.sequence:
+            return At((1, 0, 0), start.number)
+        found = await self.seeker.begin_at(head, start)
+        return min(At(found.place, found.sequence), latest)
+
+    async def segments(self, head: Head, first: Place, end: Place) -> AsyncGenerator[tuple[Segment, int | None], None]:
+        """The segments that have records of a range, and the number of the first record of each, where it is known.
+
+        Raises:
+            MetadataConflict: they go faster than they can be read.
+            MetadataUnavailable, DamagedFile: they cannot be read.
+        """
+        before: int | None = None
+        for chapter in head.chapters:
+            if first[0] <= chapter.last_segment and chapter.first_segment <= end[0]:
+                for segment in await self.catalog.chapter(head.stream_id, chapter):
+                    if first[0] <= segment.number <= end[0]:
+                        yield segment, 0 if segment.number == FIRST_SEGMENT else before
+                    before = None if segment.end is None else segment.end.marks.next_sequence
+            before = chapter.marks.next_sequence
+        for segment in head.segments:
+            if first[0] <= segment.number <= end[0]:
+                yield segment, 0 if segment.number == FIRST_SEGMENT else before
+            before = None if segment.end is None else segment.end.marks.next_sequence
+
+
+def _settled_end(head: Head) -> Place:
+    """Behind the last segment that has ended."""
+    ended = [segment for segment in head.segments if segment.end is not None]
+    if ended and (end := ended[-1].end) is not None:
+        return max((ended[-1].number, end.last_entry + 1, 0), head.truncation.place)
+    if head.chapters:
+        return max((head.chapters[-1].last_segment + 1, 0, 0), head.truncation.place)
+    return head.truncation.place
+
+
+async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnapshot:
+    """The records that a query reads.
+
+    Raises:
+        NoSuchStream: there is no such stream.
+        ForeignPosition, InvalidArgument: a position of another stream, or behind the end of this one.
+        InvalidConfig: it would end before it begins; or the place is no cluster.
+        BookieUnavailable, MetadataUnavailable, ...: it cannot be told now.
+    """
+    streams = Streams(place)
+    found = []
+    for head in await streams.heads(bounds):
+        latest = await streams.latest(head)
+        first = (await streams.at(head, bounds.start, latest)).place
+        end = (await streams.at(head, bounds.end, latest)).place
+        if end < first and bounds.end != LATEST and bounds.name is not None:
+            raise InvalidConfig(
+                f"endingPosition {Position(*end, tag=head.tag)} lies before startingPosition "
+                f"{Position(*first, tag=head.tag)}"
+            )
+        found.append(RecordRange(head.name, head.stream_id, first, max(first, end)))
+    return RecordSnapshot(place.cluster_id, tuple(found))
+
+
+async def listed(
+    streams: Streams, head: Head, first: Place, end: Place
+) -> tuple[Head, list[tuple[Segment, int | None]]]:
+    """Like ``Streams.segments``, with the head that it is true of.
+
+    Raises:
+        NoSuchStream: the stream was deleted.
+        As ``Streams.segments``.
+    """
+    for _ in range(MOST_LOOKS):
+        try:
+            async with aclosing(streams.segments(head, first, end)) as segments:
+                return head, [each async for each in segments]
+        except MetadataConflict:
+            known, head = head, await streams.catalog.read(head.stream_id, head.name)
+            if known.chapters == head.chapters:
+                raise
+    raise MetadataConflict(f"the segments of stream {head.name} go faster than they can be read")

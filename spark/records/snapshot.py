@@ -1,0 +1,95 @@
+"""A snapshot of streams: which records a table has, as text that a person can read and keep.
+
+    {"tallybook_snapshot": 1, "cluster": "5f0c...", "streams": [
+        {"stream": "orders/eu", "id": "5f0c9a21...", "from": "1-0-0@5f0c9a21", "to": "3-17-0@5f0c9a21"}]}
+
+It names positions, ``to`` not included, which stay true over rolls, archiving and compaction. Records never change;
+those that were truncated by then fail the query, or are reported as a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeAlias
+
+from tallybook.core.errors import InvalidArgument
+from tallybook.stream.position import TAG_CHARS, Position
+
+FORMAT: Final = 1
+
+Place: TypeAlias = tuple[int, int, int]
+"""Segment, entry and slot."""
+
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRange:
+    """Records of one stream, from a place up to another one, which is not included.
+
+    Args:
+        name: as of when it was looked up.
+    """
+
+    name: str
+    stream_id: str
+    first: Place
+    end: Place
+
+    @property
+    def tag(self) -> str:
+        """What its positions carry of its id."""
+        return self.stream_id[:TAG_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSnapshot:
+    """Records of streams."""
+
+    cluster_id: str
+    ranges: tuple[RecordRange, ...]
+
+    @classmethod
+    def of_json(cls, found: dict[str, Any]) -> Self:
+        """Understand what the text of a snapshot says.
+
+        Raises:
+            InvalidArgument: it is none; the message says what is wrong.
+        """
+        cluster_id, streams = found.get("cluster", ""), found.get("streams")
+        if not isinstance(cluster_id, str) or not isinstance(streams, list):
+            raise InvalidArgument("a snapshot of streams has a 'cluster' and a list of 'streams'")
+        return cls(cluster_id, tuple(map(_range_of, streams)))
+
+    def __str__(self) -> str:
+        return json.dumps(
+            {
+                "tallybook_snapshot": FORMAT,
+                "cluster": self.cluster_id,
+                "streams": [
+                    {
+                        "stream": each.name,
+                        "id": each.stream_id,
+                        "from": str(Position(*each.first, tag=each.tag)),
+                        "to": str(Position(*each.end, tag=each.tag)),
+                    }
+                    for each in self.ranges
+                ],
+            }
+        )
+
+
+def _range_of(found: Any) -> RecordRange:
+    if isinstance(found, dict):
+        name, stream_id, first, end = (found.get(key) for key in ("stream", "id", "from", "to"))
+        if all(isinstance(each, str) for each in (name, stream_id, first, end)) and _ID.fullmatch(str(stream_id)):
+            begin = Position.parse(str(first)).of_stream(str(stream_id))
+            behind = Position.parse(str(end)).of_stream(str(stream_id))
+            if begin <= behind:
+                return RecordRange(str(name), str(stream_id), begin.place, behind.place)
+    raise InvalidArgument(
+        "a snapshot lists streams as {'stream': 'orders/eu', 'id': '5f0c...', 'from': '1-0-0@5f0c9a21', "
+        f"'to': '3-17-0@5f0c9a21'}}, not as {found!r:.200}"
+    )

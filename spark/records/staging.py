@@ -1,0 +1,161 @@
+"""Rows become envelopes: what a task of a sink of a stream writes into its staged ledger. Pure but for Arrow.
+
+payload     BINARY or STRING
+key         BINARY or STRING, may be null, or not be there
+timestamp   TIMESTAMP, likewise; where there is none it is the time at which the task took the row
+txid        BIGINT or INT, likewise; it never falls
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tallybook.core.errors import EntryTooLarge, InvalidArgument, InvalidConfig, OutOfOrder
+from tallybook.stream.delivery_record import MOST_ID_BYTES, delivery_id
+from tallybook.stream.envelope import (
+    HEADER_BYTES,
+    MAX_RECORDS,
+    RECORD_OVERHEAD_BYTES,
+    START,
+    Columns,
+    Marks,
+    encode_records,
+)
+from tallybook.stream.record import MAX_RECORD_BYTES
+from tallybook.stream.writer.flow import ENVELOPE_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_BYTES: Final = frozenset({"binary", "string"})
+_KINDS: Final = {
+    "payload": _BYTES, "key": _BYTES, "timestamp": frozenset({"timestamp"}), "txid": frozenset({"bigint", "int"}),
+}  # fmt: skip
+
+
+def check_rows(schema: StructType, *, overwrite: bool) -> None:
+    """See to it that rows can become records.
+
+    Raises:
+        InvalidConfig: they cannot; or they are to replace what is there.
+    """
+    if overwrite:
+        raise InvalidConfig("streams are never overwritten: use mode('append'), or outputMode('append') for a stream")
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    wrong = [name for name, kind in kinds.items() if kind not in _KINDS.get(name, ())]
+    if "payload" not in kinds or wrong:
+        raise InvalidConfig(
+            "records have the columns payload (BINARY or STRING) and, if they like, key (likewise), timestamp "
+            f"(TIMESTAMP) and txid (BIGINT), and these are {schema.simpleString()}; to_json(struct(*)) makes one "
+            "payload of many columns"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Columns of one batch, as Python has them."""
+
+    payloads: list[bytes]
+    keys: list[bytes | None] | None
+    times: list[int | None] | None
+    txids: list[int | None] | None
+
+
+class Staging:
+    """Makes envelopes of the rows of one task.
+
+    Args:
+        ledger_id: of the staged ledger, whose entries they become, in their order.
+        most_bytes: that an entry may have.
+        now_ms: the time of day.
+    """
+
+    def __init__(self, ledger_id: int, most_bytes: int, now_ms: Callable[[], int]) -> None:
+        self._ledger_id = ledger_id
+        self._most_bytes = min(most_bytes, MAX_RECORD_BYTES) - MOST_ID_BYTES - HEADER_BYTES - RECORD_OVERHEAD_BYTES
+        self._full_bytes = min(ENVELOPE_BYTES, self._most_bytes)
+        self._now_ms = now_ms
+        self._entry = self._rows = 0
+        self._marks: Marks = START
+        self.txids: tuple[int, int] | None = None
+        """The first and the last transaction id of all rows so far."""
+
+    def envelopes(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        """The rows of a batch as entries.
+
+        Raises:
+            InvalidArgument: a row has no payload.
+            EntryTooLarge: a row is larger than a record may be.
+            OutOfOrder: a transaction id is below one before it.
+        """
+        rows = self._understood(batch)
+        sizes = [len(payload) for payload in rows.payloads]
+        if rows.keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, rows.keys, strict=True)]
+        if sizes and max(sizes) > self._most_bytes:
+            at = sizes.index(max(sizes))
+            raise EntryTooLarge(
+                f"row {self._rows + at} of a task has {sizes[at]} bytes, and a record up to {self._most_bytes}"
+            )
+        begin = total = 0
+        for at, size in enumerate(sizes):
+            if at > begin and (total + size + RECORD_OVERHEAD_BYTES > self._full_bytes or at - begin == MAX_RECORDS):
+                yield self._envelope(rows, begin, at)
+                begin, total = at, 0
+            total += size + RECORD_OVERHEAD_BYTES
+        if begin < len(sizes):
+            yield self._envelope(rows, begin, len(sizes))
+        self._rows += len(sizes)
+
+    def _understood(self, batch: pa.RecordBatch) -> _Rows:
+        payload = batch.column("payload").cast(pa.binary())
+        if payload.null_count:
+            at = payload.is_null().index(True).as_py()
+            raise InvalidArgument(f"row {self._rows + at} of a task has no payload: null cannot be a record")
+        names = batch.schema.names
+        keys = batch.column("key").cast(pa.binary()).to_pylist() if "key" in names else None
+        times = _milliseconds(batch.column("timestamp")) if "timestamp" in names else None
+        txids = self._in_order(batch.column("txid").cast(pa.int64())) if "txid" in names else None
+        return _Rows(payload.to_pylist(), keys, times, txids)
+
+    def _in_order(self, txids: pa.Array) -> list[int | None]:
+        there = txids.drop_null().to_numpy()
+        if len(there):
+            before = there[:1] if self.txids is None else np.array([self.txids[1]])
+            falls = np.flatnonzero(np.diff(there, prepend=before) < 0)
+            if len(falls):
+                at = int(falls[0])
+                highest = there[at - 1] if at else before[0]
+                raise OutOfOrder(
+                    f"transaction id {there[at]} comes after {highest}; sort rows by txid, or leave it out"
+                )
+            self.txids = (int(there[0]) if self.txids is None else self.txids[0], int(there[-1]))
+        found: list[int | None] = txids.to_pylist()
+        return found
+
+    def _envelope(self, rows: _Rows, begin: int, end: int) -> bytes:
+        columns = Columns(self._now_ms())
+        nothing: list[Any] = [None] * (end - begin)
+        times = nothing if rows.times is None else rows.times[begin:end]
+        keys = nothing if rows.keys is None else rows.keys[begin:end]
+        txids = nothing if rows.txids is None else rows.txids[begin:end]
+        # The last one names the entry, by which a delivery that was cut off knows it again.
+        ids = [*nothing[1:], delivery_id(self._ledger_id, self._entry)]
+        for record in zip(rows.payloads[begin:end], times, keys, ids, txids, strict=True):
+            columns.add(*record)
+        found = encode_records(columns, self._marks)
+        self._marks, self._entry = columns.marks_after(self._marks), self._entry + 1
+        return found
+
+
+def _milliseconds(times: pa.Array) -> list[int | None]:
+    """Milliseconds since the epoch, rounded down."""
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    whole = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
+    found: list[int | None] = pa.array(whole, mask=micros.is_null().to_numpy(zero_copy_only=False)).to_pylist()
+    return found

@@ -1,0 +1,254 @@
+"""Batches of records into a stream, each exactly once, though any step may be cut off or done twice.
+
+    tasks    staged ledgers, each entry an envelope           nobody sees them
+    driver   become the stream's writer                       whoever was it appends nothing any more
+             announce: batch 17, from record 1000 on          so that it is found again
+             commit the staged ledgers                        one compare-and-set: from here on the batch will be there
+             append entry by entry, each as one set           in order; cut off, the next writer goes on
+             note that all is appended; delete the ledgers
+
+The last record of each entry carries an id that names the staged ledger and the entry. Whoever goes on with a batch
+reads the stream from where it was announced, and appends what is not there: however long ago that was, and however
+many records that are. Nobody else can append meanwhile, for a stream has one writer, and what the one before had sent
+is settled before a new one begins.
+
+A batch is in the stream or will be once it is committed; of one that is not, no record ever is. A second attempt at a
+batch that is committed changes nothing, whatever rows it has. ``metadata/commits`` has the commit itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.errors import DataMissing, MetadataConflict, NoSuchLedger, NoSuchStream, OutOfOrder
+from tallybook.metadata.commits import commit
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.sink_record import SINKS
+from tallybook.metadata.store import MetadataStore, Ok, Record
+from tallybook.metadata.transactions import Transaction, last_committed, names, read_sink
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.logging import logger
+
+from .delivery_record import Delivery, Stage, delivered, deliveries_of, part_of, staging_sink
+from .envelope import Envelope
+from .gaps import Gap
+from .record import Outgoing
+from .start import Start
+from .streams import StreamStore
+from .writer.handle import StreamWriter
+from .writer.pending import PendingRecord
+
+_log = logger("stream.deliveries")
+
+WAIT_SECONDS: Final = 60.0
+"""How long another writer of the stream is waited for, who is still there."""
+MOST_UNDER_WAY: Final = 64
+"""Sets that are appended and not confirmed."""
+
+
+class Deliveries:
+    """Brings batches into one stream.
+
+    Args:
+        name: of the stream, as of now.
+        stream_id: its id, which staged ledgers name.
+        updater: changes ledgers.
+    """
+
+    def __init__(self, streams: StreamStore, client: Client, updater: LedgerUpdater, name: str, stream_id: str) -> None:
+        self._streams = streams
+        self._client = client
+        self._store: MetadataStore = streams.metadata_store
+        self._updater = updater
+        self._name = name
+        self._stream_id = stream_id
+
+    async def deliver(
+        self, sink: str, transaction: Transaction, ledger_ids: Iterable[int], txids: Sequence[tuple[int, int]] = ()
+    ) -> bool:
+        """Commit a batch and append it; ``False`` if the sink had committed it, or a younger one, before.
+
+        Whatever was committed before and is not in the stream yet comes first.
+
+        Args:
+            sink: who writes.
+            transaction: of the staged ledgers; see ``delivery_record.staging``.
+            ledger_ids: the staged ledgers; closed.
+            txids: the first and the last transaction id of each of them that has any, in the order of parts.
+
+        Raises:
+            OutOfOrder: transaction ids would fall. Nothing is committed.
+            Conflict: the sink belongs to another owner, or ledgers were given up as nobody committed them for long.
+            StreamOwned: somebody else writes the stream, and goes on doing so.
+            StreamEnded, NoSuchStream: nobody may write it any more.
+            DataMissing: how much of a batch is in the stream cannot be told, or its ledgers are gone.
+            StreamFenced: another writer took the stream meanwhile. It, or the next one, completes what is committed.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, ...: it may be committed; the same call
+                settles it.
+        """
+        async with await self._streams.writer(self._name, wait_s=WAIT_SECONDS) as writer:
+            if writer.stream_id != self._stream_id:
+                raise NoSuchStream(f"stream {self._name} was deleted, and there is another one of its name")
+            for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
+                await self._complete_of(writer, name.rpartition("/")[2], sink)
+            last = await last_committed(self._store, transaction.sink)
+            if last is None or last.number < transaction.number:
+                _check_order(writer, txids)
+                await self._announce(writer, sink, transaction.number)
+            done = await commit(self._store, self._updater, transaction, ledger_ids)
+            await self._complete(writer, sink)
+            return done
+
+    async def forget(self, sink: str) -> None:
+        """Leave no record of a sink that nobody writes to again, unless a batch of it is still to be completed.
+
+        Raises:
+            MetadataUnavailable: records may be left, and harm nobody.
+        """
+        name, staged = deliveries_of(self._stream_id) + sink, SINKS + staging_sink(self._stream_id, sink)
+        record, known = (
+            await self._store.read_record(name, linearizable=True),
+            await read_sink(self._store, staging_sink(self._stream_id, sink)),
+        )
+        if record is not None:
+            found = Delivery.decode(name, record.value)
+            if found.stage is not Stage.DONE and known.record.last.number == found.number:
+                return
+            await self._store.delete_record(name, record.version)
+        if known.version is not None:
+            await self._store.delete_record(staged, known.version)
+
+    async def _announce(self, writer: StreamWriter, sink: str, number: int) -> None:
+        """Let whoever comes after know that a batch may be committed, and where its records begin.
+
+        Raises:
+            MetadataConflict: another writer is about to do so.
+        """
+        name = deliveries_of(self._stream_id) + sink
+        record = await self._store.read_record(name, linearizable=True)
+        if record is not None and Delivery.decode(name, record.value).number == number:
+            return  # as it was announced first: no record of it can be before that
+        wanted = Delivery(number, writer.next_sequence).encode()
+        await self._write(name, wanted, record)
+
+    async def _write(self, name: str, value: bytes, known: Record | None) -> None:
+        result = await self._store.write_record(name, value, None if known is None else known.version)
+        if not isinstance(result, Ok):
+            raise MetadataConflict(f"the record {name} was changed by somebody else meanwhile")
+
+    async def _complete_of(self, writer: StreamWriter, sink: str, mine: str) -> None:
+        """Complete what a sink has left; of others, what can be."""
+        try:
+            await self._complete(writer, sink)
+        except DataMissing as error:
+            if sink == mine:
+                raise
+            _log.warning("a batch of another sink cannot be completed", sink=sink, error=error.message)
+
+    async def _complete(self, writer: StreamWriter, sink: str) -> None:
+        """See to it that the batch that a sink has committed last is in the stream, all of it."""
+        name = deliveries_of(self._stream_id) + sink
+        record = await self._store.read_record(name, linearizable=True)
+        if record is None:
+            return
+        found = Delivery.decode(name, record.value)
+        last = (await read_sink(self._store, staging_sink(self._stream_id, sink))).record.last
+        if found.stage is Stage.DONE or last.number != found.number:
+            return  # what was announced and not committed is nothing
+        if found.stage is Stage.ANNOUNCED:
+            await self._append(writer, found, last.ledger_ids)
+            found = replace(found, stage=Stage.APPENDED)
+            await self._write(name, found.encode(), record)
+            record = await self._store.read_record(name, linearizable=True)
+        for ledger_id in last.ledger_ids:
+            with suppress(NoSuchLedger):
+                await self._client.delete_ledger(ledger_id)
+        await self._write(name, replace(found, stage=Stage.DONE).encode(), record)
+
+    async def _append(self, writer: StreamWriter, delivery: Delivery, ledger_ids: Iterable[int]) -> None:
+        """Append what of a batch is not in the stream."""
+        ledgers = sorted([await self._staged(ledger_id) for ledger_id in ledger_ids], key=part_of)
+        reached = await self._reached(writer, delivery, {each.ledger_id for each in ledgers})
+        pending: deque[PendingRecord] = deque()
+        for metadata in _from_on(ledgers, reached):
+            first = reached[1] + 1 if reached is not None and reached[0] == metadata.ledger_id else 0
+            if first > metadata.last_entry_id:
+                continue
+            reader = await self._client.open_ledger(metadata.ledger_id)
+            async with aclosing(reader.read_batches(first, metadata.last_entry_id)) as batches:
+                async for batch in batches:
+                    for entry in batch:
+                        envelope = Envelope(entry.payload, 0, entry.entry_id, "staged")
+                        await _append_set(writer, envelope, pending)
+        for each in pending:
+            await each
+        await writer.commit()
+
+    async def _staged(self, ledger_id: int) -> LedgerMetadata:
+        try:
+            return await self._client.ledger_metadata(ledger_id)
+        except NoSuchLedger as error:
+            raise DataMissing(
+                f"stream {self._name}: a batch is committed, and ledger {ledger_id} with records of it is gone"
+            ) from error
+
+    async def _reached(self, writer: StreamWriter, delivery: Delivery, ledger_ids: set[int]) -> tuple[int, int] | None:
+        """The last staged entry that is in the stream, by ledger and entry: those before it are, too.
+
+        Raises:
+            DataMissing: it may be among records that are gone.
+        """
+        if delivery.since == writer.next_sequence:
+            return None
+        reached: tuple[int, int] | None = None
+        begins = (await self._streams.info(self._name)).first_sequence
+        doubt = f"records before {begins} were truncated" if begins > delivery.since else ""
+        reader = self._streams.reader(self._name, start=Start.sequence(delivery.since), follow=False, gaps="yield")
+        async with aclosing(reader.batches()) as batches:
+            async for batch in batches:
+                if isinstance(batch, Gap):
+                    doubt = str(batch)
+                    continue
+                for record in batch:
+                    found = delivered(record.dedup_id)
+                    if found is not None and found[0] in ledger_ids:
+                        reached, doubt = found, ""
+        if doubt:
+            raise DataMissing(
+                f"stream {self._name}: how much of batch {delivery.number} is there cannot be told, for {doubt}; under "
+                "another name of the sink it is written anew"
+            )
+        return reached
+
+
+def _from_on(ledgers: Sequence[LedgerMetadata], reached: tuple[int, int] | None) -> Sequence[LedgerMetadata]:
+    """The ledgers from the one on that was reached."""
+    if reached is None:
+        return ledgers
+    return ledgers[[each.ledger_id for each in ledgers].index(reached[0]) :]
+
+
+async def _append_set(writer: StreamWriter, envelope: Envelope, pending: deque[PendingRecord]) -> None:
+    """Append a staged entry behind those that are under way; what fails ends the writer, so none is left out."""
+    records = [
+        Outgoing(each.payload, each.timestamp_ms, each.key, each.dedup_id, each.txid) for each in envelope.records()
+    ]
+    while len(pending) >= MOST_UNDER_WAY:
+        await pending.popleft()
+    pending.append((await writer.send(records, as_set=True))[-1])
+
+
+def _check_order(writer: StreamWriter, txids: Sequence[tuple[int, int]]) -> None:
+    highest = writer.highest_txid
+    for first, last in txids:
+        if first < highest:
+            raise OutOfOrder(
+                f"stream {writer.name}: transaction id {first} comes after {highest}; sort rows by txid, or leave it "
+                "out"
+            )
+        highest = last

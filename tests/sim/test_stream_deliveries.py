@@ -1,0 +1,282 @@
+"""Batches on their way into a stream: there once, whole and in order, wherever whoever brings them is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import Conflict, DataMissing, NoSuchStream, OutOfOrder, StreamOwned, TallybookError
+from tallybook.metadata.commits import note_attempt
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.transactions import names
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.rng import SystemRng
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, scenario
+from tallybook.spark.records.staging import Staging
+from tallybook.stream import StreamStore
+from tallybook.stream.deliveries import Deliveries
+from tallybook.stream.delivery_record import DELIVERIES, PART, delivered, staging
+
+
+def rows(count: int, of: str = "row") -> list[bytes]:
+    return [f"{of} {number}".encode() for number in range(count)]
+
+
+@dataclass
+class Driver:
+    """A process that delivers, with a client of its own, which may end anywhere."""
+
+    cluster: MemoryCluster
+    client: Client
+    streams: StreamStore
+    stream_id: str = ""
+    staged: list[int] = field(default_factory=list)
+
+    @classmethod
+    async def start(cls, cluster: MemoryCluster) -> Driver:
+        client = cluster.client(SMALL)
+        driver = cls(cluster, client, StreamStore(client))
+        if await driver.streams.exists("s"):
+            driver.stream_id = (await driver.streams.info("s")).stream_id
+        return driver
+
+    @property
+    def store(self) -> MetadataStore:
+        return self.client.world.store
+
+    async def stage(
+        self, number: int, *parts: Sequence[bytes], sink: str = "sales", owner: str = "", txids: Sequence[int] = ()
+    ) -> list[int]:
+        """The ledgers of a batch, the last part first, three rows in an entry."""
+        transaction, found = staging(self.stream_id, sink, number, owner), []
+        for part, payloads in reversed(list(enumerate(parts))):
+            custom = {**transaction.marks, PART: b"%d" % part}
+            ledger = await self.client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2, custom=custom)
+            await note_attempt(self.store, transaction, ledger.id)
+            staging_ = Staging(ledger.id, self.client.max_entry_bytes, lambda: 17)
+            for at in range(0, len(payloads), 3):
+                columns: dict[str, list[object]] = {"payload": list(payloads[at : at + 3])}
+                if txids:
+                    columns["txid"] = list(txids[at : at + 3])
+                await ledger.append_many(list(staging_.envelopes(pa.RecordBatch.from_pydict(columns))))
+            await ledger.close()
+            found.append(ledger.id)
+        return found
+
+    async def deliver(
+        self, number: int, ledger_ids: Sequence[int], *, sink: str = "sales", owner: str = "",
+        txids: Sequence[tuple[int, int]] = (),
+    ) -> bool:  # fmt: skip
+        updater = LedgerUpdater(self.store, self.cluster.world.clock, SystemRng())
+        deliveries = Deliveries(self.streams, self.client, updater, "s", self.stream_id)
+        return await deliveries.deliver(sink, staging(self.stream_id, sink, number, owner), ledger_ids, txids)
+
+    async def cut_off_after(self, seconds: float, work: asyncio.Task[bool]) -> bool:
+        """Let work go on for so long; whether it was done by then. What it holds is dropped, as by a crash."""
+        await asyncio.wait([work], timeout=seconds)
+        done = work.done()
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+        return done
+
+    async def payloads(self) -> list[bytes]:
+        return [record.payload async for record in self.streams.reader("s", follow=False)]
+
+    async def words(self, prefix: str) -> list[str]:
+        return [name async for name in names(self.store, prefix)]
+
+    async def close(self) -> None:
+        await self.streams.close()
+        await self.client.close()
+
+
+@scenario()
+async def test_a_batch_that_is_cut_off_anywhere_and_run_again_is_there_once_whole_and_in_order(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        # A window of one record, and small segments: nothing here depends on either.
+        await streams.create("s", dedup_records=1, roll_bytes=1024)
+        expected: list[bytes] = []
+        rng = cluster.world.rng.fork("cuts")
+        for number in range(25):
+            first = await Driver.start(cluster)
+            ledgers = await first.stage(number, rows(20, f"{number} first"), rows(9, f"{number} second"))
+            work = asyncio.ensure_future(first.deliver(number, ledgers))
+            await first.cut_off_after(rng.random() * 0.3, work)
+            await first.close()
+            again = await Driver.start(cluster)
+            # Spark may make other rows of a batch that it runs again.
+            others = await again.stage(number, rows(7, f"{number} again"))
+            await again.deliver(number, others)
+            seen = await again.payloads()
+            added = seen[len(expected) :]
+            assert seen[: len(expected)] == expected
+            assert added in (
+                [*rows(20, f"{number} first"), *rows(9, f"{number} second")],
+                rows(7, f"{number} again"),
+            )
+            expected = seen
+            assert not await again.deliver(number, await again.stage(number, rows(2, "late")))
+            assert await again.payloads() == expected
+            await again.close()
+        left = [each async for each in client.list_ledgers()]
+        staged = [each for each in left if PART in (await client.ledger_metadata(each)).custom]
+        assert staged == [], "what was staged is deleted"
+
+
+@scenario()
+async def test_a_batch_is_known_again_though_others_have_written_more_than_any_window_since(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", dedup_records=2)
+        driver = await Driver.start(cluster)
+        ledgers = await driver.stage(4, rows(90))
+        cut = 0.0
+        while not await driver.payloads():
+            cut += 0.005
+            await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
+        before = await driver.payloads()
+        async with await streams.writer("s") as writer:
+            await writer.append_many(rows(50, "other"))
+        # Whoever comes next completes it, for a sink of its own.
+        assert await driver.deliver(0, await driver.stage(0, rows(3, "mine"), sink="other"), sink="other")
+        found = await driver.payloads()
+        assert [each for each in found if each.startswith(b"row")] == rows(90)
+        assert found[: len(before)] == before
+        assert found[-3:] == rows(3, "mine")
+        assert not await driver.deliver(4, await driver.stage(4, rows(90)))
+        assert await driver.payloads() == found
+        await driver.close()
+
+
+@scenario()
+async def test_two_who_deliver_the_same_batch_at_once_deliver_it_once(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        drivers = [await Driver.start(cluster) for _ in range(2)]
+        staged = [await each.stage(1, rows(30, f"driver {at}")) for at, each in enumerate(drivers)]
+        done = await asyncio.gather(
+            *(each.deliver(1, ledgers) for each, ledgers in zip(drivers, staged, strict=True)), return_exceptions=True
+        )
+        assert [each for each in done if each is True], done
+        winner = done.index(True)
+        assert await drivers[0].payloads() == rows(30, f"driver {winner}")
+        for each in drivers:
+            await each.close()
+
+
+@scenario()
+async def test_a_writer_that_is_there_is_waited_for_and_one_that_goes_on_is_not_fenced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        ledgers = await driver.stage(0, rows(3))
+        writer = await streams.writer("s")
+        with pytest.raises(StreamOwned):
+            await driver.deliver(0, ledgers)
+        await writer.append(b"mine")
+        await writer.close()
+        assert await driver.deliver(0, ledgers)
+        assert await driver.payloads() == [b"mine", *rows(3)]
+        await driver.close()
+
+
+@scenario()
+async def test_what_cannot_be_appended_is_refused_before_it_is_committed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        assert await driver.deliver(0, await driver.stage(0, rows(3), txids=(5, 6, 9)), txids=[(5, 9)])
+        low = await driver.stage(1, rows(2), txids=(8, 8))
+        with pytest.raises(OutOfOrder, match="transaction id 8 comes after 9"):
+            await driver.deliver(1, low, txids=[(8, 8)])
+        good = await driver.stage(1, rows(2, "good"), txids=(9, 10))
+        assert await driver.deliver(1, good, txids=[(9, 10)])
+        assert await driver.payloads() == [*rows(3), *rows(2, "good")]
+        with pytest.raises(Conflict, match="belongs to another writer"):
+            await driver.deliver(2, await driver.stage(2, rows(1), owner="new"), owner="new")
+        await driver.close()
+
+
+@scenario()
+async def test_where_records_are_gone_that_may_have_been_of_a_batch_it_is_said_and_not_guessed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        driver = await Driver.start(cluster)
+        ledgers = await driver.stage(4, rows(200))
+        cut = 0.0
+        while len(await driver.payloads()) < 30:
+            cut += 0.003
+            with suppress(TallybookError):
+                await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
+        if len(await driver.payloads()) == 200:
+            await driver.close()
+            return
+        records = [record async for record in streams.reader("s", follow=False)]
+        ids = [at for at, record in enumerate(records) if delivered(record.dedup_id) is not None]
+        if len(ids) > 2:
+            # What is left of it still tells how far it had come.
+            await streams.truncate("s", before=records[ids[-2]].position)
+            assert not await driver.deliver(4, ledgers) or len(await driver.payloads()) > 2
+            assert (await driver.payloads())[-1] == rows(200)[-1]
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_of_which_nothing_is_left_but_a_gap_is_not_written_twice(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        ledgers = await driver.stage(4, rows(400))
+        cut = 0.0
+        while not (seen := await driver.payloads()):
+            cut += 0.003
+            await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
+        if len(seen) < 400:
+            last = await streams.last("s")
+            assert last is not None
+            async with await streams.writer("s") as writer:
+                behind = await writer.append(b"behind")
+            await streams.truncate("s", before=behind)
+            with pytest.raises(DataMissing, match="how much of batch 4 is there cannot be told"):
+                await driver.deliver(4, ledgers)
+            assert await driver.deliver(0, await driver.stage(0, rows(1), sink="other"), sink="other"), "others go on"
+            assert await driver.payloads() == [b"behind", *rows(1)]
+        await driver.close()
+
+
+@scenario()
+async def test_with_its_stream_a_delivery_goes(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        assert await driver.deliver(0, await driver.stage(0, rows(3)))
+        assert await driver.words(DELIVERIES)
+        late = await driver.stage(1, rows(3))
+        await streams.delete("s")
+        assert await driver.words(DELIVERIES) == await driver.words("sinks/") == []
+        with pytest.raises(NoSuchStream):
+            await driver.deliver(1, late)
+        await streams.create("s")
+        with pytest.raises(NoSuchStream, match="there is another one of its name"):
+            await driver.deliver(1, late)
+        assert await driver.payloads() == []
+        await driver.close()
