@@ -88,6 +88,11 @@ class StreamWriter:
         return self._engine.next_sequence
 
     @property
+    def highest_txid(self) -> int:
+        """The highest transaction id that was appended: the next one may not be below it."""
+        return self._engine.highest_txid
+
+    @property
     def ended(self) -> bool:
         """Whether nothing can be appended any more: closed, or taken by another writer."""
         return self._engine.ended
