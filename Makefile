@@ -152,6 +152,10 @@ chaos: setup java ## Kill, stop and cut off real processes under load, and check
 demo: setup java ## Start a cluster on this machine and show what it does (DEMO_ARGS)
 	$(BIN)/tallybook demo $(DEMO_ARGS)
 
+.PHONY: examples
+examples: $(STAMP) ## Build the examples in Go and Java, where their tools are there
+	scripts/build-examples
+
 .PHONY: bench
 bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark and streams, too
 	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \

@@ -20,9 +20,10 @@ child has neither the thread nor connections of its own. Open one in the child.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tallybook.core.batch import Entry
 from tallybook.core.config import ClientSettings
@@ -30,13 +31,14 @@ from tallybook.core.errors import InvalidArgument
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.metadata.store import BookieInfo
-from tallybook.runtime.blocking import HandOver, LoopThread
+from tallybook.runtime.blocking import LoopThread
 
 from . import client as asyncio_client
 from .budget import SharedByteBudget
+from .crossing import Appends, crossing
 from .ports import ClientWorld
 from .sync_reader import LedgerReader
-from .sync_writer import ChosenIdsWriter, LedgerWriter, PendingAppend, crossing
+from .sync_writer import ChosenIdsWriter, LedgerWriter, PendingAppend
 from .writer import handle
 
 __all__ = [
@@ -72,7 +74,8 @@ class Client:
 
     def __init__(self, cluster: str | ClientWorld, settings: ClientSettings | None = None) -> None:
         self._engine = _Engine(cluster, settings)
-        self._opened: tuple[LoopThread, HandOver[PendingAppend]] | None = None
+        self._opened: tuple[LoopThread, Appends] | None = None
+        self._carried: list[Callable[[], Coroutine[Any, Any, object]]] = []
 
     def __enter__(self) -> Self:
         if self._opened is not None:
@@ -92,7 +95,7 @@ class Client:
         self.close()
 
     @property
-    def _running(self) -> tuple[LoopThread, HandOver[PendingAppend]]:
+    def _running(self) -> tuple[LoopThread, Appends]:
         if self._opened is None:
             raise InvalidArgument("the client is not open: use it in a 'with' block")
         return self._opened
@@ -100,6 +103,25 @@ class Client:
     @property
     def _loop(self) -> LoopThread:
         return self._running[0]
+
+    def standing(self) -> tuple[asyncio_client.Client, Appends]:
+        """The asyncio client and the way to its loop, for what stands upon them.
+
+        Raises:
+            InvalidArgument: the client is not open.
+        """
+        loop, appends = self._running
+        loop.check_open()
+        return self._engine, appends
+
+    def carry(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have something that stands upon the client end before it: by ``end``, which is run on the loop."""
+        self._carried.append(end)
+
+    def put_down(self, end: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """It has ended by itself. Nothing, if that is known."""
+        if end in self._carried:
+            self._carried.remove(end)
 
     def close(self) -> None:
         """Drop connections and background work. Open ledgers stay open, for a recovery to end.
@@ -115,9 +137,12 @@ class Client:
         loop, appends = self._opened
 
         async def last() -> None:
-            await self._engine.close()
-            # Now that the writers have ended: what was handed over before is told so.
-            appends.close()
+            async with AsyncExitStack() as stack:
+                # Last of all, when the writers have ended: what was handed over before is told so.
+                stack.callback(appends.close)
+                stack.push_async_callback(self._engine.close)
+                for end in self._carried:
+                    stack.push_async_callback(end)
 
         loop.close(last)
 
@@ -236,8 +261,7 @@ class Client:
         return self._writer(adopted)
 
     def _writer(self, engine: handle.LedgerWriter) -> LedgerWriter:
-        loop, appends = self._running
-        return LedgerWriter(engine, loop, appends, self._engine.budget)
+        return LedgerWriter(engine, self._running[1], self._engine.budget)
 
     # -- reading ----------------------------------------------------------------------
 

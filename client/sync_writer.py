@@ -1,127 +1,53 @@
-"""The writing handles of the blocking client: the asyncio ones, and how appends get to them from other threads.
+"""The writing handles of the blocking client: the asyncio ones, to which ``crossing`` takes appends of other threads.
 
-    any thread:   append_nowait -> room in the client's budget -> PendingAppend -> HandOver
-    the loop:     HandOver -> LedgerWriter.append_admitted -> batches, as ever
-
-Room is taken on the caller's thread, so that ``Busy`` is raised there and then. The loop is woken once for all
-that was appended since its last turn: to wake it for each entry would cost more than the entry does.
+any thread:   append_nowait -> room in the client's budget -> PendingAppend -> HandOver
+the loop:     HandOver -> LedgerWriter.append_admitted -> batches, as ever
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, TallybookError
+from tallybook.core.errors import Busy, LedgerClosed, TallybookError
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.runtime.blocking import HandOver, LoopThread
+from tallybook.runtime.blocking import LoopThread
 
 from .budget import ByteBudget
+from .crossing import Appends, Crossing, Line
 from .writer import chosen_ids, handle, pending
 
-T = TypeVar("T")
 
+class PendingAppend(Crossing[int]):
+    """One append on its way: what ``LedgerWriter.append_nowait`` gives. Ask it for its ``result``, the entry's id.
 
-class _Line:
-    """The way of one handle's appends to the loop, and of their outcome back."""
-
-    def __init__(
-        self, engine: handle.LedgerWriter, loop: LoopThread, hand_over: HandOver[PendingAppend], budget: ByteBudget
-    ) -> None:
-        self.engine = engine
-        """For the thread of the loop, but for what only looks or takes room."""
-        self.loop = loop
-        self.hand_over = hand_over
-        self.budget = budget
-
-    def wait(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
-        """Run ``work`` on the loop, behind everything that was appended before, and wait for its end."""
-
-        async def in_turn() -> T:
-            self.hand_over.flush()
-            return await work()
-
-        return self.loop.run(in_turn(), timeout)
-
-
-class _Crossing:
-    """One entry on its way from a thread to the loop."""
-
-    __slots__ = ("held_bytes", "line", "state")
-
-    def __init__(self, line: _Line, payload: bytes, held_bytes: int) -> None:
-        self.line = line
-        self.held_bytes = held_bytes
-        self.state: bytes | pending.PendingAppend | TallybookError = payload
-        """The payload, until the loop has it; then what is awaited there, or why nothing was sent."""
-
-
-def crossing(loop: LoopThread) -> HandOver[PendingAppend]:
-    """What takes the appends of all writers of one client to its loop."""
-    return HandOver(loop, _send)
-
-
-def _send(appends: Sequence[_Crossing]) -> None:
-    for line, run in groupby(appends, attrgetter("line")):
-        of_one = list(run)
-        sent: Sequence[pending.PendingAppend | TallybookError]
-        try:
-            sent = line.engine.append_admitted([append.state for append in of_one])
-        except TallybookError as error:
-            # The handle has ended since there was room for these.
-            line.budget.give(sum(append.held_bytes for append in of_one))
-            sent = [error] * len(of_one)
-        for append, state in zip(of_one, sent, strict=True):
-            append.state = state
-
-
-class PendingAppend(_Crossing):
-    """One append on its way: what ``LedgerWriter.append_nowait`` gives. Ask it for its ``result``.
-
-    The entry is written whether or not anybody asks.
+    The entry is written whether or not anybody asks. What fails is raised as by ``LedgerWriter.append``.
     """
 
     __slots__ = ()
 
-    def done(self) -> bool:
-        """Whether the append is settled, either way."""
-        state = self.state
-        return state.done if isinstance(state, pending.PendingAppend) else not isinstance(state, bytes)
 
-    def result(self, timeout: float | None = None) -> int:
-        """The id of the entry, once it is confirmed; any number of times, from any thread.
+class _Line(Line):
+    """The way of one ledger's appends to the loop."""
 
-        Giving up, by Ctrl-C too, does not take the entry back.
+    def __init__(self, engine: handle.LedgerWriter, hand_over: Appends, budget: ByteBudget) -> None:
+        super().__init__(hand_over)
+        self._engine = engine
+        self._budget = budget
 
-        Args:
-            timeout: seconds to wait; ``None``: until the writer's own deadlines have settled it.
-
-        Raises:
-            TimeoutError: it is not settled yet.
-            LedgerClosed, LedgerFenced, ...: as ``LedgerWriter.append``.
-        """
-        if not self.done():
-            try:
-                self.line.wait(self._settled, timeout)
-            except InvalidArgument:
-                if self.line.loop.closed:
-                    # The close settles everything, and may be under way still.
-                    self.line.loop.close()
-                if not self.done():
-                    raise
-        state = self.state
-        error = state.group.error if isinstance(state, pending.PendingAppend) else state
-        if isinstance(error, TallybookError):
-            raise error.with_traceback(None)
-        return cast("pending.PendingAppend", state).entry_id
-
-    async def _settled(self) -> None:
-        if isinstance(self.state, pending.PendingAppend):
-            await self.state.group.wait()
+    def send(self, appends: Sequence[Crossing[Any]]) -> None:
+        """Have the handle take entries over."""
+        sent: Sequence[pending.PendingAppend | TallybookError]
+        try:
+            sent = self._engine.append_admitted([append.item for append in appends])
+        except TallybookError as error:
+            # The handle has ended since there was room for these.
+            self._budget.give(sum(append.room for append in appends))
+            sent = [error] * len(appends)
+        for append, state in zip(appends, sent, strict=True):
+            append.state, append.item = state, None
 
 
 class LedgerWriter:
@@ -131,11 +57,9 @@ class LedgerWriter:
     entry. Whether a failed append took place is not known; a recovery may keep it.
     """
 
-    def __init__(
-        self, engine: handle.LedgerWriter, loop: LoopThread, hand_over: HandOver[PendingAppend], budget: ByteBudget
-    ) -> None:
+    def __init__(self, engine: handle.LedgerWriter, hand_over: Appends, budget: ByteBudget) -> None:
         self._engine = engine
-        self._line = _Line(engine, loop, hand_over, budget)
+        self._line = _Line(engine, hand_over, budget)
 
     @property
     def id(self) -> int:
@@ -175,11 +99,11 @@ class LedgerWriter:
             InvalidArgument: the client is closed.
         """
         try:
-            held_bytes = self._engine.take_room(payload)
+            room = self._engine.take_room(payload)
         except LedgerClosed:
             self._line.loop.check_open()
             raise
-        found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), held_bytes)
+        found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), room)
         # Refused only when the client is closed: nobody needs its budget any more.
         self._line.hand_over.put(found)
         return found

@@ -4,8 +4,8 @@
         reader = loop.run(client.open_ledger(7))
         for batch in loop.iterate(reader.read_batches(0, 99)): ...
 
-What is iterated over is produced a little ahead of its consumer, who may stop at any item. Work that
-is too small for a wait of its own crosses over in bulk:
+What is iterated over is produced a little ahead of its consumer, who may stop at any item; a ``Halt`` lets
+others stop it. Work that is too small for a wait of its own crosses over in bulk:
 
     threads -- put --> HandOver -- once a turn of the loop --> take([item, item, ...])
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, cast
@@ -29,6 +29,7 @@ from tallybook.core.errors import InvalidArgument
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 _END: Final = object()
 
@@ -116,19 +117,22 @@ class LoopThread:
             self.check_open()
             self._loop.call_soon_threadsafe(function, *args)
 
-    def iterate(self, source: AsyncIterator[T], *, ahead: int = 2, together: int = 1) -> Generator[T, None, None]:
+    def iterate(
+        self, source: AsyncIterator[T], *, ahead: int = 2, together: int = 1, halts: Collection[Halt] = ()
+    ) -> Generator[T, None, None]:
         """The items of ``source``, which is ended with this iterator: leaving a ``for`` loop early does that, too.
 
         Args:
             source: an async generator, or what is iterated over like one.
             ahead: items that are made before they are asked for.
             together: how many of them may cross over at a time, for items that are small.
+            halts: with any of them others may end it; what was made ahead still comes.
 
         Raises:
             InvalidArgument: as for ``run``.
-            Whatever ``source`` raises, at the place where it did.
+            Whatever ``source`` raises, at the place where it did; or what a halt was called with.
         """
-        production = _Production(source, max(ahead, together))
+        production = _Production(source, max(ahead, together), halts)
         try:
             # Who is interrupted here may not know yet that it has begun, and has to end it all the same.
             self.run(production.begin())
@@ -224,11 +228,43 @@ class LoopThread:
             self._loop.close()
 
 
+class Halt:
+    """Ends iterations from outside: who waits for the next item comes to the end instead, and so does who begins."""
+
+    def __init__(self) -> None:
+        self.called = False
+        self.error: Exception | None = None
+        """Why; ``None``: the end is all there is to say."""
+        self._running: set[_Production[Any]] = set()
+
+    def call(self, error: Exception | None = None) -> None:
+        """End them, once; to be called on the loop.
+
+        Args:
+            error: what their consumers get in place of the end.
+        """
+        if not self.called:
+            self.called, self.error = True, error
+            for production in self._running:
+                production.cancel()
+
+    def add(self, production: _Production[Any]) -> None:
+        """One more iteration, which has begun."""
+        self._running.add(production)
+        if self.called:
+            production.cancel()
+
+    def remove(self, production: _Production[Any]) -> None:
+        """It has ended."""
+        self._running.discard(production)
+
+
 class _Production(Generic[T]):
     """Makes the items of one source, on the loop, a few ahead of whoever takes them."""
 
-    def __init__(self, source: AsyncIterator[T], ahead: int) -> None:
+    def __init__(self, source: AsyncIterator[T], ahead: int, halts: Collection[Halt]) -> None:
         self._source = source
+        self._halts = halts
         self._items: asyncio.Queue[T | object] = asyncio.Queue()
         self._room = asyncio.Semaphore(ahead)
         self._task: asyncio.Task[None] | None = None
@@ -238,6 +274,15 @@ class _Production(Generic[T]):
         """Start to make them."""
         if not self._cancelled:
             self._task = asyncio.get_running_loop().create_task(self._produce())
+            self._task.add_done_callback(self._ended)
+            for halt in self._halts:
+                halt.add(self)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        # Here, since a task that is cancelled before its first step runs none of its own code.
+        for halt in self._halts:
+            halt.remove(self)
+        self._items.put_nowait(_END)
 
     async def _produce(self) -> None:
         try:
@@ -247,10 +292,7 @@ class _Production(Generic[T]):
         except StopAsyncIteration:
             return
         finally:
-            try:
-                await _closed(self._source)
-            finally:
-                self._items.put_nowait(_END)
+            await _closed(self._source)
 
     async def take(self, most: int) -> list[T]:
         """The next items, as many as there are, but at least one; the last of all is ``_END``."""
@@ -263,8 +305,15 @@ class _Production(Generic[T]):
 
     async def outcome(self) -> None:
         """Raise what ended the source, unless that was its end."""
-        if self._task is not None:
+        if self._task is None:
+            return
+        called = [halt for halt in self._halts if halt.called]
+        if not called or not self._task.cancelled():
             await self._task
+            return
+        for halt in called:
+            if halt.error is not None:
+                raise halt.error
 
     def cancel(self) -> None:
         """Make no more."""
@@ -290,7 +339,7 @@ class HandOver(Generic[T]):
     """
 
     def __init__(self, loop: LoopThread, take: Callable[[list[T]], object]) -> None:
-        self._loop = loop
+        self.loop = loop
         self._take = take
         self._items: deque[T] = deque()
         self._lock = threading.Lock()
@@ -309,12 +358,25 @@ class HandOver(Generic[T]):
         if not self._called:
             self._wake(item)
 
+    def run(self, work: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
+        """Run ``work`` on the loop, behind everything that was put before, and wait for its end.
+
+        Raises:
+            As ``LoopThread.run``.
+        """
+
+        async def in_turn() -> R:
+            self.flush()
+            return await work()
+
+        return self.loop.run(in_turn(), timeout)
+
     def _wake(self, item: T) -> None:
         with self._lock:
             if not self._closed:
                 self._called = True
                 try:
-                    self._loop.call_soon(self._turn)
+                    self.loop.call_soon(self._turn)
                 except BaseException as error:
                     self._called, self._closed = False, isinstance(error, InvalidArgument)
                     if not self._closed:
@@ -322,7 +384,7 @@ class HandOver(Generic[T]):
             if self._closed and item in self._items:
                 # Or else it came before the close, which has taken it.
                 self._items.remove(item)
-                raise InvalidArgument(f"{self._loop.name} is closed")
+                raise InvalidArgument(f"{self.loop.name} is closed")
 
     def _turn(self) -> None:
         """Take what is there, or as much as the loop has time for in one turn."""

@@ -1,6 +1,7 @@
 """Named streams of records over ledgers: unbounded, with one writer at a time and any number of readers.
 
-`StreamStore` is where to begin. docs/streams.md is for users; `head` has the rules of segments and owners.
+`StreamStore` is where to begin; a program without asyncio does so at `tallybook.stream.sync.StreamStore`, which has
+the same calls. docs/streams.md is for users; `head` has the rules of segments and owners.
 """
 
 from .envelope import Record

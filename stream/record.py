@@ -38,6 +38,18 @@ class Outgoing(NamedTuple):
     dedup_id: bytes | None = None
     txid: int | None = None
 
+    @classmethod
+    def of(
+        cls,
+        payload: Payload,
+        timestamp_ms: int | None,
+        key: bytes | None,
+        dedup_id: bytes | str | None,
+        txid: int | None,
+    ) -> Outgoing:
+        """A record, whose id may be text."""
+        return cls(payload, timestamp_ms, key, dedup_id.encode() if isinstance(dedup_id, str) else dedup_id, txid)
+
 
 def size_of(record: Outgoing) -> int:
     """Bytes of payload, key and id of a record that may be appended.

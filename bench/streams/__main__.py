@@ -43,13 +43,15 @@ def main(
         command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--json"]
         server = Server(command, scratch / "up.json")
         try:
-            at = ["--metadata", server.ready(START_SECONDS)["ready"]]
+            served = server.ready(START_SECONDS)
+            at = ["--metadata", served["ready"]]
             for size, count in ((1024, 150_000), (100, 400_000)):
                 sized = ["--record-bytes", str(size), "--records", str(count), "--rounds", str(rounds)]
                 figures |= _run("append", *at, *sized)
             figures |= _run("tail", *at, "--seconds", str(seconds))
             figures |= _run("roll", *at, "--seconds", str(seconds))
             figures |= _run("followers", *at, "--followers", str(followers))
+            figures |= _through_gateway(*at, "--gateway", served["gateway"]["address"], "--rounds", str(rounds))
             figures |= _run("many", *at, "--streams", str(streams), "--writers", str(writers))
         finally:
             server.stop()
@@ -67,6 +69,12 @@ def main(
 
 def _run(load: str, *arguments: str) -> Figures:
     command = [*_program("tallybook.bench.streams.stream_load"), load, *arguments]
+    [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
+    return found
+
+
+def _through_gateway(*arguments: str) -> Figures:
+    command = [*_program("tallybook.bench.streams.gateway_load"), *arguments]
     [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
     return found
 

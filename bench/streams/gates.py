@@ -8,8 +8,8 @@ from tallybook.bench.pages import least, most
 
 HEAD: Final = """# Benchmarks of streams
 
-What a stream costs over the ledgers below it, how soon a reader sees a record, and what thousands of streams take.
-This page is written by `make bench-streams`; it holds whatever was measured, good or bad.
+What a stream costs over the ledgers below it, how soon a reader sees a record, what thousands of streams take, and what
+a gateway costs. This page is written by `make bench-streams`; it holds whatever was measured, good or bad.
 
 Three bookies, the writer and the readers share the machine below; every record is durable on two bookies before it
 counts. Ratios are medians of pairs from one run, in which what is compared takes turns.
@@ -29,4 +29,5 @@ GATES: Final = (
         "reads of each batch, of all bookies together, by 1,000 who follow a stream",
         "followers",
     ),
+    least("gateway_ratio", 0.6, "MiB/s of appends of 64 KiB through a gateway, to the native client's", "gateway"),
 )

@@ -213,7 +213,7 @@ def followers(
 
 
 class _CountingConnections:
-    """Connections that count reads of batches."""
+    """Connections that count reads of batches, and waits that bring some along."""
 
     def __init__(self, inner: Connections) -> None:
         self._inner = inner
@@ -229,7 +229,7 @@ class _CountingConnections:
 
 
 class _Counting:
-    """A connection that counts reads of batches, and leaves the rest to another one."""
+    """A connection that counts what brings batches, and leaves the rest to another one."""
 
     def __init__(self, inner: Any, counts: _CountingConnections) -> None:
         self._inner = inner
@@ -242,6 +242,12 @@ class _Counting:
         """Count one, and read."""
         self._counts.reads += 1
         return await self._inner.read_batches(*arguments)
+
+    async def wait_lac(self, *arguments: Any) -> Any:
+        """Wait, and count one if it brings something along."""
+        answer = await self._inner.wait_lac(*arguments)
+        self._counts.reads += bool(answer.batches)
+        return answer
 
 
 _SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}

@@ -126,3 +126,17 @@ class PendingAppend:
     def done(self) -> bool:
         """Whether the append is settled, either way."""
         return self.group.done
+
+    async def settled(self) -> None:
+        """Return once the append is settled; ``outcome`` tells how."""
+        await self.group.wait()
+
+    def outcome(self) -> int:
+        """The entry id, once the append is settled; for whoever cannot await it.
+
+        Raises:
+            LedgerClosed, LedgerFenced, ...: it has failed.
+        """
+        if self.group.error is not None:
+            raise self.group.error.with_traceback(None)
+        return self.entry_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
@@ -54,6 +54,37 @@ class ReaderContext:
     seeker: Seeker
     tails: Tails
     clock: Clock
+
+
+class Bookmark(NamedTuple):
+    """Where a reader was, for it to be set back there.
+
+    Args:
+        place: segment, entry and slot of what comes next; ``None``: it has not begun.
+        sequence: number of that, if it is known.
+        fits: which records are none of those it was asked for, as long as it has seen no other.
+        lost: what was said of records before it that were not told of.
+        tag: of the stream.
+    """
+
+    place: Place | None
+    sequence: int | None
+    fits: Callable[[Record], bool] | None
+    lost: TallybookError | None
+    tag: str
+
+    def before(self, record: Record) -> Bookmark:
+        """Where the reader is if it has handed out nothing of the batch that it has just taken, which begins so."""
+        return self._replace(place=record.position.place, sequence=record.sequence)
+
+    def behind(self, record: Record) -> Bookmark:
+        """Where the reader is once it has handed out a record of the batch that it has just taken."""
+        return self._replace(place=record.place_behind, sequence=record.sequence + 1)
+
+    @property
+    def position(self) -> Position | None:
+        """The same for users."""
+        return None if self.place is None else Position(*self.place, tag=self.tag)
 
 
 class StreamReader:
@@ -106,6 +137,25 @@ class StreamReader:
         """Where the reader is: behind the last record it has handed out. ``None`` before the first step."""
         return None if self._place is None else Position(*self._place, tag=self._tag)
 
+    async def begin(self) -> Bookmark:
+        """Find where to begin, if that is not known yet; where the reader is.
+
+        Raises:
+            As ``batches``.
+        """
+        if self._place is None:
+            self._place = await self._first_place(await self._first_head())
+        return self.bookmark()
+
+    def bookmark(self) -> Bookmark:
+        """Where the reader is; for whoever reads ahead, and may have to come back. Not while a step is under way."""
+        return Bookmark(self._place, self._sequence, self._fits, self._lost, self._tag)
+
+    def go_back(self, bookmark: Bookmark) -> None:
+        """Be there again; not while a step is under way."""
+        self._place, self._sequence, self._fits, self._lost, self._tag = bookmark
+        self._ended = False
+
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._records()
 
@@ -133,9 +183,7 @@ class StreamReader:
         """
         head, pause, patience = await self._first_head(), LOOK_SECONDS, MOST_LOOKS
         if self._place is None:
-            self._place, self._fits = await self._seeker.find(head, self._start)
-            if self._place == head.truncation.place:
-                self._sequence = head.truncation.sequence
+            self._place = await self._first_place(head)
         while True:
             if (gap := self._truncated(head)) is not None:
                 yield self._told(gap)
@@ -176,6 +224,12 @@ class StreamReader:
         head = await self._find()
         self._stream_id, self._name, self._tag = head.stream_id, head.name, head.stream_id[:TAG_CHARS]
         return head
+
+    async def _first_place(self, head: Head) -> Place:
+        place, self._fits = await self._seeker.find(head, self._start)
+        if place == head.truncation.place:
+            self._sequence = head.truncation.sequence
+        return place
 
     async def _head(self) -> Head:
         return await self._catalog.read(self._stream_id, self._name)

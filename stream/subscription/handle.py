@@ -92,6 +92,11 @@ class SubscriptionReader:
         """How far it has come, by what is stored."""
         return self._stored
 
+    @property
+    def reader(self) -> StreamReader:
+        """What reads the stream."""
+        return self._reader
+
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._reader.__aiter__()
 

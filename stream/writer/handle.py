@@ -37,11 +37,11 @@ CLOSE_SECONDS: Final = 90.0
 """How long a close, or a commit, waits for what was appended: longer than a writer tries to mend a segment."""
 
 
-class _Anything:
+class Anything:
     """Wherever the stream stands."""
 
 
-ANYTHING: Final = _Anything()
+ANYTHING: Final = Anything()
 
 
 class StreamWriter:
@@ -127,13 +127,45 @@ class StreamWriter:
             EntryTooLarge, OutOfOrder, InvalidArgument: the record cannot be appended; the writer stays good.
             StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
         """
-        record = Outgoing(payload, timestamp_ms, key, _id(dedup_id), txid)
+        record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         size = self._admissible(record)
         known = self._known(record.dedup_id)
         if known is not None:
             return known
-        if not self._budget.try_take(size + ROOM_BYTES):
-            raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
+        self._take_room_now(size)
+        return self._gather(record, size)
+
+    def take_room(self, record: Outgoing) -> int:
+        """Take room in the client's budget for ``record``, for ``append_admitted`` to fill; the size to tell it.
+
+        From any thread, if the budget is for that.
+
+        Raises:
+            As ``append_nowait``.
+        """
+        size = self._admissible(record)
+        self._take_room_now(size)
+        return size
+
+    def append_admitted(self, record: Outgoing, size: int) -> PendingRecord:
+        """The second half of ``append_nowait``, for what ``take_room`` has taken room for: it is used, or given back.
+
+        Raises:
+            OutOfOrder: a transaction id that is above this one has come meanwhile; the writer stays good.
+            StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
+        """
+        known = None
+        try:
+            if self.ended:
+                raise self._refusal()
+            known = self._known(record.dedup_id)
+            self._flow.check_order(record.txid)
+        except BaseException:
+            self._budget.give(size + ROOM_BYTES)
+            raise
+        if known is not None:
+            self._budget.give(size + ROOM_BYTES)
+            return known
         return self._gather(record, size)
 
     async def append(
@@ -144,7 +176,7 @@ class StreamWriter:
         key: bytes | None = None,
         dedup_id: bytes | str | None = None,
         txid: int | None = None,
-        if_position: Position | str | _Anything | None = ANYTHING,
+        if_position: Position | str | Anything | None = ANYTHING,
     ) -> Position:
         """Append a record; return its position once it is durable on an ack quorum.
 
@@ -159,8 +191,8 @@ class StreamWriter:
                 there.
             As ``append_nowait``, but for ``Busy``.
         """
-        record = Outgoing(payload, timestamp_ms, key, _id(dedup_id), txid)
-        if isinstance(if_position, _Anything):
+        record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
+        if isinstance(if_position, Anything):
             return await self._append(record)
         return await self._append_if(record, if_position)
 
@@ -170,15 +202,28 @@ class StreamWriter:
         Raises:
             As ``append``; some of the records may then be there.
         """
+        return [await each for each in await self.send_many(records)]
+
+    async def send_many(
+        self, records: Iterable[Payload | Outgoing], outcome: Outcome = Outcome.NOT_DONE
+    ) -> list[PendingRecord]:
+        """The first half of ``append_many``: what to await for the positions.
+
+        Args:
+            outcome: of the whole, if there is no room for the first of these.
+
+        Raises:
+            As ``append_many``.
+        """
         pending: list[PendingRecord] = []
         for each in records:
             record = each if isinstance(each, Outgoing) else Outgoing(each)
             size = self._admissible(record)
             known = self._known(record.dedup_id)
             if known is None:
-                known = await self._taken(record, size, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+                known = await self._taken(record, size, Outcome.UNKNOWN if pending else outcome)
             pending.append(known)
-        return [await each for each in pending]
+        return pending
 
     async def append_set(self, records: Sequence[Payload | Outgoing]) -> list[Position]:
         """Append records all together or not at all, also where the writer dies half-way; return their positions.
@@ -235,18 +280,10 @@ class StreamWriter:
 
     async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
         """Gather a record once there is room for it; what is true of the stream may be another thing by then."""
-        if not self._budget.try_take(size + ROOM_BYTES):
-            await self._take_room(size + ROOM_BYTES, outcome)
-            try:
-                known = self._known(record.dedup_id)
-                self._flow.check_order(record.txid)
-            except BaseException:
-                self._budget.give(size + ROOM_BYTES)
-                raise
-            if known is not None:
-                self._budget.give(size + ROOM_BYTES)
-                return known
-        return self._gather(record, size)
+        if self._budget.try_take(size + ROOM_BYTES):
+            return self._gather(record, size)
+        await self._take_room(size + ROOM_BYTES, outcome)
+        return self.append_admitted(record, size)
 
     async def _append_if(self, record: Outgoing, wanted: Position | str | None) -> Position:
         expected = Position.parse(wanted) if isinstance(wanted, str) else wanted
@@ -312,6 +349,10 @@ class StreamWriter:
         if dedup_id is None:
             return None
         return self._window.find(dedup_id, self._flow.next_sequence)
+
+    def _take_room_now(self, size: int) -> None:
+        if not self._budget.try_take(size + ROOM_BYTES):
+            raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
 
     async def _take_room(self, size: int, outcome: Outcome) -> None:
         try:
@@ -423,7 +464,3 @@ class StreamWriter:
             await self.close()
         else:
             self.abandon()
-
-
-def _id(dedup_id: bytes | str | None) -> bytes | None:
-    return dedup_id.encode() if isinstance(dedup_id, str) else dedup_id

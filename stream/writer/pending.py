@@ -77,14 +77,27 @@ class PendingRecord:
         group = self._group
         if not group.done:
             yield from group.wait().__await__()
-        if group.error is not None:
-            raise group.error.with_traceback(None)
-        return Position(group.segment, group.entry, self._slot, group.tag)
+        return self.outcome()
 
     @property
     def done(self) -> bool:
         """Whether the append is settled, either way."""
         return self._group.done
+
+    async def settled(self) -> None:
+        """Return once the append is settled; ``outcome`` tells how."""
+        await self._group.wait()
+
+    def outcome(self) -> Position:
+        """The record's position, once the append is settled; for whoever cannot await it.
+
+        Raises:
+            StreamClosed, StreamFenced, ...: it has failed.
+        """
+        group = self._group
+        if group.error is not None:
+            raise group.error.with_traceback(None)
+        return Position(group.segment, group.entry, self._slot, group.tag)
 
 
 def settled_record(position: Position) -> PendingRecord:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tallybook.core.errors import InvalidArgument
-from tallybook.runtime.blocking import MOST_IN_A_TURN, HandOver, LoopThread
+from tallybook.runtime.blocking import MOST_IN_A_TURN, Halt, HandOver, LoopThread
 
 PATIENCE = 10.0
 """Seconds, for what takes microseconds unless it is broken."""
@@ -401,3 +401,46 @@ def test_threads_hand_over_at_once_and_nothing_is_lost_or_overtaken(loop: LoopTh
         assert [number for of, number in taken if of == thread] == list(range(2_000))
     with pytest.raises(InvalidArgument, match="closed"):
         hand_over.put((0, 0))
+
+
+@pytest.mark.parametrize("error", [None, OSError("enough")], ids=["quietly", "with an error"])
+def test_a_halt_ends_every_wait_for_a_next_item_once_what_was_made_ahead_is_taken(
+    loop: LoopThread, error: Exception | None
+) -> None:
+    work, halt, other = Work(), Halt(), Halt()
+
+    async def items() -> AsyncGenerator[int, None]:
+        yield 1
+        await work.wait()
+
+    seen: list[int] = []
+    with ThreadPoolExecutor(1) as others:
+        consuming = others.submit(consume, loop.iterate(items(), halts=(other, halt)), seen)
+        assert work.began.wait(PATIENCE)
+        loop.call(halt.call, error)
+        assert consuming.exception(PATIENCE) is error
+    assert (seen, work.cancelled.is_set()) == ([1], True)
+    late = Source(3)
+    assert consuming_error(loop.iterate(late.items(), halts=(halt,))) is error
+    assert late.made == 0, "and who comes later does not begin"
+    assert list(loop.iterate(Source(3).items(), halts=(other,))) == [0, 1, 2]
+
+
+def test_a_halt_does_not_hide_an_error_that_came_before(loop: LoopThread) -> None:
+    halt, source = Halt(), Source(1, OSError("broken"))
+    items = loop.iterate(source.items(), halts=(halt,))
+    assert next(items) == 0
+    assert source.ended.wait(PATIENCE)
+    loop.run(made_no_more(source))
+    loop.call(halt.call)
+    with pytest.raises(OSError, match="broken"):
+        next(items)
+
+
+def consuming_error(items: Generator[int, None, None]) -> Exception | None:
+    """What iterating ends with."""
+    try:
+        list(items)
+    except OSError as error:
+        return error
+    return None

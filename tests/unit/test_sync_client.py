@@ -1,18 +1,16 @@
 """The blocking client on bookies in memory, on a real loop: threads, limits, interruptions and the end of it all."""
 
 import contextlib
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tallybook.client.sync import Client, ClientSettings, DigestType, LedgerWriter, PendingAppend
+from tallybook.client.sync import Client, DigestType, LedgerWriter, PendingAppend
 from tallybook.core.errors import (
     Busy,
     EntryTooLarge,
@@ -26,88 +24,14 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.runtime.blocking import MOST_IN_A_TURN
-from tallybook.runtime.clock import RealClock
-from tallybook.runtime.rng import SeededRng
-from tallybook.sim.stage.cluster import MemoryCluster
 
 PATIENCE = 20.0
 """Seconds, for what takes milliseconds unless it is broken."""
-SMALL = ClientSettings(max_batch_bytes=4096, max_in_flight_batches=4, max_pending_bytes=256 * 1024, tail_wait_ms=200)
-
-
-class Stage:
-    """Three bookies in memory that live on the loop of a blocking client."""
-
-    def __init__(self) -> None:
-        self.cluster = MemoryCluster(SimpleNamespace(clock=RealClock(), rng=SeededRng(1)), bookies=3)  # type: ignore[arg-type]
-        self.client = self.another()
-
-    def another(self) -> Client:
-        """One more client, which is to be used on the same loop, or only closed."""
-        return Client(self.cluster.client()._cluster, SMALL)
-
-    def hold(self) -> None:
-        """Let nothing be acked."""
-        self._each(lambda bookie: bookie.hold_commits())
-
-    def release(self) -> None:
-        """Let everything be acked again."""
-        self._each(lambda bookie: bookie.release_commits())
-
-    def _each(self, change: Callable[[Any], None]) -> None:
-        self.client._loop.call(lambda: [change(bookie) for bookie in self.cluster.bookies.values()])
-
-    def tasks(self) -> int:
-        """How much goes on."""
-        return self.client._loop.call(lambda: len(self.client._engine._tasks._running))
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
-    with stage.client as client:
-        client._loop.run(stage.cluster.start())
-        yield stage
-        if not client._loop.closed:
-            client._loop.run(client._engine.close())
-            client._loop.run(stage.cluster.stop())
-
-
-@pytest.fixture
-def client(stage: Stage) -> Client:
+def client(stage: Any) -> Client:
     return stage.client
-
-
-@pytest.fixture
-def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """``interrupted_while(call)`` interrupts the call once it waits, as Ctrl-C does."""
-
-    def handler(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGUSR1, handler)
-
-    def interrupt_it(call: Callable[[], object]) -> None:
-        stop = threading.Event()
-
-        def interrupt() -> None:
-            # Until it takes effect: a signal that comes just before a thread begins to wait does not wake it.
-            stop.wait(0.1)
-            while not stop.wait(0.05):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-        with ThreadPoolExecutor(1) as other:
-            other.submit(interrupt)
-            try:
-                call()
-                pytest.fail("it came to its end")
-            except KeyboardInterrupt:
-                stop.set()
-            finally:
-                stop.set()
-
-    yield interrupt_it
-    signal.signal(signal.SIGUSR1, before)
 
 
 def payloads(reader: Any) -> list[bytes]:
@@ -249,7 +173,7 @@ def test_errors_are_those_of_the_asyncio_client_and_raised_where_it_raises_them(
         closed.append(b"x")
 
 
-def test_a_buffer_may_be_used_again_as_soon_as_append_nowait_has_returned(stage: Stage) -> None:
+def test_a_buffer_may_be_used_again_as_soon_as_append_nowait_has_returned(stage: Any) -> None:
     buffer = bytearray(b"first")
     with stage.client.create_ledger() as ledger:
         stage.client._loop.call_soon(threading.Event().wait, 0.1)
@@ -307,7 +231,7 @@ def test_threads_write_and_read_many_ledgers_through_one_client(client: Client) 
         assert list(threads.map(use, range(16))) == [[b"%d" % thread] * 300 for thread in range(16)]
 
 
-def test_threads_that_append_without_a_wait_never_hold_more_than_the_budget(stage: Stage) -> None:
+def test_threads_that_append_without_a_wait_never_hold_more_than_the_budget(stage: Any) -> None:
     client, ledger = stage.client, stage.client.create_ledger()
     assert client.max_pending_bytes == 256 * 1024
     ledger.append(b"x")
@@ -335,7 +259,7 @@ def test_threads_that_append_without_a_wait_never_hold_more_than_the_budget(stag
     assert ledger.append_nowait(b"there is room again").result(PATIENCE) == len(pending) + 1
 
 
-def test_an_append_waits_for_room_instead(stage: Stage) -> None:
+def test_an_append_waits_for_room_instead(stage: Any) -> None:
     ledger = stage.client.create_ledger()
     stage.hold()
     count = len(filled(ledger))
@@ -352,7 +276,7 @@ def test_an_append_waits_for_room_instead(stage: Stage) -> None:
 # -- iterators --------------------------------------------------------------------------------------
 
 
-def test_an_iterator_that_is_left_early_leaves_nothing_behind(stage: Stage) -> None:
+def test_an_iterator_that_is_left_early_leaves_nothing_behind(stage: Any) -> None:
     client = stage.client
     ledger = client.create_ledger()
     ledger.append_many([bytes(1000)] * 1000)
@@ -386,7 +310,7 @@ def test_a_tail_follows_what_another_thread_appends_until_the_close(client: Clie
 
 
 def test_an_interrupted_wait_is_cancelled_and_the_client_as_good_as_before(
-    stage: Stage, interrupted_while: Callable[[Callable[[], object]], None]
+    stage: Any, interrupted_while: Callable[[Callable[[], object]], None]
 ) -> None:
     client = stage.client
     ledger = client.create_ledger()
@@ -405,7 +329,7 @@ def test_an_interrupted_wait_is_cancelled_and_the_client_as_good_as_before(
 
 
 def test_a_block_that_is_interrupted_abandons_its_ledger(
-    stage: Stage, interrupted_while: Callable[[Callable[[], object]], None]
+    stage: Any, interrupted_while: Callable[[Callable[[], object]], None]
 ) -> None:
     made: list[LedgerWriter] = []
 
@@ -422,7 +346,7 @@ def test_a_block_that_is_interrupted_abandons_its_ledger(
     assert payloads(stage.client.open_ledger(made[0].id))[0] == b"first"
 
 
-def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Stage) -> None:
+def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Any) -> None:
     client = stage.client
     ledger = client.create_ledger()
     reader = client.open_ledger(ledger.id, recover=False)
@@ -448,7 +372,7 @@ def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Stage) -> No
     client.close()
 
 
-def test_after_the_close_every_call_says_so(stage: Stage) -> None:
+def test_after_the_close_every_call_says_so(stage: Any) -> None:
     client = stage.client
     ledger = client.create_ledger()
     chosen = client.create_ledger().with_chosen_ids()
@@ -484,7 +408,7 @@ def test_after_the_close_every_call_says_so(stage: Stage) -> None:
     assert (ledger.id, reader.last_add_confirmed, ledger.ended) == (reader.id, entry_id, True)
 
 
-def test_a_client_that_is_not_open_says_so_and_is_opened_once(stage: Stage) -> None:
+def test_a_client_that_is_not_open_says_so_and_is_opened_once(stage: Any) -> None:
     never = stage.another()
     for use in (never.bookies, never.create_ledger, never.list_ledgers, lambda: never.open_ledger(0)):
         with pytest.raises(InvalidArgument, match="not open: use it in a 'with' block"):
@@ -500,7 +424,7 @@ def test_a_client_that_cannot_be_opened_leaves_no_thread() -> None:
     assert "tallybook client" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_call_on_the_clients_own_thread_is_refused(stage: Stage) -> None:
+def test_a_call_on_the_clients_own_thread_is_refused(stage: Any) -> None:
     client = stage.client
     ledger = client.create_ledger()
     stage.hold()

@@ -1,25 +1,40 @@
-"""The blocking client has every call of the asyncio one, and no other: names, arguments and what they default to."""
+"""What blocks has every call of its asyncio twin, and no other: names, arguments and what they default to."""
 
 import inspect
 
 import pytest
 
-from tallybook import client
+from tallybook import client, stream
 from tallybook.client import sync
+from tallybook.stream import sync as stream_sync
 
 PAIRS = [
     (client.Client, sync.Client),
     (client.LedgerWriter, sync.LedgerWriter),
     (client.LedgerReader, sync.LedgerReader),
     (client.ChosenIdsWriter, sync.ChosenIdsWriter),
+    (stream.StreamStore, stream_sync.StreamStore),
+    (stream.StreamWriter, stream_sync.StreamWriter),
+    (stream.StreamReader, stream_sync.StreamReader),
+    (stream.SubscriptionReader, stream_sync.SubscriptionReader),
 ]
 # What the asyncio side has for what is built upon it on the same loop; threads must not come near.
 FOR_THE_LOOP = {
     client.Client: {"authorise", "budget", "budget_type", "world"},
     client.LedgerWriter: {"append_admitted", "append_held", "take_room"},
+    stream.StreamStore: {"metadata_store"},
+    stream.StreamWriter: {"append_admitted", "look", "send_many", "take_room"},
+    stream.StreamReader: {"begin", "bookmark", "go_back"},
+    stream.SubscriptionReader: {"reader"},
+}
+# What only threads need: for what is built upon the blocking client; and to end a wait, which a task is cancelled for.
+FOR_THREADS = {
+    sync.Client: {"carry", "put_down", "standing"},
+    stream_sync.StreamReader: {"close"},
 }
 ITERATING = {
     "read", "read_batches", "read_sealed", "read_unconfirmed", "tail", "tail_batches", "list_ledgers",
+    "batches", "list", "namespaces", "subscriptions",
 }  # fmt: skip
 
 
@@ -42,24 +57,33 @@ def surface(kind: type) -> dict[str, object]:
 @pytest.mark.parametrize(("of_loop", "blocking"), PAIRS, ids=lambda kind: kind.__name__)
 def test_both_sides_have_the_same_calls_with_the_same_arguments(of_loop, blocking):
     wanted = {name: how for name, how in surface(of_loop).items() if name not in FOR_THE_LOOP.get(of_loop, set())}
-    assert surface(blocking) == wanted
+    found = {name: how for name, how in surface(blocking).items() if name not in FOR_THREADS.get(blocking, set())}
+    assert found == wanted
 
 
 def test_nothing_is_left_out_that_is_not_there():
-    for kind, names in FOR_THE_LOOP.items():
+    for kind, names in (FOR_THE_LOOP | FOR_THREADS).items():
         assert names <= set(dir(kind))
 
 
-def test_a_client_is_made_and_entered_in_the_same_way():
-    made = [inspect.signature(kind).parameters for kind in (client.Client, sync.Client)]
+@pytest.mark.parametrize(("of_loop", "blocking"), [PAIRS[0], PAIRS[4]], ids=lambda kind: kind.__name__)
+def test_a_client_and_a_store_are_made_in_the_same_way(of_loop, blocking):
+    made = [inspect.signature(kind).parameters for kind in (of_loop, blocking)]
     assert [*map(str, made[0].values())] == [*map(str, made[1].values())]
-    for of_loop, blocking in PAIRS:
-        assert hasattr(of_loop, "__aenter__") == hasattr(blocking, "__enter__")
+
+
+@pytest.mark.parametrize(("of_loop", "blocking"), PAIRS, ids=lambda kind: kind.__name__)
+def test_what_is_entered_or_iterated_over_is_so_on_both_sides(of_loop, blocking):
+    closed = "close" in FOR_THREADS.get(blocking, set())
+    assert hasattr(blocking, "__enter__") == (hasattr(of_loop, "__aenter__") or closed)
+    assert hasattr(blocking, "__iter__") == hasattr(of_loop, "__aiter__")
 
 
 @pytest.mark.parametrize(("of_loop", "blocking"), PAIRS, ids=lambda kind: kind.__name__)
 def test_no_call_of_the_blocking_side_has_to_be_awaited(of_loop, blocking):
     for name, member in inspect.getmembers(blocking, inspect.isfunction):
+        if name.startswith("_"):
+            continue
         assert not inspect.iscoroutinefunction(member), name
         returned = inspect.signature(member).return_annotation
         assert returned.startswith("Generator[") == (name in ITERATING), name
@@ -68,3 +92,5 @@ def test_no_call_of_the_blocking_side_has_to_be_awaited(of_loop, blocking):
 def test_both_modules_offer_the_same_names():
     assert set(client.__all__) - set(sync.__all__) == {"ClientWorld"}
     assert set(sync.__all__) <= set(client.__all__)
+    assert set(stream.__all__) - set(stream_sync.__all__) == {"keep_for_ever"}, "it runs on the loop; StreamStore.keep"
+    assert set(stream_sync.__all__) <= set(stream.__all__)

@@ -66,10 +66,11 @@ ALLOWED_SEAMS = {  # the first match counts
 PURE = ("core/*", "metadata/model.py", "metadata/codec.py", "*/machine.py", "*/format.py", "*_format.py")
 IMPURE_IMPORTS = ("asyncio", "concurrent", "selectors", "threading", "tallybook.runtime")
 
-USERS_OF_GRPC = ("runtime/*",)
+A_CLIENT_OF_GATEWAYS = "bench/streams/gateway_load.py"
+USERS_OF_GRPC = ("runtime/*", A_CLIENT_OF_GATEWAYS)
 USERS_OF_MESSAGES = (
     "runtime/grpc_*", "metadata/codec.py", "archive/index_codec.py", "bookie/service.py", "client/bookie_rpc.py",
-    "gateway/*",
+    "gateway/*", A_CLIENT_OF_GATEWAYS,
 )  # fmt: skip
 
 # Equipment of tests counts as used when a test imports it; everything else must serve the product.
@@ -78,7 +79,7 @@ TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py", "bench/zook
 ENTRY_POINTS: dict[str, str] = {
     f"bench/archive/{name}.py": "started as a program by bench/archive/__main__.py"
     for name in ("cluster_load", "encoder_load", "offload_load", "spark_load")
-} | {"client/sync.py": "for programs without asyncio; ours have it"}
+} | dict.fromkeys(("client/sync.py", "stream/sync.py"), "for programs without asyncio; ours have it")
 
 OUTSIDE_MENTIONS = re.compile(r"\.\./shared\b|/work/(?:main|shared|\.library)\b")
 TASK_MARKERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(: \w+ \w+ \w+)?")

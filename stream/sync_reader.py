@@ -1,0 +1,231 @@
+"""The reading handles of the blocking streams: the asyncio ones, driven from the threads that read.
+
+    the loop:     StreamReader.batches -> a few batches ahead, each with a bookmark
+    any thread:   for record in reader -> whoever leaves has the reader set back to the bookmark of what he got last
+
+So reading ahead is never seen: a reader that is left, or interrupted, goes on behind the last record that it has
+handed out, as the asyncio one does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing, closing
+from types import TracebackType
+from typing import Final, Self
+
+from tallybook.core.errors import InvalidArgument, StreamClosed, TallybookError
+from tallybook.runtime.blocking import Halt, LoopThread
+
+from .envelope import Record
+from .gaps import Gap
+from .position import Position
+from .reader import handle
+from .reader.handle import Bookmark
+from .subscription import handle as subscription
+from .subscription.record import Cursor
+
+_BATCHES_AHEAD: Final = 16
+"""Batches that are there before they are asked for. Each is an envelope: 64 KiB, or a single record that is larger."""
+
+
+class StreamReader:
+    """Reads one stream, for one thread at a time.
+
+    Leaving a ``for`` loop early ends the reading in the background. Keep an iterator only under
+    ``contextlib.closing``: as long as it is there, the reader has no other one.
+    """
+
+    def __init__(self, engine: handle.StreamReader, loop: LoopThread, store_closed: Halt) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._closed = Halt()
+        self._store_closed = store_closed
+        self._alone = threading.Lock()
+        """Held by the iterator there is."""
+        self._at: Bookmark | None = None
+        """Behind the last batch that was handed out."""
+        self._last: Record | None = None
+        """The last record that was handed out, where more of its batch are to come."""
+
+    @property
+    def position(self) -> Position | None:
+        """Where the reader is: behind the last record it has handed out. ``None`` before the first step."""
+        at, last = self._at, self._last
+        if at is None or last is None:
+            return None if at is None else at.position
+        return at.behind(last).position
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records()
+
+    def _records(self) -> Generator[Record, None, None]:
+        with closing(self.batches()) as batches:
+            for batch in batches:
+                if isinstance(batch, Gap):
+                    continue
+                try:
+                    for record in batch:
+                        self._last = record
+                        yield record
+                except BaseException:
+                    # Whoever leaves in the middle goes on here.
+                    at, last = self._at, self._last
+                    if at is not None:
+                        self._at = at.before(batch[0]) if last is None else at.behind(last)
+                    raise
+                finally:
+                    self._last = None
+
+    def batches(self) -> Generator[list[Record] | Gap, None, None]:
+        """Records as they come, several at a time: cheaper for many.
+
+        Raises:
+            StreamGap: records are missing; only with ``gaps="raise"``.
+            ReaderTooSlow: only with ``slow="raise"``.
+            NoSuchStream: it was deleted.
+            ForeignPosition, InvalidArgument: the start is none of this stream.
+            BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the same reader may be used again.
+            StreamClosed: the reader is closed.
+            InvalidArgument: the client, or the store, is closed; or another iterator of this reader is there still.
+        """
+        if not self._alone.acquire(blocking=False):
+            raise InvalidArgument("a reader has one iterator at a time: close the one before")
+        try:
+            if self._closed.called:
+                raise StreamClosed("the reader is closed")
+            if self._at is None:
+                self._at = self._loop.run(self._engine.begin())
+            yield from self._batches(self._at)
+        finally:
+            self._alone.release()
+
+    def _batches(self, at: Bookmark) -> Generator[list[Record] | Gap, None, None]:
+        self._at = at
+        source = self._loop.iterate(self._marked(), together=_BATCHES_AHEAD, halts=(self._store_closed, self._closed))
+        try:
+            for found, self._at in source:
+                if isinstance(found, TallybookError):
+                    raise found
+                if found is not None:
+                    yield found
+        finally:
+            source.close()
+            # The engine rests now, and may be touched from here.
+            self._engine.go_back(self._at)
+
+    async def _marked(self) -> AsyncGenerator[tuple[list[Record] | Gap | TallybookError | None, Bookmark], None]:
+        """Batches, then the end or an error, which comes in its turn: each with where the reader is then."""
+        end: TallybookError | None = None
+        try:
+            async with aclosing(self._engine.batches()) as batches:
+                async for batch in batches:
+                    yield batch, self._engine.bookmark()
+        except TallybookError as error:
+            end = error
+        yield end, self._engine.bookmark()
+
+    def close(self) -> None:
+        """End the reading, from any thread: one that waits for the next record comes to the end of its loop instead.
+
+        Raises:
+            InvalidArgument: called on the client's own thread.
+        """
+        if not self._loop.closed:
+            self._loop.call(self._closed.call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SubscriptionReader:
+    """The one reader of a subscription. One thread at a time iterates; any may advance it.
+
+    Several advances at a time cost one append: only the last of them is stored. It may happen that one is not stored,
+    where the process dies; so what was done after the last one that was waited for may be seen again.
+    """
+
+    def __init__(self, engine: subscription.SubscriptionReader, reader: StreamReader, loop: LoopThread) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._loop = loop
+
+    @property
+    def name(self) -> str:
+        """Of the subscription."""
+        return self._engine.name
+
+    @property
+    def cursor(self) -> Cursor:
+        """How far it has come, by what is stored."""
+        return self._engine.cursor
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._reader)
+
+    def batches(self) -> Generator[list[Record] | Gap, None, None]:
+        """Records from where the subscription stands; see ``StreamReader.batches``."""
+        return self._reader.batches()
+
+    # -- advancing ---------------------------------------------------------------------------------------------------
+
+    def advance_nowait(self, position: Position | str) -> None:
+        """The record at a position, and all before it, are done with; it is stored soon.
+
+        Raises:
+            InvalidArgument: the subscription has come further already; ``StreamStore.reset_subscription`` sets it back.
+                Or the client is closed.
+            ForeignPosition: a position of another stream.
+            StreamFenced: another reader has the subscription.
+            StreamClosed: the handle is closed.
+        """
+        self._loop.call(self._engine.advance_nowait, position)
+
+    def advance(self, position: Position | str) -> None:
+        """Like ``advance_nowait``, but returns once it is stored on an ack quorum.
+
+        Giving up, by Ctrl-C too, does not take it back.
+
+        Raises:
+            RequestTimeout: it cannot be stored in time; it is tried on.
+            As ``advance_nowait``, and whatever else keeps it from being stored.
+        """
+        self._loop.run(self._engine.advance(position))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Store how far it has come, and let another reader have the subscription. Closing twice does no more.
+
+        A thread that waits for the next record comes to the end of its loop.
+
+        Raises:
+            StreamFenced: another reader has it.
+            MetadataUnavailable, RequestTimeout, ...: it may not be stored, or not let go of; close again.
+            InvalidArgument: the client is closed, and the subscription left to the next reader.
+        """
+        self._reader.close()
+        self._loop.run(self._engine.close())
+
+    def abandon(self) -> None:
+        """Let go of everything at once; whoever comes next takes it over."""
+        self._reader.close()
+        if not self._loop.closed:
+            self._loop.call(self._engine.abandon)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()

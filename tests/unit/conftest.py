@@ -1,0 +1,89 @@
+"""What tests of whatever blocks use: a blocking client on bookies in memory, and Ctrl-C."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tallybook.client.sync import Client, ClientSettings
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.stage.cluster import MemoryCluster
+
+SMALL = ClientSettings(max_batch_bytes=4096, max_in_flight_batches=4, max_pending_bytes=256 * 1024, tail_wait_ms=200)
+
+
+class Stage:
+    """Three bookies in memory that live on the loop of a blocking client."""
+
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster(SimpleNamespace(clock=RealClock(), rng=SeededRng(1)), bookies=3)  # type: ignore[arg-type]
+        self.client = self.another()
+
+    def another(self) -> Client:
+        """One more client, which is to be used on the same loop, or only closed."""
+        return Client(self.cluster.client()._cluster, SMALL)
+
+    def hold(self) -> None:
+        """Let nothing be acked."""
+        self._each(lambda bookie: bookie.hold_commits())
+
+    def release(self) -> None:
+        """Let everything be acked again."""
+        self._each(lambda bookie: bookie.release_commits())
+
+    def _each(self, change: Callable[[Any], None]) -> None:
+        self.client._loop.call(lambda: [change(bookie) for bookie in self.cluster.bookies.values()])
+
+    def tasks(self) -> int:
+        """How much goes on."""
+        return self.client._loop.call(lambda: len(self.client._engine._tasks._running))
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    with stage.client as client:
+        client._loop.run(stage.cluster.start())
+        yield stage
+        if not client._loop.closed:
+            for end in reversed(client._carried):
+                client._loop.run(end())
+            client._loop.run(client._engine.close())
+            client._loop.run(stage.cluster.stop())
+
+
+@pytest.fixture
+def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """``interrupted_while(call)`` interrupts the call once it waits, as Ctrl-C does."""
+
+    def handler(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, handler)
+
+    def interrupt_it(call: Callable[[], object]) -> None:
+        stop = threading.Event()
+
+        def interrupt() -> None:
+            # Until it takes effect: a signal that comes just before a thread begins to wait does not wake it.
+            stop.wait(0.1)
+            while not stop.wait(0.05):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        with ThreadPoolExecutor(1) as other:
+            other.submit(interrupt)
+            try:
+                call()
+                pytest.fail("it came to its end")
+            except KeyboardInterrupt:
+                stop.set()
+            finally:
+                stop.set()
+
+    yield interrupt_it
+    signal.signal(signal.SIGUSR1, before)

@@ -1,0 +1,224 @@
+"""Blocking streams that are interrupted, and the end of it all; on bookies in memory, on a real loop."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tallybook.client.sync import Client
+from tallybook.core.errors import Busy, InvalidArgument, Outcome, StreamClosed
+from tallybook.stream.sync import PendingRecord, Position, StreamStore, StreamWriter
+
+PATIENCE = 20.0
+"""Seconds, for what takes milliseconds unless it is broken."""
+
+
+@pytest.fixture
+def streams(stage: Any) -> Iterator[StreamStore]:
+    with StreamStore(stage.client) as streams:
+        yield streams
+
+
+def lines(first: int, count: int) -> list[bytes]:
+    """So many payloads, numbered."""
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def written(streams: StreamStore, count: int, **policy: object) -> list[Position]:
+    """A stream ``s`` of that many records, each in an envelope of its own; where they are."""
+    streams.create("s", **policy)
+    with streams.writer("s") as writer:
+        return [position for line in lines(0, count) for position in writer.append_set([line])]
+
+
+def payloads(streams: StreamStore, **how: Any) -> list[bytes]:
+    """What the stream ``s`` has."""
+    return [record.payload for record in streams.reader("s", follow=False, **how)]
+
+
+def filled(writer: StreamWriter) -> list[PendingRecord]:
+    """Append until there is no room."""
+    pending: list[PendingRecord] = []
+    with contextlib.suppress(Busy):
+        while True:
+            pending.append(writer.append_nowait(bytes(500)))
+    return pending
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when ``condition`` holds; fail if it never does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never held"
+        time.sleep(0.005)
+
+
+def test_an_interrupted_wait_is_cancelled_and_everything_as_good_as_before(
+    stage: Any, streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
+) -> None:
+    streams.create("s")
+    writer = streams.writer("s")
+    first = writer.append(b"0")
+    stage.hold()
+    sent = writer.append_nowait(b"1")
+    interrupted_while(sent.result)
+    interrupted_while(lambda: writer.append(b"2"))
+    interrupted_while(lambda: writer.append_many([b"3", b"4"]))
+    interrupted_while(lambda: writer.append(b"never", if_position=first))
+    interrupted_while(writer.flush)
+    reader = streams.reader("s")
+    interrupted_while(lambda: list(reader))
+    interrupted_while(writer.close)
+    stage.release()
+    assert sent.result(PATIENCE) > first
+    writer.close()
+    assert payloads(streams) == lines(0, 5)
+    assert [next(iter(reader)).payload for _ in range(2)] in (lines(0, 2), lines(1, 2))
+
+
+def test_a_writer_that_nobody_got_is_let_go_of(
+    stage: Any, streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
+) -> None:
+    streams.create("s")
+    made = []
+    engine = streams._engine
+    writer = engine.writer
+
+    async def late(name: str, **how: Any) -> Any:
+        made.append(await writer(name, **how))
+        # The caller is interrupted between the last step of the loop and his next one.
+        time.sleep(0.3)  # noqa: ASYNC251
+        return made[0]
+
+    engine.writer = late  # type: ignore[method-assign]
+    interrupted_while(lambda: streams.writer("s"))
+    wait_until(lambda: stage.client._loop.call(lambda: made[0].ended))
+    engine.writer = writer  # type: ignore[method-assign]
+    wait_until(lambda: streams.info("s").owner is None)
+
+
+def test_a_block_that_is_interrupted_abandons_its_writer(
+    stage: Any, streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
+) -> None:
+    streams.create("s")
+    made: list[StreamWriter] = []
+
+    def work() -> None:
+        with streams.writer("s") as writer:
+            made.append(writer)
+            writer.append(b"0")
+            stage.hold()
+            writer.append(b"1")
+
+    interrupted_while(work)
+    assert made[0].ended
+    stage.release()
+    with streams.writer("s") as writer:
+        writer.append(b"more")
+    assert payloads(streams)[0] == b"0"
+
+
+@pytest.mark.parametrize("which", ["store", "client"])
+def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Any, which: str) -> None:
+    client = stage.client
+    streams = StreamStore(client)
+    written(streams, 3)
+    writer = streams.writer("s")
+    subscriber = streams.subscribe("s", "billing")
+    stage.hold()
+    with ThreadPoolExecutor(4) as threads:
+        appending = threads.submit(writer.append, b"x")
+        reading = threads.submit(lambda: list(streams.reader("s")))
+        subscribed = threads.submit(lambda: list(subscriber))
+        with pytest.raises(TimeoutError):
+            reading.result(0.1)
+        pending = filled(writer)
+        (streams if which == "store" else client).close()
+        with pytest.raises(StreamClosed) as unknown:
+            appending.result(PATIENCE)
+        assert unknown.value.outcome is Outcome.UNKNOWN
+        for waiting in (reading, subscribed):
+            with pytest.raises(InvalidArgument, match="closed"):
+                waiting.result(PATIENCE)
+    for append in (pending[0], pending[-1]):
+        assert append.done()
+        with pytest.raises(StreamClosed):
+            append.result()
+    streams.close()
+    client.close()
+
+
+@pytest.mark.parametrize("which", ["store", "client"])
+def test_after_the_close_every_call_says_so(stage: Any, which: str) -> None:
+    client = stage.client
+    streams = StreamStore(client)
+    position = written(streams, 3)[-1]
+    writer = streams.writer("s")
+    reader = streams.reader("s")
+    reading = iter(reader)
+    next(reading)
+    subscriber = streams.subscribe("s", "billing")
+    (streams if which == "store" else client).close()
+    for use in (
+        lambda: streams.create("t"),
+        lambda: streams.info("s"),
+        lambda: list(streams.list()),
+        lambda: streams.writer("s"),
+        lambda: streams.subscribe("s", "billing"),
+        lambda: list(streams.subscriptions("s")),
+        streams.keep,
+        lambda: list(reading),
+        lambda: list(streams.reader("s")),
+    ):
+        with pytest.raises(InvalidArgument, match="closed"):
+            use()
+    for use in (
+        lambda: writer.append(b"y"),
+        lambda: writer.append_nowait(b"y"),
+        lambda: writer.append_many([b"y"]),
+        writer.commit,
+        writer.end_stream,
+    ):
+        with pytest.raises(StreamClosed if which == "store" else InvalidArgument, match=r"closed|abandoned"):
+            use()
+    if which == "client":
+        for use in (writer.close, subscriber.close, partial(subscriber.advance, position)):
+            with pytest.raises(InvalidArgument, match="closed"):
+                use()
+    for end in (writer.abandon, subscriber.abandon, reader.close, streams.close):
+        end()
+
+
+def test_a_store_that_is_closed_is_forgotten_by_its_client(stage: Any) -> None:
+    for _ in range(3):
+        with StreamStore(stage.client):
+            pass
+    assert stage.client._carried == []
+    with pytest.raises(InvalidArgument):
+        StreamStore(stage.client, namespace="not/one")
+    assert stage.client._carried == []
+    with pytest.raises(InvalidArgument, match="not open"):
+        StreamStore(Client(stage.cluster.client()._cluster))
+
+
+def test_a_call_on_the_clients_own_thread_is_refused(stage: Any, streams: StreamStore) -> None:
+    streams.create("s")
+    writer = streams.writer("s")
+
+    def refused() -> int:
+        calls = (
+            streams.keep, streams.close, writer.close, writer.abandon, lambda: writer.append(b"x"),
+            lambda: next(iter(streams.reader("s"))), lambda: streams.writer("s"),
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(InvalidArgument, match="on the thread of its own event loop"):
+                call()
+        return len(calls)
+
+    assert stage.client._loop.call(refused) == 7
+    writer.append(b"x")
+    writer.close()
