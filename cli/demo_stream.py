@@ -21,6 +21,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, RequestTimeout, TallybookError
 from tallybook.stream import Gap, StreamStore
@@ -63,6 +64,7 @@ class StreamAct:
         self._batches = 0
         self._carriers: dict[str, int] = {}
         self._spark_ready = asyncio.Event()
+        self._tasks = client_tasks("demo")
         self.result: dict[str, object] = {}
 
     async def run(self) -> bool:
@@ -86,18 +88,16 @@ class StreamAct:
                 return await self._follow(streams)
         except TimeoutError:
             raise RequestTimeout(f"the stream had not come to its end after {_PATIENCE_SECONDS:.0f} s") from None
+        finally:
+            await self._tasks.close()
 
     async def _follow(self, streams: StreamStore) -> bool:
-        tailing = asyncio.ensure_future(self._tail_to_the_end(streams))
-        others = [asyncio.ensure_future(self._produce()), asyncio.ensure_future(self._count_with_spark())]
-        try:
-            # Whoever fails first says why.
-            await asyncio.gather(tailing, *others)
-            self._view.end_of_rate()
-        finally:
-            for task in (tailing, *others):
-                task.cancel()
-            await asyncio.gather(tailing, *others, return_exceptions=True)
+        spawn = self._tasks.spawn
+        tailing = spawn(self._tail_to_the_end(streams), name="tail")
+        others = spawn(self._produce(), name="produce"), spawn(self._count_with_spark(), name="spark")
+        # Whoever fails first says why.
+        await asyncio.gather(tailing, *others)
+        self._view.end_of_rate()
         return self._compare(tailing.result())
 
     async def _tail_to_the_end(self, streams: StreamStore) -> Tally:
@@ -121,7 +121,7 @@ class StreamAct:
                     break
             signal_process(first, signal.SIGSTOP)
             self._view.event(f"SIGSTOP to producer-1, with {self._acked:,} flights acknowledged")
-            refused = asyncio.ensure_future(self._refused(told))
+            refused = self._tasks.spawn(self._refused(told), name="refusal")
             try:
                 await self._take_over(first)
                 await refused
@@ -195,7 +195,7 @@ class StreamAct:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 cwd=scratch,
             )  # fmt: skip
-            words = asyncio.ensure_future(_last_words(process))
+            words = self._tasks.spawn(_last_words(process), name="last words")
             try:
                 async with aclosing(_said(process)) as told:
                     async for said in told:
