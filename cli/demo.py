@@ -8,6 +8,9 @@ second ledger. Everything is read back and compared with the source.
 
 Then both ledgers go to an archive of Parquet objects, and the bookies drop their copies. With every bookie stopped,
 all of it is read back once more, and Spark tells the mean delay of each carrier, as pandas does on the source.
+
+At last the flights arrive in a stream, of which one producer takes over from another that hangs; Spark counts them by
+carrier meanwhile (``demo_stream``).
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from .demo_archive import COLLECT, archive_and_drop
 from .demo_check import Tally, tally_of
 from .demo_query import ask_spark, missing_for_spark
 from .demo_source import FLIGHTS, find_flights, flights
+from .demo_stream import StreamAct
 from .demo_view import View
 from .demo_writer import MODULE
 from .exits import Exit
@@ -71,7 +75,7 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write real data while bookies and the writer are killed; archive it; compare what is read back each time.
+    """Write real data while bookies and the writer are killed; archive it; stream it; compare what is read each time.
 
     Takes about a minute and less than a gigabyte of disk. Ends with exit code 1 if anything differs. With --json the
     result is on standard output, and what can be watched on standard error.
@@ -141,6 +145,7 @@ class _Demo:
                 good = await self._compare(client, [first, second], acked, closed, rest)
             self._tables(closed)
             good = good and await self._from_the_archive([first, second])
+            good = good and await self._as_a_stream()
         whole = "every acknowledged flight is there, in order, byte for byte"
         view.verdict(whole if good else "what was read back is not what was written", good=good)
         return good
@@ -263,6 +268,16 @@ class _Demo:
         self.result["spark"] = told["same"]
         self._show_delays(told)
         return bool(told["same"])
+
+    async def _as_a_stream(self) -> bool:
+        """The same flights once more, as they would arrive day by day."""
+        self._view.part("A stream: flights arrive, and a producer hangs")
+        await self._cluster.start()
+        with_spark = not self._missing_for_spark
+        act = StreamAct(self._cluster, self._file, self._count, self._view, with_spark=with_spark)
+        good = await act.run()
+        self.result["stream"] = act.result
+        return good
 
     def _show_delays(self, told: Mapping[str, Any]) -> None:
         self._view.step("Spark read the same objects as plain Parquet:")

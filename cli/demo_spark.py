@@ -14,7 +14,10 @@ import math
 import os
 import re
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MODULE: Final = "tallybook.cli.demo_spark"
 """What ``python -m`` runs."""
@@ -39,24 +42,11 @@ def main() -> None:
 
 def _by_spark(metadata: str, scratch: str) -> tuple[dict[str, tuple[int, float]], list[str]]:
     """Flights with a known delay and their mean delay, by carrier; and the scans of the plan."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
     from tallybook.spark import read_ledgers  # noqa: PLC0415
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder: Any = SparkSession.builder
-    spark = (
-        builder.master("local[2]")
-        .appName("tallybook demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.local.dir", scratch)
-        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        .getOrCreate()
-    )
+    spark = spark_session(scratch)
     try:
         flights = read_ledgers(spark, metadata)
         parsed = flights.select(
@@ -74,6 +64,30 @@ def _by_spark(metadata: str, scratch: str) -> tuple[dict[str, tuple[int, float]]
     finally:
         spark.stop()
     return found, scans
+
+
+def spark_session(scratch: str) -> SparkSession:
+    """Spark on this machine.
+
+    Args:
+        scratch: folder for what it has to put somewhere.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder: Any = SparkSession.builder
+    started: SparkSession = (
+        builder.master("local[2]")
+        .appName("tallybook demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", scratch)
+        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
+        .getOrCreate()
+    )
+    return started
 
 
 def _scans(plan: str) -> list[str]:

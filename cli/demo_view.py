@@ -74,7 +74,7 @@ class View:
             self._console.print(f"        [dim]{text} ...[/dim]", end="")
             self._drawn = True
 
-    def rate(self, entries: int, total: int, size: int, note: str) -> None:
+    def rate(self, entries: int, total: int, size: int | None, note: str) -> None:
         """So many of ``total`` entries are acknowledged, ``size`` bytes in all."""
         now = self._clock.monotonic()
         self._points.append((now, entries))
@@ -85,7 +85,8 @@ class View:
         self._next_draw = now + (_REDRAW_SECONDS if self._terminal else _PLAIN_SECONDS)
         (before, first), (after, last) = self._points[0], self._points[-1]
         per_second = (last - first) / (after - before) if after > before else 0.0
-        text = f"{entries:>9,} flights  {human_bytes(size):>8}  {per_second:>9,.0f}/s  {note}"
+        bytes_so_far = "" if size is None else f"{human_bytes(size):>8}  "
+        text = f"{entries:>9,} flights  {bytes_so_far}{per_second:>9,.0f}/s  {note}"
         if self._terminal:
             filled = round(_BAR * entries / total)
             bar = "[cyan]" + "━" * filled + "[/cyan][dim]" + "━" * (_BAR - filled) + "[/dim]"

@@ -19,6 +19,13 @@ def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
     assert "FileScan parquet" in result.err
     assert "dropped their" in result.err
     assert list((tmp_path / "demo" / "archive").rglob("*.parquet"))
+    stream = told["stream"]
+    assert (stream["flights"], stream["same"], stream["fenced"]) == (60_000, True, True)
+    assert stream["sent_again"] > 0
+    assert stream["spark"] is True, "Spark has counted something else"
+    assert stream["batches"] > 1, "they did not come as they arrived"
+    assert "SIGSTOP to producer-1" in result.err
+    assert "producer-1 was woken up, and refused" in result.err
     assert len(list((tmp_path / "demo").glob("bookie-?"))) == 5
     assert not list((tmp_path / "demo").glob("*/run.json"))
 

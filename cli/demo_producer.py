@@ -1,0 +1,98 @@
+"""A producer of the demo's stream: a process of its own, so that it can be stopped in the middle of its work.
+
+It takes the stream over, appends flights at a steady rate, each under an id of its own, and reports on standard output,
+one line of JSON at a time, how far that is acknowledged. Somebody else may take the stream from it: then it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.errors import StreamFenced, TallybookError
+from tallybook.runtime.clock import Clock, RealClock
+from tallybook.stream import Outgoing, StreamStore, StreamWriter
+
+from .demo_source import FLIGHTS, flights
+from .exits import Exit, exit_code, sentence
+from .output import complain
+from .parent import die_with_parent
+from .running import run
+
+MODULE: Final = "tallybook.cli.demo_producer"
+"""What ``python -m`` runs."""
+
+_PIECE: Final = 500
+"""Flights that are appended together."""
+
+
+def _report(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def _pieces(file: Path, count: int, skip: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Flights from number ``skip`` on, a few at a time, each time with the number of the first."""
+    first = 0
+    for lines in flights(file, count):
+        for start in range(0, len(lines), _PIECE):
+            piece = lines[start : start + _PIECE]
+            kept = piece[max(0, skip - first) :]
+            if kept:
+                yield first + len(piece) - len(kept), kept
+            first += len(piece)
+
+
+async def _append_all(writer: StreamWriter, options: argparse.Namespace, clock: Clock) -> None:
+    began, sent = clock.monotonic(), 0
+    for first, lines in _pieces(options.flights, options.count, options.skip):
+        await clock.sleep(max(0.0, began + sent / options.rate - clock.monotonic()))
+        numbered = enumerate(lines, start=first)
+        await writer.append_many([Outgoing(line, dedup_id=b"flight %d" % number) for number, line in numbered])
+        sent += len(lines)
+        _report(said="acked", flights=first + len(lines), records=writer.next_sequence)
+
+
+async def _produce(options: argparse.Namespace) -> None:
+    die_with_parent(options.parent_pipe)
+    clock = RealClock()
+    async with Client(options.metadata) as client, StreamStore(client, name=options.name) as streams:
+        began = clock.monotonic()
+        writer = await streams.writer(options.stream)
+        _report(said="owner", ms=round(1000 * (clock.monotonic() - began)), records=writer.next_sequence)
+        try:
+            await _append_all(writer, options, clock)
+        except StreamFenced as error:
+            writer.abandon()
+            _report(said="fenced", error=error.message)
+            return
+        await writer.end_stream()
+        _report(said="ended", segments=(await streams.info(options.stream)).segments)
+
+
+def main() -> int:
+    """Produce, and return an exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--metadata", required=True)
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--flights", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=FLIGHTS)
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--rate", type=float, required=True)
+    parser.add_argument("--parent-pipe", type=int, required=True)
+    options = parser.parse_args()
+    try:
+        run(_produce(options))
+    except TallybookError as error:
+        complain(sentence(error))
+        return exit_code(error)
+    return Exit.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
