@@ -47,12 +47,16 @@ def _pieces(file: Path, count: int, skip: int) -> Iterator[tuple[int, list[bytes
             first += len(piece)
 
 
+def with_ids(lines: list[bytes], first: int) -> list[Outgoing]:
+    """Flights as records, each under an id that tells its number."""
+    return [Outgoing(line, dedup_id=b"flight %d" % number) for number, line in enumerate(lines, start=first)]
+
+
 async def _append_all(writer: StreamWriter, options: argparse.Namespace, clock: Clock) -> None:
     began, sent = clock.monotonic(), 0
     for first, lines in _pieces(options.flights, options.count, options.skip):
         await clock.sleep(max(0.0, began + sent / options.rate - clock.monotonic()))
-        numbered = enumerate(lines, start=first)
-        await writer.append_many([Outgoing(line, dedup_id=b"flight %d" % number) for number, line in numbered])
+        await writer.append_many(with_ids(lines, first))
         sent += len(lines)
         _report(said="acked", flights=first + len(lines), records=writer.next_sequence)
 

@@ -1,7 +1,7 @@
 """Spark in the demo's last act: flights by carrier, counted as they arrive in a stream.
 
-A program of its own, as ``demo_spark``. It prints a line of JSON when it listens, one after each micro-batch, and ends
-once it has counted as many flights as it was told there will be.
+A program of its own, as ``demo_spark``. It prints a line of JSON after each micro-batch, and ends once it has counted
+as many flights as it was told there will be.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ def main() -> None:
             .foreachBatch(told)
             .start()
         )
-        print(json.dumps({"listens": True}), flush=True)
         while counted < given.count and not query.awaitTermination(1):
             continue
         query.stop()

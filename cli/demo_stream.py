@@ -39,6 +39,8 @@ _SECONDS: Final = 12.0
 _STOP_AT: Final = 0.4
 _WAKE_AT: Final = 0.6
 """Parts of the flights that are acknowledged when the first producer is stopped, and when it wakes up."""
+_FIRST: Final = 500
+"""Flights that are there before."""
 _AGAIN: Final = 2_000
 """Flights that the second producer sends once more, at the most."""
 _PATIENCE_SECONDS: Final = 180.0
@@ -80,16 +82,23 @@ class StreamAct:
                 Client(self._cluster.metadata) as client,
                 StreamStore(client, name="demo") as streams,
             ):
-                await streams.create(STREAM, roll_bytes=_ROLL_BYTES, dedup_records=10 * _AGAIN)
-                waiting = (
-                    "; a reader follows it, and Spark is about to" if self._with_spark else "; a reader follows it"
-                )
-                self._view.step(f"stream {STREAM} was created{waiting}")
+                await self._begin(streams)
                 return await self._follow(streams)
         except TimeoutError:
             raise RequestTimeout(f"the stream had not come to its end after {_PATIENCE_SECONDS:.0f} s") from None
         finally:
             await self._tasks.close()
+
+    async def _begin(self, streams: StreamStore) -> None:
+        """Make the stream, with so many flights in it that Spark has something to warm up on."""
+        await streams.create(STREAM, roll_bytes=_ROLL_BYTES, dedup_records=10 * _AGAIN)
+        async with await streams.writer(STREAM) as writer:
+            await writer.append_many(demo_producer.with_ids(next(flights(self._file, _FIRST)), 0))
+        self._view.step(f"stream {STREAM} was created, with the first {_FIRST:,} flights in it; a reader follows it")
+        if self._with_spark:
+            self._view.waiting("Spark starts")
+        else:
+            self._spark_ready.set()
 
     async def _follow(self, streams: StreamStore) -> bool:
         spawn = self._tasks.spawn
@@ -112,7 +121,7 @@ class StreamAct:
     async def _produce(self) -> None:
         """Let both producers do their part."""
         await self._spark_ready.wait()
-        async with self._producer("producer-1", 0) as first, aclosing(_said(first)) as told:
+        async with self._producer("producer-1", _FIRST) as first, aclosing(_said(first)) as told:
             async for said in told:
                 self._acknowledged(said, "producer-1")
                 if said["said"] == "owner":
@@ -130,7 +139,7 @@ class StreamAct:
 
     async def _take_over(self, first: asyncio.subprocess.Process) -> None:
         """The second producer goes on; the first one wakes up meanwhile."""
-        skip, awake = max(0, self._acked - _AGAIN), False
+        skip, awake = max(_FIRST, self._acked - _AGAIN), False
         self.result["sent_again"] = self._acked - skip
         async with self._producer("producer-2", skip) as second, aclosing(_said(second)) as told:
             async for said in told:
@@ -186,7 +195,6 @@ class StreamAct:
     async def _count_with_spark(self) -> None:
         """Run the program that counts, until it has counted all."""
         if not self._with_spark:
-            self._spark_ready.set()
             return
         with tempfile.TemporaryDirectory(dir=self._cluster.directory) as scratch:
             process = await asyncio.create_subprocess_exec(
@@ -209,12 +217,11 @@ class StreamAct:
                     await process.wait()
 
     def _counted_by_spark(self, said: dict[str, Any]) -> None:
-        if "listens" in said:
-            self._view.step("Spark listens, and counts flights by carrier as they arrive")
+        self._batches += 1
+        self._counted, self._carriers = said["flights"], said["carriers"]
+        if not self._spark_ready.is_set():
+            self._view.step(f"Spark has counted {self._counted:,} flights by carrier, and waits for more")
             self._spark_ready.set()
-        else:
-            self._batches += 1
-            self._counted, self._carriers = said["flights"], said["carriers"]
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -246,7 +253,7 @@ class StreamAct:
         rows = [
             (carrier, f"{self._carriers.get(carrier, 0):,}", f"{count:,}") for carrier, count in carriers.most_common()
         ]
-        title = f"Flights by carrier, counted in {self._batches} micro-batches as they arrived"
+        title = f"Flights by carrier, in {self._batches} micro-batches"
         self._view.table(title, ("carrier", "by Spark, from the stream", "in the source"), rows)
 
 
