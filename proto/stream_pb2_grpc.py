@@ -160,8 +160,9 @@ class StreamServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def End(self, request, context):
-        """Ends a stream for ever, behind what was appended; readers come to an end there. Append streams of this gateway get the
-        acks of what they had sent, and StreamEnded for the next message. Of a stream that has ended it returns the state.
+        """Ends a stream for ever, behind what was appended; readers come to an end there. Append streams of this gateway get
+        the acks of what they had sent, and StreamEnded for the next message. Of a stream that has ended it returns the
+        state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,21 +179,23 @@ class StreamServiceServicer:
         committed
         close                                     the last acks, closed, and the end with status OK
 
-        Records of one message follow each other in the stream without others between them. Credit is that of LedgerService:
-        the client may have Window.credit_bytes unacknowledged, a record counts for the bytes of its payload, key and id and
-        for Window.payload_overhead_bytes; every ack gives back what it covers; whoever sends more is cut off with
-        RESOURCE_EXHAUSTED (CreditExceeded), and whoever takes no acks with ABORTED (ReaderTooSlow).
+        Records of one message follow each other in the stream without others between them. Credit is that of
+        LedgerService: the client may have Window.credit_bytes unacknowledged, a record counts for the bytes of its
+        payload, key and id and for Window.payload_overhead_bytes; every ack gives back what it covers; whoever sends more
+        is cut off with RESOURCE_EXHAUSTED (CreditExceeded), and whoever takes no acks with ABORTED (ReaderTooSlow).
 
         However it ends, what was acknowledged is in the stream, and is never lost:
-        - closed: all that was sent is. The gateway ends it like that without having been asked, when it stops, and after a
-        client has ended its side without a close message.
-        - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded): the acks of
-        all messages before come first. Of the message that is refused, and of those behind it, nothing is in the stream.
+        - closed: all that was sent is. The gateway ends it like that without having been asked, when it stops, and after
+        a client has ended its side without a close message.
+        - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded): the acks
+        of all messages before come first. Of the message that is refused, and of those behind it, nothing is in the
+        stream.
         - CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost connection, the end of the
         gateway: what was sent and not acknowledged may be in the stream or not.
-        In the last case a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and sends
-        what was not acknowledged again, in the same order: what is there already keeps its place and is acknowledged with the
-        position that it has. One that gives none looks with Describe where the stream ends, and reads from the last ack on.
+        In the last case a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and
+        sends what was not acknowledged again, in the same order: what is there already keeps its place and is acknowledged
+        with the position that it has. One that gives none looks with Describe where the stream ends, and reads from the
+        last ack on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,8 +203,8 @@ class StreamServiceServicer:
 
     def Read(self, request, context):
         """Records, in order, a few per message. Flow control is that of HTTP/2: the gateway reads as fast as the client does,
-        and holds a small window of the stream. A client that takes nothing for longer than the gateway allows, while there is
-        something to take, is cut off with ABORTED (ReaderTooSlow); it may read on behind the last record that it got.
+        and holds a small window of the stream. A client that takes nothing for longer than the gateway allows, while there
+        is something to take, is cut off with ABORTED (ReaderTooSlow); it may read on behind the last record that it got.
         Ends with status OK at the end of what is there, or with `follow`, once the stream was ended and is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -219,10 +222,10 @@ class StreamServiceServicer:
         (end of its side)                         the last `advanced`, and the end with status OK
 
         `advance` says that the record at a position, and all before it, are done with. Several advances at once may be
-        answered by the last of them only. A subscription has one reader at a time; who comes second waits, or takes it over,
-        as with Append. However the call ends, the subscription stands where the last `advanced` said, or at a later advance:
-        what is behind may be seen again. The gateway ends the call with OK without having been asked when it is stopped.
-        Flow control and slow clients: as Read.
+        answered by the last of them only. A subscription has one reader at a time; who comes second waits, or takes it
+        over, as with Append. However the call ends, the subscription stands where the last `advanced` said, or at a later
+        advance: what is behind may be seen again. The gateway ends the call with OK without having been asked when it is
+        stopped. Flow control and slow clients: as Read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
