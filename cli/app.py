@@ -50,7 +50,7 @@ SUMMARIES: Final = {
     "subscription": "Manage the stored positions of readers of streams.",
     "bookie": "Run bookies, and look at those of a cluster.",
     "offload": "Move closed ledgers to an object store, and look after them there.",
-    "gateway": "Serve ledgers over gRPC, to programs in any language.",
+    "gateway": "Serve ledgers and streams over gRPC, to programs in any language.",
     "journal": "Look into the journal of a stopped bookie.",
     "entrylog": "Look into the entry logs of a stopped bookie.",
     "bench": "Measure a cluster, or the disk below a journal.",

@@ -24,7 +24,7 @@ from .output import print_json
 from .parent import die_with_parent
 from .running import on_signals, run
 
-app = typer.Typer(help="Serve ledgers over gRPC, to programs in any language.")
+app = typer.Typer(help="Serve ledgers and streams over gRPC, to programs in any language.")
 
 
 @app.callback()
@@ -57,8 +57,8 @@ def run_(
     """Run a gateway until it is told to stop.
 
     Prints one line when it is ready: 'ready' and the address that gRPC clients connect to. Any number of gateways may
-    serve one cluster. SIGTERM or Ctrl-C stops it cleanly, exit code 0: the ledgers that it writes are closed; a second
-    one ends it at once. It ends with exit code 3 if it cannot start.
+    serve one cluster. SIGTERM or Ctrl-C stops it cleanly, exit code 0: the ledgers and streams that it writes are
+    closed; a second one ends it at once. It ends with exit code 3 if it cannot start.
     """
     given = {"metadata": metadata, "listen": listen, "http_listen": http}
     flags = {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,283 @@
+"""Streams through a gateway on a real cluster, used by a real gRPC client as a program in any language would."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tallybook.client.client import Client
+from tallybook.core.config import GatewaySettings
+from tallybook.core.limits import MIB
+from tallybook.gateway.server import serving
+from tallybook.gateway.service import LEDGER_SERVICE
+from tallybook.gateway.stream_service import STREAM_SERVICE
+from tallybook.proto import stream_pb2 as pb
+from tallybook.proto import stream_pb2_grpc
+from tallybook.runtime.grpc_calls import DETAILS_KEY
+
+DEADLINE_SECONDS = 60
+
+
+class Gateway:
+    """A client of one gateway."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: str, http: str = "") -> None:
+        self.channel = channel
+        self.address = address
+        self.http = http
+        self.stub = stream_pb2_grpc.StreamServiceStub(channel)
+
+    async def create(self, name: str) -> pb.Stream:
+        return await self.stub.Create(pb.CreateStreamRequest(name=name))
+
+    async def append(self, name: str, **opening: Any) -> "Appending":
+        """Open an Append stream."""
+        call = self.stub.Append()
+        await call.write(pb.StreamAppendRequest(open=pb.StreamAppendOpen(name=name, **opening)))
+        return Appending(call, (await call.read()).opened)
+
+    async def written(self, name: str, payloads: list[bytes]) -> None:
+        """Append records that readers see."""
+        stream = await self.append(name)
+        await stream.send(*payloads, commit=pb.StreamCommit())
+        await stream.call.done_writing()
+        await stream.end()
+
+    async def until_one_was_too_slow(self) -> None:
+        """Wait until a reader was cut off."""
+        wanted = "tallybook_gateway_readers_too_slow_total 1"
+        while wanted not in await asyncio.to_thread(self._metrics):  # noqa: ASYNC110 (nothing tells of it)
+            await asyncio.sleep(0.01)
+
+    def _metrics(self) -> str:
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    async def payloads(self, name: str, **more: Any) -> list[bytes]:
+        """All that is in a stream."""
+        replies = self.stub.Read(pb.ReadStreamRequest(name=name, **more))
+        return [record.payload async for reply in replies for record in reply.records.records]
+
+
+class Appending:
+    """A client's end of an Append stream."""
+
+    def __init__(self, call: Any, opened: pb.StreamAppendOpened) -> None:
+        self.call = call
+        self.window = opened.window
+        self.acked = 0
+
+    async def send(self, *payloads: bytes, ids: bool = False, **more: Any) -> None:
+        records = [pb.NewRecord(payload=each, dedup_id=each if ids else None) for each in payloads]
+        await self.call.write(pb.StreamAppendRequest(records=records, **more))
+
+    async def ack(self) -> None:
+        reply = await self.call.read()
+        assert reply.HasField("ack"), reply
+        self.acked += reply.ack.count
+
+    async def end(self) -> None:
+        """Read up to the end, which is a good one."""
+        while not (reply := await self.call.read()).HasField("closed"):
+            self.acked += reply.ack.count
+        assert await self.call.read() is grpc.aio.EOF
+        assert await self.call.code() is grpc.StatusCode.OK
+
+
+@asynccontextmanager
+async def opened(cluster, **settings: Any) -> AsyncIterator[Gateway]:
+    """A gateway in this process, on the shared cluster."""
+    chosen = GatewaySettings(metadata=cluster.metadata, **settings)
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        Client(cluster.metadata, chosen.client) as client,
+        serving(client, chosen) as addresses,
+        grpc.aio.insecure_channel(addresses.grpc) as channel,
+    ):
+        yield Gateway(channel, addresses.grpc, addresses.http)
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> ErrorInfo:
+    """What a failed call says to programs."""
+    trailer = dict(error.trailing_metadata())
+    info = ErrorInfo()
+    assert Status.FromString(trailer[DETAILS_KEY]).details[0].Unpack(info)
+    return info
+
+
+def started(cli, cluster, *words: object) -> tuple[subprocess.Popen[bytes], str]:
+    """A gateway as a process of its own, and its address."""
+    process = cli.start("gateway", "run", "--metadata", cluster.metadata, "--json", *words,
+                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+    return process, json.loads(process.stdout.readline())["ready"]
+
+
+async def test_a_stream_from_its_creation_to_its_end(cluster):
+    async with opened(cluster) as client:
+        name = "gateway/größe"
+        assert (await client.create(name)).name == name
+        follower = client.stub.Read(pb.ReadStreamRequest(name=name, follow=True, start=pb.StreamStart(sequence=2)))
+        await client.written(name, [b"a", b"b", b"c"])
+        assert [record.sequence for record in (await follower.read()).records.records] == [2]
+        assert await client.payloads(name) == [b"a", b"b", b"c"]
+        described = await client.stub.Describe(pb.DescribeStreamRequest(name=name))
+        assert (described.record_count, described.stream.owner) == (3, client.address)
+        subscription = client.stub.Subscribe()
+        await subscription.write(pb.SubscribeRequest(open=pb.SubscribeOpen(name=name, subscription="x")))
+        assert (await subscription.read()).HasField("opened")
+        records = (await subscription.read()).records.records
+        await subscription.write(pb.SubscribeRequest(advance=pb.Advance(position=records[1].position)))
+        while not (reply := await subscription.read()).HasField("advanced"):
+            pass
+        assert reply.advanced.position == records[1].position
+        await subscription.done_writing()
+        while await subscription.read() is not grpc.aio.EOF:
+            pass
+        assert await subscription.code() is grpc.StatusCode.OK
+        assert (await client.stub.End(pb.EndStreamRequest(name=name))).ended
+        assert await follower.read() is grpc.aio.EOF
+        listed = await client.stub.List(pb.ListStreamsRequest(prefix="gateway/"))
+        assert list(listed.names) == [name]
+        await client.stub.Delete(pb.DeleteStreamRequest(name=name))
+
+
+async def test_standard_tools_find_both_services(cluster):
+    async with opened(cluster) as client:
+        reflect = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo
+        everything = reflection_pb2.ServerReflectionRequest(list_services="")
+        one = reflection_pb2.ServerReflectionRequest(file_containing_symbol=STREAM_SERVICE)
+        answers = [answer async for answer in reflect([everything, one])]
+        services = {service.name for service in answers[0].list_services_response.service}
+        assert {LEDGER_SERVICE, STREAM_SERVICE, "grpc.health.v1.Health"} <= services
+        assert answers[1].file_descriptor_response.file_descriptor_proto
+        health = health_pb2_grpc.HealthStub(client.channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest(service=STREAM_SERVICE))).status == 1
+
+
+@pytest.mark.parametrize("name", ["\N{DUCK}" * 10_000, "\N{DUCK}" * 1_000 + "\x07", "a//b"])
+async def test_a_hostile_name_is_refused_in_words_that_fit_a_header(cluster, name):
+    async with opened(cluster) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.create(name)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert reason_of(caught.value).reason == "InvalidArgument"
+
+
+async def test_a_deadline_ends_the_wait_for_a_stream_that_another_gateway_has(cluster):
+    async with opened(cluster) as one, opened(cluster) as two:
+        await one.create("owned")
+        stream = await one.append("owned")
+        request = pb.StreamAppendRequest(open=pb.StreamAppendOpen(name="owned"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await two.stub.Append([request], timeout=0.5).read()
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        request = pb.StreamAppendRequest(open=pb.StreamAppendOpen(name="owned", wait_ms=0))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await two.stub.Append([request]).read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert reason_of(caught.value).metadata["owner"] == one.address
+        await stream.send(b"still mine", close=pb.StreamAppendClose())
+        await stream.end()
+        await one.stub.Delete(pb.DeleteStreamRequest(name="owned"))
+
+
+async def test_a_reader_that_takes_nothing_is_sent_little_and_cut_off(cluster):
+    async with opened(cluster, slow_reader_ms=500) as client:
+        await client.create("slow")
+        stream = await client.append("slow")
+        for number in range(1, 33):
+            await stream.send(bytes(MIB // 2))
+            while stream.acked < number:
+                await stream.ack()
+        options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+        async with grpc.aio.insecure_channel(client.address, options=options) as channel:
+            call = Gateway(channel, "").stub.Read(pb.ReadStreamRequest(name="slow", follow=True))
+            await client.until_one_was_too_slow()
+            taken = 0
+
+            async def take() -> None:
+                nonlocal taken
+                async for reply in call:
+                    taken += len(reply.records.records)
+
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await take()
+            assert caught.value.code() is grpc.StatusCode.ABORTED
+            info = reason_of(caught.value)
+            assert info.reason == "ReaderTooSlow"
+            assert taken < 16
+        start = pb.StreamStart(position=info.metadata["position"])
+        await stream.send(b"end", commit=pb.StreamCommit())
+        while not (await stream.call.read()).HasField("committed"):
+            pass
+        # It may have got more than the gateway knows of, and nothing less.
+        assert 33 - taken <= len(await client.payloads("slow", start=start)) <= 33
+        stream.call.cancel()
+        await client.stub.Delete(pb.DeleteStreamRequest(name="slow"))
+
+
+async def test_a_client_goes_on_at_another_gateway_when_its_own_is_killed_in_the_middle(cli, cluster):
+    process, address = await asyncio.to_thread(started, cli, cluster)
+    try:
+        async with opened(cluster) as other, grpc.aio.insecure_channel(address) as channel:
+            await other.create("handed-over")
+            wanted = [b"%d" % number for number in range(4_000)]
+            stream, sent = await Gateway(channel, address).append("handed-over"), 0
+
+            async def append_for_ever() -> None:
+                nonlocal sent
+                while True:
+                    while sent < stream.acked + 500:
+                        await stream.send(*wanted[sent : sent + 50], ids=True)
+                        sent += 50
+                    await stream.ack()
+                    if stream.acked > 1_000:
+                        process.kill()
+
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await append_for_ever()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            acked = stream.acked
+            again = await other.append("handed-over")
+            for start in range(acked, 4_000, 50):
+                await again.send(*wanted[start : start + 50], ids=True)
+            await again.send(commit=pb.StreamCommit())
+            await again.call.done_writing()
+            await again.end()
+            assert acked + again.acked == 4_000
+            assert await other.payloads("handed-over") == wanted
+            await other.stub.Delete(pb.DeleteStreamRequest(name="handed-over"))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_gateway_process_that_is_told_to_stop_ends_its_streams_and_lets_go_of_them(cli, cluster):
+    process, address = await asyncio.to_thread(started, cli, cluster)
+    with process:
+        async with opened(cluster) as other, grpc.aio.insecure_channel(address) as channel:
+            await other.create("let-go")
+            stream = await Gateway(channel, address).append("let-go")
+            await stream.send(b"one")
+            await stream.ack()
+            process.send_signal(signal.SIGTERM)
+            await stream.end()
+            again = await other.append("let-go", wait_ms=3_000)
+            await again.send(b"two", commit=pb.StreamCommit())
+            await again.call.done_writing()
+            await again.end()
+            assert await other.payloads("let-go") == [b"one", b"two"]
+            await other.stub.Delete(pb.DeleteStreamRequest(name="let-go"))
+        assert await asyncio.to_thread(process.wait, cli.patience) == 0
