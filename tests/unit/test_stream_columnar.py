@@ -114,6 +114,15 @@ def test_a_body_that_its_tables_overrun_is_refused():
         damage(encode_records(columns, START), 1, 1, TAG)
 
 
+def test_a_body_that_its_columns_do_not_fill_is_refused():
+    columns = Columns(1)
+    columns.add(b"abc", 5, b"k", b"i", 7)
+    good = encode_records(columns, Marks(3))
+    longer = bytearray(good + b"x")
+    longer[12:16] = (len(good) - HEADER_BYTES + 1).to_bytes(4, "little")
+    assert by_column(pa.array([bytes(longer)])) == one_by_one([bytes(longer)]) == ([], [0])
+
+
 def test_nothing_at_all_is_nothing():
     assert list(decode(pa.array([], pa.binary()))) == []
     assert by_column(pa.array([b"", b"x" * HEADER_BYTES])) == ([], [0, 1])

@@ -16,6 +16,7 @@ from tallybook.core.errors import NoSuchLedger
 from tallybook.spark.options import write_options
 from tallybook.spark.records.sink import RecordWriter
 from tallybook.stream.delivery_record import PART
+from tallybook.stream.writer.handle import StreamWriter
 
 SCHEMA = spark_types.StructType([spark_types.StructField("payload", spark_types.BinaryType())])
 
@@ -163,6 +164,45 @@ def test_of_attempts_at_a_task_side_by_side_one_is_in_the_stream(written, stream
     writer.write(iter(rows))
     writer.commit([first])
     assert payloads(load, written.metadata, "speculated") == values
+
+
+def test_a_batch_that_was_committed_when_its_driver_died_is_completed_and_not_replaced(
+    written, streams, load, monkeypatch
+):
+    streams.create("died", dedup_records=1)
+    options = write_options({"metadata": written.metadata, "stream": "died", "sink": "s", "transaction": "5"})
+    values = [(b"%d" % n).ljust(150_000, b"x") for n in range(40)]
+
+    def batch(payloads):
+        return iter([pa.RecordBatch.from_pydict({"payload": pa.array(payloads, pa.binary())})])
+
+    class DiedError(Exception):
+        pass
+
+    calls, whole = [], StreamWriter.append_set_nowait
+
+    def dying(self, records):
+        calls.append(records)
+        if len(calls) > 20:
+            raise DiedError
+        return whole(self, records)
+
+    writer = RecordWriter(options, SCHEMA, overwrite=False)
+    first = writer.write(batch(values))
+    with monkeypatch.context() as while_it_dies:
+        while_it_dies.setattr(StreamWriter, "append_set_nowait", dying)
+        with pytest.raises(DiedError):
+            writer.commit([first])
+    # Spark gives a write up whose commit has failed.
+    writer.abort([first])
+    seen = payloads(load, written.metadata, "died")
+    assert seen == values[: len(seen)], "what is in view is a beginning of the batch"
+    assert len(seen) <= 20
+
+    again = RecordWriter(options, SCHEMA, overwrite=False)
+    again.commit([again.write(batch([b"other rows"]))])
+    assert payloads(load, written.metadata, "died") == values
+    assert staged(written.metadata) == []
 
 
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(written, spark, streams, load):

@@ -1,0 +1,113 @@
+"""What Spark would read of a stream, against bookies in memory: at any moment a beginning of it, and never a hole."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import NoSuchStream
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.spark.gaps import Gap
+from tallybook.spark.options import Place
+from tallybook.spark.places import Cluster, _LateArchive
+from tallybook.spark.reading import read_partition
+from tallybook.spark.records.bounds import RecordBounds, bounds_of, parse_place
+from tallybook.spark.records.planning import plan_records, sizes_of
+from tallybook.spark.records.rows import RecordRows
+from tallybook.spark.records.settling import Streams, settle_records
+from tallybook.spark.records.snapshot import RecordRange
+from tallybook.spark.records.stretches import RecordPartition
+from tallybook.stream import Start, StreamStore
+
+ALL = RecordBounds("default", "s", "")
+
+
+def place_of(client: Client) -> Cluster:
+    return Cluster(client, client.world.store, "c", _LateArchive(AsyncExitStack()), Place("sim:", None))
+
+
+async def read(place: Cluster, wanted: tuple[RecordRange, ...]) -> list[bytes]:
+    """The payloads of some records, of which none may be missing."""
+    plan = await plan_records(place, wanted, fail=True)
+    rows, found = RecordRows(plan.stretches), list[Any]()
+    async with aclosing(read_partition(place, RecordPartition(plan.stretches))) as entries:
+        async for each in entries:
+            assert not isinstance(each, Gap), each
+            found += rows.records(each.table)
+    assert not list(rows.rest())
+    return [payload for table in found for payload in table["payload"].to_pylist()]
+
+
+@scenario()
+async def test_at_any_moment_what_is_there_is_a_beginning_and_two_looks_one_behind_the_other_miss_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """While the stream rolls and changes hands."""
+    other = cluster.client(SMALL)
+    place, rng = place_of(other), cluster.world.rng.fork("looks")
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=2048, ensemble=3, write_quorum=3, ack_quorum=2)
+        appended: list[bytes] = []
+
+        async def write() -> None:
+            for turn in range(6):
+                writer = await streams.writer("s")
+                for start in range(0, 60, 5):
+                    part = [b"%d.%d" % (turn, start + n) + b"." * 60 for n in range(5)]
+                    appended.extend(part)
+                    await writer.append_many(part)
+                    await cluster.world.clock.sleep(rng.random() * 0.02)
+                await writer.commit()
+                if turn % 2:
+                    await writer.close()
+
+        writing = asyncio.ensure_future(write())
+        seen: list[bytes] = []
+        end: tuple[int, int, int] | None = None
+        while not writing.done():
+            await cluster.world.clock.sleep(rng.random() * 0.1)
+            [wanted] = (await settle_records(place, ALL)).ranges
+            whole = await read(place, (wanted,))
+            assert whole == appended[: len(whole)]
+            since = wanted if end is None else RecordRange("s", wanted.stream_id, end, wanted.end)
+            seen += await read(place, (since,))
+            end = wanted.end
+            assert seen == whole
+        await writing
+        [wanted] = (await settle_records(place, ALL)).ranges
+        assert await read(place, (wanted,)) == appended
+    await other.close()
+
+
+@scenario()
+async def test_each_bound_is_found_where_a_reader_would_begin(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        async with await streams.writer("s") as writer:
+            for start in range(0, 100, 5):
+                await writer.append_many(lines(5, start))
+        positions = [str(record.position) async for record in streams.reader("s", follow=False)]
+        for at in (0, 1, 4, 5, 37, 99):
+            for text in (positions[at], f"sequence:{at}"):
+                bounds = bounds_of("default", "s", None, parse_place(text), None)
+                assert await read(place, (await settle_records(place, bounds)).ranges) == lines(100 - at, at)
+                bounds = bounds_of("default", "s", None, None, parse_place(text))
+                assert await read(place, (await settle_records(place, bounds)).ranges) == lines(at)
+        head = await Streams(place).catalog.find("default", "s")
+        found = Streams(place)
+        latest = await found.latest(head)
+        begin = await found.at(head, Start.sequence(33), latest)
+        assert (begin.sequence, latest.sequence) == (33, 100)
+        sizes = await sizes_of(place, found, head, begin, latest)
+        assert sum(count for count, _ in sizes) == 67
+        await streams.delete("s")
+        with pytest.raises(NoSuchStream, match="deleted"):
+            await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=True)
+        plan = await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=False)
+        assert [gap.kind for gap in plan.gaps] == ["deleted"]

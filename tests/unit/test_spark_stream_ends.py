@@ -1,0 +1,106 @@
+"""Where a stream ends, as a query sees it: never behind records that are only about to be confirmed."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tallybook.core.errors import EntryCorrupt
+from tallybook.runtime.deterministic.world import run_seed
+from tallybook.spark.options import Place
+from tallybook.spark.places import Cluster, _LateArchive
+from tallybook.spark.records.settling import MOST_LOOKS, At, Streams
+from tallybook.stream.envelope import START, Columns, Kind, Marks, encode_mark, encode_records
+from tallybook.stream.head import Head, Segment, SegmentEnd, Truncation
+from tallybook.stream.policy import StreamPolicy
+
+STREAM_ID = "5f0c9a21" + "0" * 24
+RECORDS = Columns(0)
+RECORDS.add(b"x", None, None, None, None)
+
+
+@dataclass
+class Ledger:
+    """What bookies say of an open ledger, look by look; the last one stays."""
+
+    looks: list[tuple[int, bool, bytes | None]]
+    """Last add confirmed, whether it is closed, and what its last entry holds; ``None``: it is damaged."""
+
+    def open(self) -> Any:
+        last, closed, payload = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+        async def read_entry(entry: int) -> Any:
+            assert entry == last
+            if payload is None:
+                raise EntryCorrupt("nobody has it")
+            return SimpleNamespace(payload=payload)
+
+        return SimpleNamespace(last_add_confirmed=last, closed=closed, read_entry=read_entry)
+
+
+def records(before: int) -> bytes:
+    return encode_records(RECORDS, Marks(before))
+
+
+def end_mark(before: int) -> bytes:
+    return encode_mark(Kind.END_OF_SEGMENT, Marks(before), 0)
+
+
+HEAD = Head(
+    STREAM_ID, "default", "s", 0, StreamPolicy(),
+    segments=(
+        Segment(1, 11, 0, SegmentEnd(4, Marks(10), 100, 0)), Segment(2, 12, 0), Segment(3, 13, 0)
+    ),
+    next_segment=4, settled_marks=Marks(10),
+)  # fmt: skip
+
+
+def end_of(head: Head, **ledgers: Ledger) -> At:
+    """The end that is found, with the ledgers ``l12`` and so on."""
+
+    async def play(world: Any) -> At:
+        async def open_ledger(ledger_id: int, *, recover: bool) -> Any:
+            assert not recover, "a query fences nobody"
+            return ledgers[f"l{ledger_id}"].open()
+
+        async def read_head(stream_id: str, name: str) -> Head:
+            return head
+
+        client: Any = SimpleNamespace(open_ledger=open_ledger)
+        place = Cluster(client, SimpleNamespace(), "c", _LateArchive(AsyncExitStack()), Place("x", None))  # type: ignore[arg-type]
+        streams = Streams(place, world.clock)
+        streams.catalog = SimpleNamespace(read=read_head)  # type: ignore[assignment]
+        return await streams.latest(head)
+
+    found: At = run_seed(1, play).value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "end"),
+    [
+        ([(-1, False, None)], [(-1, False, None)], At((1, 5, 0), 10)),
+        ([(3, False, records(20))], [(-1, False, None)], At((2, 4, 0), 21)),
+        ([(4, False, end_mark(21))], [(0, False, records(21))], At((3, 1, 0), 22)),
+        ([(3, True, records(20))], [(0, False, records(21))], At((3, 1, 0), 22)),
+        ([(-1, True, None)], [(0, False, records(10))], At((3, 1, 0), 11)),
+        # It goes on in the third, so the second one's end is being told: it is waited for.
+        ([(2, False, records(19)), (4, False, end_mark(21))], [(0, False, records(21))], At((3, 1, 0), 22)),
+        # Whoever wrote it has died in between: what is not certain to be all of it is not passed over.
+        ([(2, False, records(19))] * (MOST_LOOKS + 1), [(0, False, records(21))], At((2, 3, 0), 20)),
+        ([(3, False, None)], [(-1, False, None)], At((2, 4, 0), 10)),
+    ],
+)
+def test_a_stream_ends_behind_what_is_confirmed_without_a_hole(second, third, end):
+    assert end_of(HEAD, l12=Ledger(second), l13=Ledger(third)) == end
+
+
+def test_a_stream_without_segments_ends_where_it_begins():
+    empty = replace(HEAD, segments=(), settled_marks=START)
+    assert end_of(empty) == At((1, 0, 0), 0)
+    cut = replace(HEAD, segments=(), truncation=Truncation(4, 0, 0, 10))
+    assert end_of(cut) == At((4, 0, 0), 10)
