@@ -137,6 +137,25 @@ async def test_missing_records_are_told_as_a_message_or_as_an_error(cluster: Mem
 
 
 @scenario()
+async def test_a_gap_comes_between_the_records_before_it_and_those_behind_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, writer_idle_ms=0) as [gateway]:
+        await written(gateway, lines(10))
+        await eventually(gateway.idle, cluster)
+        async for ledger_id in client.list_ledgers():
+            for bookie in cluster.bookies.values():
+                if 4 in bookie.durable_batches(ledger_id):
+                    bookie.drop(ledger_id, 4)
+        read = Reading(gaps_as_messages=True)
+        await gateway.call("Read", read)
+        before, gap, behind = read.replies
+        assert [record.payload for record in before.records.records] == lines(4)
+        assert (gap.gap.reason, gap.gap.first_sequence, gap.gap.next_sequence) == (pb.GAP_REASON_LOST, 4, 5)
+        assert [record.payload for record in behind.records.records] == lines(5, 5)
+
+
+@scenario()
 async def test_a_reader_that_takes_nothing_holds_little_and_is_told_where_it_was(
     cluster: MemoryCluster, client: Client
 ) -> None:
