@@ -15,7 +15,7 @@ from tallybook.metadata.transactions import names
 from .delivery_record import deliveries_of, staging_sinks
 from .head import Chapter, Head, Segment, fold, folded, forget_former, give_up_renaming, named, rename
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
-from .names import HEADS, NAMES, chapter_record, head_record, name_record
+from .names import CHAPTERS, HEADS, NAMES, chapter_record, head_record, name_record
 
 FORMAT: Final = 1
 
@@ -109,6 +109,15 @@ class Catalog:
         if found is None:
             raise MetadataConflict(f"{record} is gone")
         return tuple(each for each in decode_chapter(record, found.value) if each.number >= chapter.first_segment)
+
+    async def chapter_numbers(self, stream_id: str) -> tuple[int, ...]:
+        """Numbers of all chapters that there are records of, whether or not the head still names them.
+
+        Raises:
+            MetadataUnavailable: there may be more than the store tells.
+        """
+        folder = f"{CHAPTERS}{stream_id}/"
+        return tuple([int(record.removeprefix(folder)) async for record in names(self._store, folder)])
 
     async def segment_from(self, head: Head, number: int) -> Segment | None:
         """The first segment that is listed from this number on; ``None`` if there is none.
@@ -213,12 +222,50 @@ class Catalog:
             except StreamExists:
                 await self.change(stream_id, partial(give_up_renaming, name=wanted))
                 raise
-            head = await self.change(stream_id, partial(rename, name=wanted))
+            head = await self._settled(stream_id, namespace, wanted, partial(rename, name=wanted), leads=True)
         former = head.former
         if former is None:
             return head
         await self.unname(stream_id, namespace, former)
-        return await self.change(stream_id, partial(forget_former, name=former))
+        return await self._settled(stream_id, namespace, former, partial(forget_former, name=former), leads=False)
+
+    async def name_again(self, head: Head) -> Head:
+        """Let its name lead to a stream that has lost it.
+
+        Raises:
+            StreamExists: the name leads to another stream.
+            As ``change``.
+        """
+        await self.name(head.stream_id, head.namespace, head.name)
+        return await self._settled(head.stream_id, head.namespace, head.name, named, leads=True)
+
+    async def _settled(
+        self, stream_id: str, namespace: str, name: str, transition: Callable[[Head], Head], *, leads: bool
+    ) -> Head:
+        """Apply a transition behind a change of what a name leads to; take that back, where it was made too late.
+
+        Somebody else may have given the stream another name meanwhile, or have deleted it.
+
+        Args:
+            leads: what was made of the name: whether it leads to the stream.
+
+        Raises:
+            As ``change`` and ``name``.
+        """
+        while True:
+            try:
+                head = await self.change(stream_id, transition)
+            except NoSuchStream:
+                await self.unname(stream_id, namespace, name)
+                raise
+            names_now = () if head.deleting else (head.name, head.renaming)
+            if leads and name not in {*names_now, head.former}:
+                await self.unname(stream_id, namespace, name)
+            elif not leads and name in names_now:
+                await self.name(stream_id, namespace, name)
+            else:
+                return head
+            leads = not leads
 
     async def unname(self, stream_id: str, namespace: str, name: str) -> None:
         """Let a name lead nowhere, if it leads to this stream.

@@ -29,7 +29,17 @@ from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .delivery_record import staging_sinks
-from .head import Chapter, Head, Truncation, begin_delete, drop_chapter, forget_doomed, shorten_chapter, truncate
+from .head import (
+    Chapter,
+    Head,
+    Segment,
+    Truncation,
+    begin_delete,
+    drop_chapter,
+    forget_doomed,
+    shorten_chapter,
+    truncate,
+)
 from .sessions import LEASE_SECONDS, SESSIONS
 from .subscription.shelf import Shelf
 
@@ -114,7 +124,7 @@ class Keeper:
         if not head.named:
             return await self._catalog.change(head.stream_id, begin_delete)
         try:
-            await self._catalog.name(head.stream_id, head.namespace, head.name)
+            return await self._catalog.name_again(head)
         except StreamExists:
             _log.warning("a stream has no name", stream=head.stream_id, name=head.name)
         return head
@@ -197,10 +207,15 @@ class Keeper:
     async def _delete_all(self, head: Head) -> None:
         for chapter in head.chapters:
             # One that is gone was seen to before, by whoever was cut off.
+            segments: tuple[Segment, ...] = ()
             with suppress(MetadataConflict):
-                for segment in await self._catalog.chapter(head.stream_id, chapter):
-                    await self._delete_ledger(segment.ledger_id)
+                segments = await self._catalog.chapter(head.stream_id, chapter)
+            for segment in segments:
+                await self._delete_ledger(segment.ledger_id)
             await self._catalog.forget_chapter(head.stream_id, chapter.number)
+        # Those that were given up before, by somebody who was cut off.
+        for number in await self._catalog.chapter_numbers(head.stream_id):
+            await self._catalog.forget_chapter(head.stream_id, number)
         await self._delete_doomed(head)
         async for subscription in self._shelf.names(head.stream_id):
             with suppress(NoSuchSubscription):

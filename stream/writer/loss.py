@@ -19,7 +19,7 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import NoSuchLedger, StorageError, TallybookError
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
-from ..envelope import MAX_RECORDS, Envelope, Marks
+from ..envelope import MAX_RECORDS, Envelope, Kind, Marks
 from ..head import Segment, SegmentEnd
 from .ending import FoundEnd, envelope_at
 
@@ -51,17 +51,20 @@ async def end_after_loss(
         return FoundEnd(SegmentEnd(0, _at_most(before, LOST_LEDGER_RECORDS, most), 0, now_ms), None, None)
     metadata = reader.metadata
     known, lost, place = before, 0, None
+    kind: Kind | None = None
     for entry in range(metadata.last_entry_id, NO_ENTRY, -1):
         envelope = await _readable(reader, segment.number, entry, tag)
         if envelope is None:
             lost += known is before
             continue
         known = envelope.marks if known is before else known
+        # Where the last of all is there, it tells whether anything may come behind it.
+        kind = envelope.kind if entry == metadata.last_entry_id else kind
         if envelope.count:
             place = segment.number, entry, envelope.count - 1
             break
     marks = _at_most(known, lost * MAX_RECORDS, most)
-    return FoundEnd(SegmentEnd(metadata.last_entry_id, marks, metadata.length, now_ms), None, place)
+    return FoundEnd(SegmentEnd(metadata.last_entry_id, marks, metadata.length, now_ms), kind, place)
 
 
 def _at_most(known: Marks, lost_records: int, most: int) -> Marks:
