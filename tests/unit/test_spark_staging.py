@@ -21,10 +21,13 @@ from tallybook.core.errors import (
     OutOfOrder,
 )
 from tallybook.core.limits import MAX_ENTRY_BYTES
-from tallybook.metadata.transactions import Transaction
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions import Transaction, settled
 from tallybook.spark import TallybookDataSource
 from tallybook.spark.columns import columns_for
 from tallybook.spark.options import read_options
+from tallybook.spark.planning import is_wanted
 from tallybook.spark.records.staging import Staging, check_rows
 from tallybook.stream.delivery_record import (
     MOST_ID_BYTES,
@@ -177,6 +180,19 @@ def test_a_staged_ledger_is_known_by_its_sink_and_its_part():
     assert not is_staged(SimpleNamespace(custom={}, ledger_id=9))
     for other in (None, b"", b"delivery/1-", b"delivery/1-2-3", b"xdelivery/1-2", b"delivery/1-2\n", b"order-42"):
         assert delivered(other) is None
+
+
+def test_no_table_of_entries_has_a_staged_ledger_not_even_once_it_is_committed():
+    def ledger(custom):
+        closed = {"state": LedgerState.CLOSED, "last_entry_id": 9, "length": 90}
+        return LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0, custom=custom, **closed)
+
+    options = read_options({"metadata": "sqlite:///x"})
+    assert is_wanted(ledger({}), options)
+    staged = ledger(staging(STREAM_ID, "sales", 17).marks)
+    assert not is_wanted(staged, options)
+    assert not is_wanted(settled(staged), options)
+    assert is_wanted(settled(ledger(Transaction("sales", 17).marks)), options)
 
 
 def test_a_task_of_streams_is_not_sent_what_all_of_them_read():
