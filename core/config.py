@@ -279,6 +279,14 @@ class OffloadSettings(Settings):
         return self
 
 
+class GatewayClientSettings(ClientSettings):
+    """The client of a gateway."""
+
+    # Messages come one at a time, so with many batches in flight each is sent as soon as it is there, and a batch costs
+    # a bookie about the same, small or large. With fewer in flight, more messages share one.
+    max_in_flight_batches: Count = Field(3, description="Unconfirmed batches of one ledger before appends gather.")
+
+
 class GatewaySettings(Settings):
     """A gateway: where it serves, and what its clients may take of it."""
 
@@ -337,4 +345,4 @@ class GatewaySettings(Settings):
     stop_ms: Milliseconds = Field(
         10_000, description="How long a gateway that stops may take to close the ledgers and streams that it writes."
     )
-    client: ClientSettings = Field(default_factory=ClientSettings)
+    client: GatewayClientSettings = Field(default_factory=GatewayClientSettings)

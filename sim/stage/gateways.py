@@ -81,7 +81,7 @@ class Gateway:
 
     def __init__(self, cluster: MemoryCluster, name: str, client: Client, **settings: Any) -> None:
         self.client = client
-        chosen = GatewaySettings(metadata="memory:", client=SMALL, **settings)
+        chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.tasks = client_tasks(name)
         self.limits, self.counts = Limits(chosen), Counts()
         self.stores = Stores(client, name, self.tasks)

@@ -47,7 +47,7 @@ class Stage:
     """A gateway, and the calls to it."""
 
     def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
-        chosen = GatewaySettings(metadata="memory:", client=SMALL, **settings)
+        chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.limits, self.counts = Limits(chosen), Counts()
         self.service = LedgerService(client, chosen, self.limits, self.counts, cluster.world.clock, tasks)
         self._calls = client_tasks("calls")

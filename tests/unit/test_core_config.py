@@ -10,6 +10,7 @@ from tallybook.core.config import (
     BookieSettings,
     ClientSettings,
     CollectionSettings,
+    GatewaySettings,
     JournalSettings,
     Settings,
     StorageSettings,
@@ -203,3 +204,9 @@ def test_addresses_that_there_may_be(value):
 @pytest.mark.parametrize("value", ["a/b", "a b", "x" * 129, "\n"])
 def test_a_bookie_id_is_letters_and_digits_before_it_names_anything(value):
     assert "letters, digits" in refusal(BookieSettings, bookie_id=value)
+
+
+def test_a_gateway_has_fewer_batches_in_flight_unless_it_is_told_otherwise():
+    assert GatewaySettings(metadata="x").client.max_in_flight_batches == 3
+    assert GatewaySettings(metadata="x", client={"read_bytes": "1MiB"}).client.max_in_flight_batches == 3
+    assert GatewaySettings(metadata="x", client={"max_in_flight_batches": 8}).client.max_in_flight_batches == 8
