@@ -10,6 +10,7 @@ that was appended since its last turn: to wake it for each entry would cost more
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from types import TracebackType
@@ -179,7 +180,13 @@ class LedgerWriter:
         except LedgerClosed:
             self._line.loop.check_open()
             raise
-        found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), held_bytes)
+        try:
+            found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), held_bytes)
+        except BaseException:
+            # No memory for a copy, or Ctrl-C while it was made: nobody else gives the room back.
+            with suppress(InvalidArgument):  # the client is closed, and needs it no more
+                self._line.loop.call_soon(self._line.budget.give, held_bytes)
+            raise
         # Refused only when the client is closed: nobody needs its budget any more.
         self._line.hand_over.put(found)
         return found
