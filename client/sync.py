@@ -15,7 +15,7 @@ what it raises, its deadlines and its limits are those of ``tallybook.client``.
 
 Any number of threads may share a client and its handles. Ctrl-C in a thread that waits cancels what it waits for,
 and leaves the client as good as before. A process that forks must not use a client that it had opened before: the
-child has neither the thread nor connections of its own. Open one in the child.
+child has neither the thread nor connections of its own, and is refused. Open one in the child.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ the loop:     HandOver -> LedgerWriter.append_admitted -> batches, as ever
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import Busy, LedgerClosed, TallybookError
+from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, TallybookError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.blocking import LoopThread
 
@@ -35,7 +36,7 @@ class _Line(Line):
     def __init__(self, engine: handle.LedgerWriter, hand_over: Appends, budget: ByteBudget) -> None:
         super().__init__(hand_over)
         self._engine = engine
-        self._budget = budget
+        self.budget = budget
 
     def send(self, appends: Sequence[Crossing[Any]]) -> None:
         """Have the handle take entries over."""
@@ -44,7 +45,7 @@ class _Line(Line):
             sent = self._engine.append_admitted([append.item for append in appends])
         except TallybookError as error:
             # The handle has ended since there was room for these.
-            self._budget.give(sum(append.room for append in appends))
+            self.budget.give(sum(append.room for append in appends))
             sent = [error] * len(appends)
         for append, state in zip(appends, sent, strict=True):
             append.state, append.item = state, None
@@ -103,7 +104,13 @@ class LedgerWriter:
         except LedgerClosed:
             self._line.loop.check_open()
             raise
-        found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), room)
+        try:
+            found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), room)
+        except BaseException:
+            # No memory for a copy, or Ctrl-C while it was made: nobody else gives the room back.
+            with suppress(InvalidArgument):  # the client is closed, and needs it no more
+                self._line.loop.call_soon(self._line.budget.give, room)
+            raise
         # Refused only when the client is closed: nobody needs its budget any more.
         self._line.hand_over.put(found)
         return found

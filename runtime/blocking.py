@@ -10,7 +10,7 @@ others stop it. Work that is too small for a wait of its own crosses over in bul
     threads -- put --> HandOver -- once a turn of the loop --> take([item, item, ...])
 
 Any number of threads may share a loop. They wait as long as the work takes, so it has to have its own
-deadlines. A process that forks keeps the loop in the parent only.
+deadlines. A process that forks keeps the loop in the parent only; in the child every call is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Generator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -33,6 +33,9 @@ R = TypeVar("R")
 
 _END: Final = object()
 
+END_SECONDS: Final = 5.0
+"""How long the end of an iterator waits for that of its source, which comes in any case. The collector may end one in
+a thread that has just taken a lock; the loop may need that lock first."""
 MOST_IN_A_TURN: Final = 2_000
 """Items that are taken over before the loop looks at anything else: a few milliseconds."""
 
@@ -46,8 +49,11 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
-        """Between callers and the close: what was let in before it is cancelled by it, and nothing comes after."""
+        self._lock = threading.RLock()
+        """Between callers and the close: what was let in before it is cancelled by it, and nothing comes after.
+
+        The thread that has it may take it once more: the collector may end an iterator anywhere.
+        """
         self._closing = False
         self._loop = uvloop.new_event_loop()
         # A daemon: a process whose caller forgot to close may still end.
@@ -86,6 +92,7 @@ class LoopThread:
         """
         try:
             self.check_foreign()
+            self.check_open()
             with self._lock:
                 self.check_open()
                 running = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -150,11 +157,19 @@ class LoopThread:
             # The collector drops an iterator wherever it happens to run. Nobody can wait here.
             production.cancel()
             return
+        if self._elsewhere:
+            return
         with self._lock:
             if self._closing:
                 return  # which ends everything
             ending = asyncio.run_coroutine_threadsafe(production.end(), self._loop)
-        self._outcome(ending)
+        try:
+            ended, _ = wait([ending], END_SECONDS)
+        except BaseException:
+            ending.cancel()
+            raise
+        if ended:
+            self._outcome(ending)
 
     def _outcome(self, running: Future[T], timeout: float | None = None) -> T:
         try:
@@ -180,15 +195,23 @@ class LoopThread:
         """Refuse what comes after the close.
 
         Raises:
-            InvalidArgument: the loop is closed.
+            InvalidArgument: the loop is closed, or was left behind by a fork.
         """
         if self._closing:
             raise InvalidArgument(f"{self._name} is closed")
+        if self._elsewhere:
+            raise InvalidArgument(f"{self._name} belongs to the process that this one was forked from")
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether this is a forked process, which has the loop but not its thread."""
+        return not (self._closing or self._thread.is_alive())
 
     def close(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
         """End the loop, once what still runs on it has been cancelled; who waits for it gets ``InvalidArgument``.
 
-        Interrupted (Ctrl-C), it does all that, too, before it goes on. Of several threads that close, all wait.
+        Interrupted (Ctrl-C), it does all that, too, before it goes on. Of several threads that close, all wait. In a
+        forked process there is nothing to be ended.
 
         Args:
             last: makes what is still run before that, while nothing else is let in any more. Not called a second time.
@@ -210,6 +233,9 @@ class LoopThread:
                     ended.set()
 
         self.check_foreign()
+        if self._elsewhere:
+            self._closing = True
+            return
         with self._lock:
             ending = None if self._closing else asyncio.run_coroutine_threadsafe(end(), self._loop)
             self._closing = True
@@ -372,23 +398,34 @@ class HandOver(Generic[T]):
         return self.loop.run(in_turn(), timeout)
 
     def _wake(self, item: T) -> None:
+        refused: InvalidArgument | None = None
         with self._lock:
-            if not self._closed:
-                self._called = True
-                try:
-                    self.loop.call_soon(self._turn)
-                except BaseException as error:
-                    self._called, self._closed = False, isinstance(error, InvalidArgument)
-                    if not self._closed:
-                        raise
-            if self._closed and item in self._items:
-                # Or else it came before the close, which has taken it.
+            closed = self._closed
+            self._called = not closed
+        try:
+            if not closed:
+                # Not under the lock, which the loop takes, too: the collector may end an iterator here, which waits.
+                self.loop.call_soon(self._turn)
+        except InvalidArgument as error:
+            refused = error
+        except BaseException:
+            self._called = False
+            raise
+        with self._lock:
+            if refused is not None:
+                self._called, self._closed = False, True
+            # What came before the close was taken by it.
+            left = self._closed and item in self._items
+            if left:
                 self._items.remove(item)
-                raise InvalidArgument(f"{self.loop.name} is closed")
+        if left:
+            raise refused or InvalidArgument(f"{self.loop.name} is closed")
 
     def _turn(self) -> None:
         """Take what is there, or as much as the loop has time for in one turn."""
         self._called = False
+        if self._closed:
+            return  # and what comes now is refused
         count = len(self._items)
         if count > MOST_IN_A_TURN:
             self._called = True

@@ -128,7 +128,7 @@ def rest(found: Subscription, owner: Owner, cursor: Cursor, *, leave: bool = Fal
     Raises:
         As ``announce``.
     """
-    if leave and found.owner is None and found.ledger_id is None:
+    if leave and found.owner is None and found.ledger_id is None and found.cursor == cursor:
         return found
     _owned(found, owner)
     doomed = _with(_with(found.doomed, found.ledger_id), found.making)

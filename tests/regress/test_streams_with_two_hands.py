@@ -9,16 +9,24 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.core.errors import DataMissing, MetadataConflict, MetadataUnavailable, NoSuchStream, StreamEnded
+from tallybook.core.errors import (
+    DataMissing,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchStream,
+    StreamEnded,
+    StreamFenced,
+)
 from tallybook.metadata.transactions import names
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
-from tallybook.stream import StreamStore
+from tallybook.stream import Start, StreamStore
 from tallybook.stream import head as head_module
 from tallybook.stream.catalog import Catalog
 from tallybook.stream.envelope import Kind
 from tallybook.stream.head import Head, begin_rename
 from tallybook.stream.names import CHAPTERS
+from tallybook.stream.subscription.record import Subscription
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +184,23 @@ async def test_a_keeper_that_meets_a_deletion_gives_no_name_back(cluster: Memory
         await keeper.keep()
         assert [name async for name in streams.list()] == []
         await streams.create("s")
+
+
+@scenario()
+async def test_a_reset_that_another_reader_comes_between_does_not_claim_to_be_done(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams, StreamStore(client) as others:
+        await of_segments(streams, 2)
+        positions = [record.position async for record in streams.reader("s", follow=False)]
+        async with await streams.subscribe("s", "x") as reader:
+            await reader.advance(positions[1])
+        fence = streams._shelf._fence
+
+        async def behind_another(found: Subscription) -> None:
+            await (await others.subscribe("s", "x")).close()
+            await fence(found)
+
+        streams._shelf._fence = behind_another  # type: ignore[method-assign]
+        with pytest.raises(StreamFenced):
+            await streams.reset_subscription("s", "x", Start.at(positions[0]))

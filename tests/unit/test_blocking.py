@@ -4,13 +4,17 @@ import asyncio
 import contextlib
 import gc
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from tallybook.core.errors import InvalidArgument
+from tallybook.runtime import blocking
 from tallybook.runtime.blocking import MOST_IN_A_TURN, Halt, HandOver, LoopThread
 
 PATIENCE = 10.0
@@ -356,6 +360,81 @@ def test_an_iterator_that_is_dropped_on_the_thread_of_the_loop_ends_its_source_a
     assert next(held[0]) == 0
     loop.call(held.clear)
     assert source.ended.wait(PATIENCE)
+
+
+class Cycle:
+    """What only the collector finds."""
+
+    def __init__(self, items: Generator[int, None, None]) -> None:
+        self.items = items
+        self.itself = self
+
+
+def test_an_iterator_that_the_collector_ends_within_another_call_stops_nothing(
+    loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, crossing = Source(1000), asyncio.run_coroutine_threadsafe
+    cycle = Cycle(loop.iterate(source.items()))
+    assert next(cycle.items) == 0
+    del cycle
+
+    def and_collect(*work: Any) -> Any:
+        gc.collect()
+        return crossing(*work)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", and_collect)
+    done = threading.Event()
+    # Its own thread: if it waits for ever, this test does not.
+    threading.Thread(target=lambda: (loop.call(int), done.set()), daemon=True).start()
+    assert done.wait(PATIENCE)
+    assert source.ended.wait(PATIENCE)
+
+
+def test_an_iterator_that_ends_where_the_loop_waits_for_its_thread_does_not_wait_for_ever(
+    loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "END_SECONDS", 0.05)
+    source, held = Source(1000), threading.Lock()
+    items = loop.iterate(source.items())
+    assert next(items) == 0
+    with held:
+        loop.call_soon(held.acquire, True, PATIENCE)
+        items.close()
+        assert not source.ended.is_set()
+    assert source.ended.wait(PATIENCE)
+
+
+def test_a_forked_process_is_refused_at_once_and_may_end_what_it_had_open() -> None:
+    script = """
+import os
+from tallybook.core.errors import InvalidArgument
+from tallybook.runtime.blocking import HandOver, LoopThread
+
+async def numbers():
+    for number in range(1000):
+        yield number
+
+with LoopThread("copy") as loop:
+    items, taken = loop.iterate(numbers()), []
+    hand_over = HandOver(loop, taken.extend)
+    assert next(items) == 0
+    child = os.fork()
+    if child == 0:
+        for call in (lambda: loop.call(int), lambda: next(items), lambda: hand_over.put(1)):
+            try:
+                call()
+            except InvalidArgument as error:
+                assert "forked" in str(error), error
+            else:
+                os._exit(1)
+        items.close()
+        loop.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert next(items) == 1
+    assert loop.call(int) == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
 
 
 def test_what_is_handed_over_comes_in_order_and_wakes_the_loop_once_for_many(loop: LoopThread) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tallybook.client import sync_writer
 from tallybook.client.sync import Client, DigestType, LedgerWriter, PendingAppend
 from tallybook.core.errors import (
     Busy,
@@ -171,6 +172,21 @@ def test_errors_are_those_of_the_asyncio_client_and_raised_where_it_raises_them(
     assert closed.close() == closed.close()
     with pytest.raises(LedgerClosed):
         closed.append(b"x")
+
+
+def test_an_append_that_cannot_copy_its_buffer_gives_its_room_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_parts: object) -> PendingAppend:
+        raise KeyboardInterrupt
+
+    with client.create_ledger() as ledger:
+        with monkeypatch.context() as patched:
+            patched.setattr(sync_writer, "PendingAppend", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ledger.append_nowait(bytearray(1000))
+        wait_until(lambda: client.pending_bytes == 0)
+        assert ledger.append(b"x") == 0
 
 
 def test_a_buffer_may_be_used_again_as_soon_as_append_nowait_has_returned(stage: Any) -> None:
