@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable, NoSuchSubscription
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import scenario
+from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.subscription.handle import CURSOR
 
@@ -70,3 +71,17 @@ async def test_a_cursor_ledger_made_while_its_subscription_is_deleted_is_deleted
         updater.delete = take_and_delete
         await streams.unsubscribe("s", "billing")
         assert await cursor_ledgers(client) == []
+
+
+@scenario()
+async def test_a_commit_whose_segment_has_failed_returns_once_the_writer_goes_on(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams, cluster.client(SMALL) as other:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"confirmed")
+            await other.recover_ledger(writer._segments._current.ledger.id)
+            async with asyncio.timeout(10):
+                await writer.commit()
+        assert [record.payload async for record in streams.reader("s", follow=False)] == [b"confirmed"]
