@@ -23,6 +23,7 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
 from tallybook.runtime.logging import logger
 
+from ..gaps import is_lost
 from ..head import Owner
 from ..names import SUBSCRIPTIONS, subscription_record
 from ..sessions import Patience
@@ -157,7 +158,7 @@ class Shelf:
                 raise DamagedFile(lost) from None
             return await self.cursor(current, fence=fence)
         except StorageError as error:
-            if error.retriable or isinstance(error, DamagedFile):
+            if isinstance(error, DamagedFile) or not is_lost(error):
                 raise
             raise DamagedFile(lost) from error
 
@@ -198,7 +199,7 @@ class Shelf:
             return
         except StorageError as error:
             # Nobody adds to a ledger whose entries are lost: it was fenced before they were asked for.
-            if error.retriable:
+            if not is_lost(error):
                 raise
 
     async def _put(self, found: Subscription, transition: Callable[[Subscription], Subscription]) -> Subscription:

@@ -1,14 +1,16 @@
-"""What was wrong where somebody changed a stream, or a subscription, just while another one was at it."""
+"""What the simulation found in streams: what somebody does just while another one is at it, or is away."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Never
 
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import MetadataUnavailable, NoSuchSubscription
+from tallybook.client.reader.handle import LedgerReader
+from tallybook.core.errors import EntryCorrupt, MetadataUnavailable, NoSuchSubscription
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.stream import StreamStore
@@ -85,3 +87,27 @@ async def test_a_commit_whose_segment_has_failed_returns_once_the_writer_goes_on
             async with asyncio.timeout(10):
                 await writer.commit()
         assert [record.payload async for record in streams.reader("s", follow=False)] == [b"confirmed"]
+
+
+@scenario()
+async def test_a_reader_does_not_pass_over_what_somebody_may_have_who_is_away(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    def one_is_away(self: LedgerReader, first: int, last: int) -> Never:
+        error = EntryCorrupt("one copy is damaged, and whoever has the other is away")
+        error.settled = False
+        raise error
+
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"there", dedup_id=b"1")
+        reader = streams.reader("s", follow=False, gaps="yield")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(LedgerReader, "read_batches", one_is_away)
+            with pytest.raises(EntryCorrupt):
+                _ = [batch async for batch in reader.batches()]
+            # A writer that does not learn all ids would append one of them again.
+            with pytest.raises(EntryCorrupt):
+                await streams.writer("s")
+        assert [record.payload async for record in reader] == [b"there"]
