@@ -21,6 +21,7 @@ from tallybook.metadata.model import LedgerState
 
 from .halfway import halfway
 from .settling import settle
+from .stream_end import end_streams, write_streams
 from .vital import vital
 from .workload import ClientProcess
 
@@ -57,6 +58,7 @@ async def bring_to_an_end(universe: Universe) -> None:
         workload.finish()
         await _write_on_all(universe)
         await _finish(universe)
+        await write_streams(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end", following)
         await _all(universe, "historian", "L5", HISTORIANS_LATE)
     async with halfway(universe):
@@ -66,6 +68,8 @@ async def bring_to_an_end(universe: Universe) -> None:
 async def _come_to_rest(universe: Universe) -> None:
     """Offloaders do all there is to do, clients that sleep wake up and end, and bookies let go of what may go."""
     god, workload = universe.god, universe.workload
+    if not workload.asleep():
+        await end_streams(universe)
     await settle(universe)
     if workload.asleep():
         god.mark("client: asleep until all was over")
@@ -73,6 +77,7 @@ async def _come_to_rest(universe: Universe) -> None:
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end")
         await _all(universe, "historian", "L5", HISTORIANS_LATE)
+        await end_streams(universe)
         await settle(universe)
     await _drop_garbage(universe)
 
@@ -124,6 +129,8 @@ async def _finish(universe: Universe) -> None:
     """Writers and recoverers that are awake come to an end, and every ledger is closed."""
     await _all(universe, "writer", "L2", "writers do not get on")
     await _all(universe, "recoverer", "L1", "recoverers do not come to an end")
+    for kind in ("producer", "subscriber", "keeper", "meddler"):
+        await _all(universe, kind, "S11", f"{kind}s do not come to an end")
     async with universe.workload.guest("closer") as client:
         for made in universe.workload.ledgers:
             deadline = universe.world.clock.monotonic() + LIVENESS_SECONDS

@@ -16,6 +16,7 @@ if the client is frozen meanwhile.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -24,6 +25,7 @@ from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, N
 from tallybook.metadata.memory import MemoryMetadata, MemoryRegistration
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import (
+    BadVersion,
     BookieInfo,
     LedgerPage,
     LedgerWatch,
@@ -95,6 +97,8 @@ class SimMetadata:
         self.timeout_seconds = timeout_seconds
         self.versions: dict[int, list[Versioned]] = {}
         """Every value that each ledger ever had, the last one in force unless it is deleted."""
+        self.lives: Counter[str] = Counter()
+        """How often a record of each name was made."""
         self.on_change: OnChange = _nobody_listens
         self.sessions: dict[str, MetadataSession] = {}
         self.away = False
@@ -447,15 +451,25 @@ class SimStore:
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
         """See the port."""
-        return await self._write_record(
-            name, "write_record", lambda: self._inner.write_record(name, value, expected_version)
-        )
+
+        async def write() -> WriteResult:
+            result = cast("WriteResult", await self._inner.write_record(name, value, expected_version))
+            self._metadata.lives[name] += isinstance(result, Ok) and expected_version is None
+            return result
+
+        return await self._write_record(name, "write_record", write)
 
     async def delete_record(self, name: str, expected_version: int) -> WriteResult:
         """See the port."""
-        return await self._write_record(
-            name, "delete_record", lambda: self._inner.delete_record(name, expected_version)
-        )
+        life = self._metadata.lives[name]
+
+        async def delete() -> WriteResult:
+            # Versions begin again with another record of that name: nobody could tell it from the one that is meant.
+            if self._metadata.lives[name] != life:
+                return BadVersion()
+            return cast("WriteResult", await self._inner.delete_record(name, expected_version))
+
+        return await self._write_record(name, "delete_record", delete)
 
     async def _write_record(
         self, name: str, operation: str, write: Callable[[], Coroutine[Any, Any, WriteResult]]

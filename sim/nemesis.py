@@ -126,9 +126,9 @@ class Nemesis:
         return self._nodes[pick(self._rng, list(self._nodes))]
 
     def _client(self) -> SimProcess | None:
-        """A client, a writer twice as often as another one."""
+        """A client, one that writes twice as often as another one."""
         slots = list(self._workload.processes)
-        slots += [slot for slot in slots if slot.startswith("writer")]
+        slots += [slot for slot in slots if slot.startswith(("writer", "producer"))]
         return self._workload.processes[pick(self._rng, slots)].process if slots else None
 
     def _everybody(self) -> list[str]:

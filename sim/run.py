@@ -37,6 +37,10 @@ from .node import BookieNode, with_name
 from .offloading import Historians, Offloading
 from .process import Surroundings
 from .settling import audit_archive
+from .stream_end import audit_streams
+from .stream_ledgers import StreamLedgers
+from .stream_swarm import small_limits
+from .streaming import Streaming
 from .swarm import Swarm, swarm_of
 from .vital import vital
 from .workload import Workload
@@ -102,6 +106,10 @@ class Universe:
             for name in (f"b{number}" for number in range(swarm.bookies))
         }
         self.workload = Workload(swarm, around, self.history, swarm.client_settings())
+        self.streaming: Streaming | None = None
+        if swarm.streams is not None:
+            self.streaming = Streaming(swarm, swarm.streams, self.workload, self.god)
+        self.stream_ledgers = StreamLedgers(self.metadata.shared, self.god)
         self.nemesis = Nemesis(swarm, around, self.nodes, self.workload)
         self._tasks = Tasks("universe", lambda name, error: self.god.violated("simulation", f"{name}: {error!r}"))
 
@@ -161,6 +169,8 @@ class Universe:
         self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
         self.workload.start()
         self._employ_for_the_archive()
+        if self.streaming is not None:
+            self.streaming.employ()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
         vital(self.god, striking)
         await self.world.clock.sleep(self.swarm.safety_seconds)
@@ -172,6 +182,7 @@ class Universe:
         self._enter("liveness")
         await bring_to_an_end(self)
         self._enter("audit")
+        await audit_streams(self)
         await audit_archive(self)
         await audit(self)
 
@@ -184,6 +195,7 @@ class Universe:
 
     def _changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
         self.god.changed(ledger_id, before, after)
+        self.stream_ledgers.changed(ledger_id, before, after)
         if self._archivist is not None:
             self._archivist.changed(before, after)
 
@@ -224,7 +236,8 @@ async def live_through(world: World) -> Outcome:
     universe = Universe(world, swarm)
     marks.listen(universe.marks)
     try:
-        await universe.run()
+        with small_limits(swarm.streams):
+            await universe.run()
     finally:
         marks.listen(None)
     return Outcome(

@@ -20,12 +20,13 @@ from tallybook.core.config import (
     JournalSettings,
     StorageSettings,
 )
-from tallybook.core.limits import KIB, MIB
+from tallybook.core.limits import KIB, MAX_ENTRY_BYTES, MIB
 from tallybook.core.quorum import Quorum
 from tallybook.runtime.deterministic import Latency
 from tallybook.runtime.rng import Rng, SeededRng
 
 from .archive_swarm import ArchiveSwarm, with_archive
+from .stream_swarm import MAX_ENVELOPE_BYTES, StreamSwarm, with_streams
 from .themes import theme_of
 
 T = TypeVar("T")
@@ -128,6 +129,8 @@ class Swarm:
     """Share of recoveries after which the ledger is deleted."""
     archive: ArchiveSwarm | None = None
     """Offloaders and an object store, where there are any."""
+    streams: StreamSwarm | None = None
+    """Clients that work with streams, where there are any."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
@@ -140,7 +143,8 @@ class Swarm:
     @property
     def add_bytes(self) -> int:
         """What a bookie counts for the largest batch; a large entry has one of its own."""
-        return max(self.batch_bytes, self.entry_bytes + MAX_FRAME_BYTES) + BATCH_OVERHEAD_BYTES
+        largest = max(self.entry_bytes, MAX_ENVELOPE_BYTES if self.streams is not None else 0)
+        return max(self.batch_bytes, largest + MAX_FRAME_BYTES) + BATCH_OVERHEAD_BYTES
 
     def quorum(self, rng: Rng) -> Quorum:
         """The replication of the next ledger."""
@@ -177,6 +181,7 @@ class Swarm:
     def client_settings(self) -> ClientSettings:
         """What every client runs with."""
         return ClientSettings(
+            max_entry_bytes=MAX_ENTRY_BYTES if self.streams is None else MAX_ENVELOPE_BYTES,
             max_batch_bytes=self.batch_bytes,
             max_in_flight_batches=self.in_flight,
             max_pending_bytes=self.pending_bytes,
@@ -230,13 +235,13 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
 
 def swarm_of(rng: Rng) -> Swarm:
     """The shape of one run."""
-    archive = rng.fork("archive")
+    archive, streams = rng.fork("archive"), rng.fork("streams")
     swarm = _any_swarm(rng)
     theme = theme_of(rng)
     if theme is not None:
         faults = tuple((name, FAULTS[name]) for name in theme.faults)
         swarm = replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
-    return with_archive(swarm, archive)
+    return with_streams(with_archive(swarm, archive), streams)
 
 
 def swarm_of_seed(seed: int) -> Swarm:

@@ -100,6 +100,8 @@ class Workload:
         self._rng = around.rng.fork("workload")
         self._tasks = Tasks("workload", self._died)
         self._attempts = 0
+        self._guests: dict[str, int] = {}
+        """How many of each name there have been."""
         self._unowned: list[MadeLedger] = []
         """Ledgers made for others to adopt."""
         self._slots: dict[str, asyncio.Task[None]] = {}
@@ -155,7 +157,8 @@ class Workload:
     @asynccontextmanager
     async def guest(self, name: str) -> AsyncIterator[ClientProcess]:
         """A client of the run's own, in no process that anything happens to."""
-        client = self._process(name)
+        guests = self._guests[name] = self._guests.get(name, 0) + 1
+        client = self._process(name, guests)
         async with client.client:
             yield client
 
@@ -172,9 +175,10 @@ class Workload:
             await self._clock.sleep(client.rng.random())
         self.processes.pop(slot, None)
 
-    def _process(self, name: str) -> ClientProcess:
+    def _process(self, name: str, life: int = 1) -> ClientProcess:
         around = self._around
-        rng = self._rng.fork(name)
+        # Nobody draws the same ids twice.
+        rng = self._rng.fork(name if life == 1 else f"{name} {life}")
         process = SimProcess(name, around, self._clock_of(rng), rng)
         session, bucket = process.session, around.bucket
         connections = BookieConnections(
@@ -460,7 +464,7 @@ class Workload:
         if made is None:
             return
         try:
-            async with self._patience(1.0 + 9.0 * client.rng.random()):
+            async with self.patience(1.0 + 9.0 * client.rng.random()):
                 if client.rng.random() < 0.3:
                     await self._look_ahead(client, made)
                 await self.read(client, made)
@@ -475,7 +479,7 @@ class Workload:
             await self.follow(client, made)
 
     @asynccontextmanager
-    async def _patience(self, seconds: float) -> AsyncIterator[None]:
+    async def patience(self, seconds: float) -> AsyncIterator[None]:
         """Wait for so long only, unless all is to come to its end meanwhile."""
         patience = asyncio.timeout(None if self.over else seconds)
         self._patiences.append(patience)

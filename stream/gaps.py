@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tallybook.core.errors import TallybookError
+from tallybook.core.errors import StorageError, TallybookError
 
 from .position import Position
 
@@ -43,3 +43,8 @@ class Gap:
         why = "was truncated" if self.reason is GapReason.TRUNCATED else f"is lost: {self.error}"
         start = "some record" if self.first_sequence is None else f"record {self.first_sequence}"
         return f"{start} to {end} {why}"
+
+
+def is_lost(error: TallybookError) -> bool:
+    """Whether a read has failed because nobody has the entry: everybody was heard who might have it."""
+    return isinstance(error, StorageError) and not error.retriable and error.settled

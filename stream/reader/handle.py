@@ -28,7 +28,7 @@ from tallybook.runtime.clock import Clock
 
 from ..catalog import Catalog
 from ..envelope import Envelope, Kind, Record
-from ..gaps import Gap, GapReason
+from ..gaps import Gap, GapReason, is_lost
 from ..head import Head, Segment
 from ..position import TAG_CHARS, Position
 from ..start import Start
@@ -354,9 +354,9 @@ class StreamReader:
                             entry = each.entry_id + 1
                             yield opened(each, segment.number, self._tag)
             except StorageError as error:
-                if error.retriable:
+                if not is_lost(error):
                     raise
-                # Nobody has it. What comes after it may be there.
+                # What comes after it may be there.
                 yield Unreadable(entry, error)
                 entry += 1
 

@@ -13,6 +13,7 @@ from tallybook.core.ids import NO_ENTRY
 
 from ..catalog import Catalog
 from ..envelope import Envelope, Marks, Record
+from ..gaps import is_lost
 from ..head import Head, Segment, Truncation
 from ..start import Start, StartKind
 from ..writer.ending import envelope_at, last_record
@@ -206,7 +207,7 @@ async def _readable(reader: LedgerReader, number: int, entries: range, tag: str)
         try:
             return await envelope_at(reader, number, entry, tag)
         except StorageError as error:
-            if error.retriable:
+            if not is_lost(error):
                 raise
     return None
 

@@ -193,7 +193,7 @@ class SubscriptionReader:
             self._ledger.abandon()
             self._ledger = None
             return False
-        return isinstance(error, StreamFenced) or not error.retriable
+        return isinstance(error, StreamFenced) or (not error.retriable and error.settled)
 
     async def _store_once(self, wanted: Cursor) -> None:
         if self._ledger is not None and self._ledger.last_add_confirmed >= ADVANCES:

@@ -135,6 +135,11 @@ def rest(found: Subscription, owner: Owner, cursor: Cursor, *, leave: bool = Fal
     return replace(found, cursor=cursor, owner=None if leave else owner, ledger_id=None, making=None, doomed=doomed)
 
 
+def retire(found: Subscription) -> Subscription:
+    """It is being deleted: nobody reads it any more, and no ledger counts."""
+    return replace(found, owner=None, ledger_id=None, making=None, doomed=ledgers_of(found))
+
+
 def forget_doomed(found: Subscription, ledger_ids: Iterable[int]) -> Subscription:
     """These ledgers are deleted."""
     gone = set(ledger_ids)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.errors import (
     DamagedFile,
     InvariantViolation,
+    MetadataConflict,
     NoSuchLedger,
     NoSuchSubscription,
     StorageError,
@@ -21,10 +23,14 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
 from tallybook.runtime.logging import logger
 
+from ..gaps import is_lost
 from ..head import Owner
 from ..names import SUBSCRIPTIONS, subscription_record
 from ..sessions import Patience
-from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, ledgers_of, rest, take
+from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, rest, retire, take
+
+DELETIONS: Final = 10
+"""How often somebody may take a subscription that is being deleted before that is given up."""
 
 _log = logger("stream.subscriptions")
 
@@ -105,13 +111,26 @@ class Shelf:
 
         Raises:
             NoSuchSubscription: there is none.
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still be there.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still be there. It may
+                have gone back then to where its ledger began; delete it again.
         """
-        found = await self.read(stream_id, name)
-        # The record first: a ledger may be left over, but no record without the ledger that it counts on.
-        await self._updater.delete(subscription_record(stream_id, name))
-        for ledger_id in ledgers_of(found):
-            await self._delete_ledger(ledger_id)
+        record, found = subscription_record(stream_id, name), await self.change(stream_id, name, retire)
+        for _ in range(DELETIONS):
+            # The record goes last: it is all that tells of the ledgers.
+            for ledger_id in found.doomed:
+                await self._delete_ledger(ledger_id)
+            retired, taken = found, False
+
+            def unchanged(value: bytes, retired: Subscription = retired) -> bool:
+                nonlocal taken
+                taken = decode(record, value) != retired
+                return not taken
+
+            await self._updater.delete(record, unchanged)
+            if not taken:
+                return
+            found = await self.change(stream_id, name, retire)
+        raise MetadataConflict(f"subscription {name!r} is taken again and again while it is deleted")
 
     async def cursor(self, found: Subscription, *, fence: bool) -> Cursor:
         """How far a subscription has come, as far as is confirmed.
@@ -139,7 +158,7 @@ class Shelf:
                 raise DamagedFile(lost) from None
             return await self.cursor(current, fence=fence)
         except StorageError as error:
-            if error.retriable or isinstance(error, DamagedFile):
+            if isinstance(error, DamagedFile) or not is_lost(error):
                 raise
             raise DamagedFile(lost) from error
 
@@ -180,7 +199,7 @@ class Shelf:
             return
         except StorageError as error:
             # Nobody adds to a ledger whose entries are lost: it was fenced before they were asked for.
-            if error.retriable:
+            if not is_lost(error):
                 raise
 
     async def _put(self, found: Subscription, transition: Callable[[Subscription], Subscription]) -> Subscription:

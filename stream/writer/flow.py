@@ -292,6 +292,8 @@ class Flow:
                 self._full.appendleft(group)
             else:
                 group.complete()
+        # Marks are not sent again: there may be nothing left that anybody waits for.
+        self._moved.set()
 
     def die(self, error: TallybookError) -> None:
         """Fail whatever is not confirmed. Of what was sent it is not known whether it will be there."""

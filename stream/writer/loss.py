@@ -20,6 +20,7 @@ from tallybook.core.errors import NoSuchLedger, StorageError, TallybookError
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
 from ..envelope import MAX_RECORDS, Envelope, Kind, Marks
+from ..gaps import is_lost
 from ..head import Segment, SegmentEnd
 from .ending import FoundEnd, envelope_at
 
@@ -29,7 +30,7 @@ LOST_LEDGER_RECORDS: Final = 1 << 32
 
 def is_loss(error: TallybookError) -> bool:
     """Whether an error says that something is gone, and not only away."""
-    return isinstance(error, NoSuchLedger) or (isinstance(error, StorageError) and not error.retriable)
+    return isinstance(error, NoSuchLedger) or is_lost(error)
 
 
 async def end_after_loss(

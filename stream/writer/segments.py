@@ -240,7 +240,8 @@ class Segments:
                 except TallybookError as trouble:
                     if self._unless_over(trouble):
                         return
-                    if self._clock.monotonic() + pause > deadline or not trouble.retriable:
+                    hopeless = not trouble.retriable and trouble.settled
+                    if self._clock.monotonic() + pause > deadline or hopeless:
                         self._flow.die(trouble)
                         return
                     await self._clock.sleep(pause)

@@ -6,7 +6,9 @@ import re
 
 from tallybook.sim.results import ROOT
 
-NUMBER = r"[IL]\d+"
+NUMBER = r"[ILS]\d+"
+OF_STREAMS = "S"
+"""What is promised of streams is no part of the protocol of ledgers, which the page about recovery is about."""
 OF_PARTS_THAT_ARE_NOT_THERE = {"L3"}
 
 
@@ -23,9 +25,10 @@ def explained(page: str) -> list[str]:
 
 
 def test_both_pages_explain_every_invariant_that_is_checked_once_and_no_other() -> None:
-    for page in ("simulation.md", "recovery.md"):
+    of_ledgers = {number for number in reported() if not number.startswith(OF_STREAMS)}
+    for page, checked in (("simulation.md", reported()), ("recovery.md", of_ledgers)):
         numbers = explained(page)
-        assert sorted(numbers) == sorted(reported()), page
+        assert sorted(numbers) == sorted(checked), page
 
 
 def test_no_check_carries_the_number_of_an_invariant_about_parts_that_are_not_there() -> None:

@@ -1,0 +1,325 @@
+"""Whether correct streams can have told their clients what they were told (S1 to S8).
+
+Pure. All that anybody has read of a stream is put together by its numbers, which must fit; then every attempt to append
+is compared with it. What was given up on purpose excuses what is missing before it, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tallybook.stream import Start
+from tallybook.stream.start import StartKind
+
+from .history import Outcome
+from .stream_history import ANYTHING, Attempt, Missing, Place, Seen, Story, StreamHistory, StreamReading, Writing
+
+SEARCHED: Final = (StartKind.SEQUENCE, StartKind.TIMESTAMP, StartKind.TXID)
+"""Ways to begin with the first record of some kind."""
+
+
+class StreamViolation(NamedTuple):
+    """Something that correct streams cannot have told their clients."""
+
+    invariant: str
+    detail: str
+
+
+def check_streams(history: StreamHistory) -> list[StreamViolation]:
+    """Everything that is wrong with ``history``."""
+    readings: dict[str, list[StreamReading]] = {tag: [] for tag in history.stories}
+    for reading in history.readings:
+        if reading.items:
+            readings.setdefault(reading.tag, []).append(reading)
+    found: list[StreamViolation] = []
+    for tag, mine in readings.items():
+        checked = _Checked(history, history.story(tag), mine)
+        found += [StreamViolation(each.invariant, f"stream {tag}: {each.detail}") for each in checked.violations()]
+    return found
+
+
+class _Checked:
+    """One stream."""
+
+    def __init__(self, history: StreamHistory, story: Story, readings: list[StreamReading]) -> None:
+        self._history = history
+        self._story = story
+        self._readings = readings
+        self._attempts = {attempt.key: attempt for writing in story.writings for attempt in writing.attempts}
+        self._by_sequence: dict[int, Seen] = {}
+        self._records: list[Seen] = []
+        """All that anybody has seen, in order."""
+
+    def violations(self) -> Iterator[StreamViolation]:
+        """Everything that is wrong with it."""
+        for reading in self._readings:
+            yield from self._wrong_union(reading)
+        self._records = [self._by_sequence[sequence] for sequence in sorted(self._by_sequence)]
+        for reading in self._readings:
+            yield from self._wrong_order(reading)
+            yield from self._wrong_start(reading)
+        yield from self._wrong_places()
+        yield from self._strangers()
+        yield from self._lost()
+        yield from self._repeated()
+        for writing in self._story.writings:
+            yield from self._wrong_writing(writing)
+            yield from self._torn_sets(writing)
+        yield from self._out_of_producers_order()
+        yield from self._several_owners()
+        yield from self._broken_conditions()
+
+    # -- readers -----------------------------------------------------------------------------------------------------
+
+    def _wrong_union(self, reading: StreamReading) -> Iterator[StreamViolation]:
+        """A record of one number is the same for everybody."""
+        for record in reading.records:
+            known = self._by_sequence.setdefault(record.sequence, record)
+            if known != record:
+                yield _wrong("S7", f"record {record.sequence} is {known}, and {record} for {reading.actor}")
+                return
+
+    def _wrong_order(self, reading: StreamReading) -> Iterator[StreamViolation]:
+        """Numbers follow each other but where something was given up, which is said."""
+        due: int | None = None
+        place: Place = (0, 0, 0)
+        for item in reading.items:
+            if isinstance(item, Missing):
+                if item.lost and not self._history.bookies_lie:
+                    yield _wrong("S1", f"{reading.actor} is told that {item.detail}")
+                elif not item.lost and item.following is not None and not self._may_be_gone(item.following, reading):
+                    yield _wrong("S7", f"{reading.actor} is told that {item.detail}, and nobody gave it up")
+                if due is not None and item.first is not None and item.first != due:
+                    yield _wrong("S7", f"{reading.actor} misses {item.first}, where {due} was due")
+                # Who looks for the first record of some kind passes over others behind a gap.
+                due = None if due is None and reading.start.kind in SEARCHED else item.following
+                continue
+            if due is not None and item.sequence != due:
+                yield _wrong("S7", f"{reading.actor} read record {item.sequence} where {due} was due")
+                return
+            if item.place <= place:
+                yield _wrong("S7", f"{reading.actor} read {item.place} behind {place}")
+                return
+            due, place = item.sequence + 1, item.place
+
+    def _may_be_gone(self, sequence: int, reading: StreamReading) -> bool:
+        """Whether all before a record may have been given up by the time of a reading."""
+        if sequence <= self._story.given_up:
+            return True
+        retention_s = self._history.retention_s
+        if retention_s is None:
+            return False
+        if not self._history.clocks_agree:
+            return True
+        last = max((each.sequence for each in self._records if each.sequence < sequence), default=None)
+        attempt = None if last is None else self._attempts.get(self._by_sequence[last].key)
+        return attempt is None or attempt.began_at + retention_s <= reading.last_at
+
+    def _wrong_start(self, reading: StreamReading) -> Iterator[StreamViolation]:
+        """A reader begins where it was asked to, or behind what was given up by then."""
+        first = reading.items[0]
+        if isinstance(first, Missing) or self._may_be_gone(first.sequence, reading):
+            return
+        due = self._first_of(reading.start, first)
+        if due is not None and first.sequence != due:
+            yield _wrong("S7", f"{reading.actor} begins with record {first.sequence}, {reading.start} is {due}")
+
+    def _first_of(self, start: Start, first: Seen) -> int | None:
+        """The number of the record that a reader begins with, if that can be told."""
+        match start.kind:
+            case StartKind.EARLIEST:
+                return self._records[0].sequence if self._records[0].sequence < first.sequence else 0
+            case StartKind.SEQUENCE:
+                return start.number
+            case StartKind.AT | StartKind.AFTER if start.position is not None:
+                place, after = start.position.place, start.kind is StartKind.AFTER
+                behind = [each for each in self._records if each.place > place or (each.place == place and not after)]
+                known = any(each.place <= place for each in self._records)
+                return behind[0].sequence if behind and known else None
+            case StartKind.TIMESTAMP:
+                kept = [each for each in self._records if self._story.given_up <= each.sequence <= first.sequence]
+                fitting = [each.sequence for each in kept if each.timestamp_ms >= start.number]
+                return fitting[0] if fitting else -1
+        return None
+
+    # -- the stream --------------------------------------------------------------------------------------------------
+
+    def _wrong_places(self) -> Iterator[StreamViolation]:
+        """Places and transaction ids have the order of the numbers."""
+        txid: int | None = None
+        for one, other in pairwise(self._records):
+            if other.place <= one.place:
+                yield _wrong("S7", f"record {one.sequence} is at {one.place}, {other.sequence} at {other.place}")
+        for record in self._records:
+            if record.txid is not None:
+                if txid is not None and record.txid < txid:
+                    yield _wrong("S3", f"record {record.sequence} has transaction id {record.txid}, behind {txid}")
+                txid = record.txid
+
+    def _strangers(self) -> Iterator[StreamViolation]:
+        """What is read was appended, and not said to be refused."""
+        for record in self._records:
+            attempt = self._attempts.get(record.key)
+            if attempt is None or attempt.payload != record.payload:
+                yield _wrong("S8", f"record {record.sequence} = {record.payload[:40]!r} was appended by nobody")
+            elif attempt.outcome is Outcome.FAILED:
+                yield _wrong("S8", f"record {record.sequence} = {record.payload[:40]!r} was said not to be appended")
+
+    def _lost(self) -> Iterator[StreamViolation]:
+        """What was confirmed is where it was said to be."""
+        at = {record.place: record for record in self._records}
+        for attempt in self._attempts.values():
+            if attempt.outcome is not Outcome.OK or attempt.place is None:
+                continue
+            found = at.get(attempt.place)
+            if found is not None and found.payload != attempt.payload:
+                yield _wrong("S1", f"{attempt.payload[:40]!r}, confirmed at {attempt.place}, reads {found}")
+            elif found is None and self._is_due(attempt.place):
+                yield _wrong("S1", f"{attempt.payload[:40]!r}, confirmed at {attempt.place}, is not there")
+
+    def _is_due(self, place: Place) -> bool:
+        """Whether there is a record at a place, by what was read around it."""
+        final, retention_s = self._story.final, self._history.retention_s
+        if final is not None:
+            if final.records and place >= final.records[0].place:
+                return True
+            if not self._story.given_up and retention_s is None:
+                return True
+        return any(
+            one.place < place < other.place and other.sequence == one.sequence + 1
+            for one, other in pairwise(self._records)
+        )
+
+    def _repeated(self) -> Iterator[StreamViolation]:
+        """One attempt makes one record; so do all with one id, as far as the window goes."""
+        last: dict[bytes, int] = {}
+        keys: dict[bytes, int] = {}
+        for record in self._records:
+            if keys.setdefault(record.key, record.sequence) != record.sequence:
+                yield _wrong("S2", f"{record.payload[:40]!r} is there as {keys[record.key]} and as {record.sequence}")
+            before = last.get(record.payload)
+            last[record.payload] = record.sequence
+            if before is None or record.sequence - before > self._history.dedup_records or self._history.bookies_lie:
+                continue
+            if self._story.final is None and self._history.retention_s is not None:
+                continue
+            # A writer that takes over learns nothing of what is not there any more.
+            if before >= max(self._story.first_sequence, self._story.given_up):
+                yield _wrong("S2", f"{record.payload[:40]!r} is there as {before} and as {record.sequence}")
+
+    # -- writers -----------------------------------------------------------------------------------------------------
+
+    def _wrong_writing(self, writing: Writing) -> Iterator[StreamViolation]:
+        """What one writer has appended is there in that order, and without holes."""
+        there: list[tuple[int, int]] = []
+        for record in self._records:
+            attempt = self._attempts.get(record.key)
+            if attempt is not None and attempt.writing is writing:
+                there.append((attempt.number, record.sequence))
+        for (one, _), (other, sequence) in pairwise(there):
+            if other < one:
+                yield _wrong("S3", f"append {other} of {writing.actor} is record {sequence}, behind append {one}")
+                return
+        place: Place = (0, 0, 0)
+        for attempt in writing.attempts:
+            if attempt.outcome is not Outcome.OK or attempt.place is None or attempt.identified:
+                continue
+            if attempt.place <= place:
+                yield _wrong("S3", f"{attempt.payload[:40]!r} was confirmed at {attempt.place}, behind {place}")
+            place = attempt.place
+        yield from self._holes(writing, dict(there))
+
+    def _holes(self, writing: Writing, there: dict[int, int]) -> Iterator[StreamViolation]:
+        payloads = {record.payload for record in self._records}
+        for number, following in pairwise(sorted(there)):
+            for attempt in writing.attempts[number + 1 : following]:
+                if attempt.sent and attempt.outcome is not Outcome.FAILED and attempt.payload not in payloads:
+                    span = range(there[number] + 1, there[following])
+                    if all(sequence in self._by_sequence for sequence in span) and not self._elsewhere(attempt):
+                        yield _wrong("S3", f"append {attempt.number} of {writing.actor} is missing among the others")
+                        return
+
+    def _elsewhere(self, attempt: Attempt) -> bool:
+        """Whether a record of the same id may be there where nobody has read, or has been given up."""
+        return attempt.identified and self._records[0].sequence > 0
+
+    def _out_of_producers_order(self) -> Iterator[StreamViolation]:
+        """What a producer appends again until it is confirmed is there in the order in which it wanted it."""
+        last: dict[bytes, int] = {}
+        seen: set[bytes] = set()
+        if not self._records or self._records[-1].sequence != len(self._records) - 1:
+            return  # what is there a second time may have been there first where nobody has read
+        for record in self._records:
+            attempt = self._attempts.get(record.key)
+            if attempt is None or not attempt.identified or record.payload in seen:
+                continue
+            seen.add(record.payload)
+            producer, number = record.payload.split(b"/")[:2]
+            if int(number) < last.get(producer, -1):
+                yield _wrong("S3", f"record {record.sequence} = {record.payload[:40]!r} comes behind {last[producer]}")
+            last[producer] = int(number)
+
+    def _several_owners(self) -> Iterator[StreamViolation]:
+        """The records of one writing are together, and writings have the order in which they were given."""
+        owners: list[Writing] = []
+        for record in self._records:
+            attempt = self._attempts.get(record.key)
+            if attempt is None or (owners and owners[-1] is attempt.writing):
+                continue
+            writing = attempt.writing
+            if any(known is writing for known in owners):
+                behind = owners[-1].actor
+                yield _wrong("S4", f"{writing.actor} has added record {record.sequence} behind what {behind} has added")
+                return
+            owners.append(writing)
+        for at, later in enumerate(owners):
+            for earlier in owners[:at]:
+                if later.given_at < earlier.asked_at:
+                    yield _wrong("S4", f"{later.actor} has added behind {earlier.actor}, which came after it")
+                    return
+
+    def _torn_sets(self, writing: Writing) -> Iterator[StreamViolation]:
+        """All of a set is there, in one entry, or nothing of it."""
+        sets: dict[int, list[Attempt]] = {}
+        for attempt in writing.attempts:
+            if attempt.set_number:
+                sets.setdefault(attempt.set_number, []).append(attempt)
+        by_key = {record.key: record for record in self._records} if sets else {}
+        for attempts in sets.values():
+            there = [by_key[attempt.key] for attempt in attempts if attempt.key in by_key]
+            if not there:
+                continue
+            first = there[0].sequence
+            # Of a set, the beginning may have been given up, or not been read.
+            cut_off = first == self._records[0].sequence or first - 1 not in self._by_sequence
+            cut_off = cut_off or there[-1].sequence + 1 not in self._by_sequence
+            whole = len(there) == len(attempts) or (cut_off and self._story.final is None) or first <= self._gone
+            together = len({record.place[:2] for record in there}) == 1
+            if not whole or not together:
+                detail = f"{len(there)} of {len(attempts)} records of a set of {writing.actor}, at {there[0].place}"
+                yield _wrong("S5", f"{detail} to {there[-1].place}")
+
+    @property
+    def _gone(self) -> int:
+        """Number of the first record that is there for certain."""
+        return max(self._story.first_sequence, self._story.given_up)
+
+    def _broken_conditions(self) -> Iterator[StreamViolation]:
+        """What was appended behind a certain record is right behind it."""
+        at = {record.key: record for record in self._records}
+        for attempt in self._attempts.values():
+            record = at.get(attempt.key)
+            if record is None or attempt.condition is ANYTHING:
+                continue
+            before = self._by_sequence.get(record.sequence - 1)
+            first = attempt.condition is None and record.sequence == 0
+            unknown = before is None and record.sequence > 0
+            if not (first or unknown or (before is not None and before.place == attempt.condition)):
+                wanted = f"{record.place} was to follow {attempt.condition}"
+                yield _wrong("S6", f"{wanted}, and follows {before.place if before is not None else 'nothing'}")
+
+
+def _wrong(invariant: str, detail: str) -> StreamViolation:
+    return StreamViolation(invariant, detail)

@@ -1,0 +1,287 @@
+"""What is watched of streams in a simulated cluster: each thing that must not be is noticed, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.history import Outcome
+from tallybook.sim.stream_check import check_streams
+from tallybook.sim.stream_history import Advances, Attempt, Missing, Seen, StreamHistory, StreamReading
+from tallybook.sim.stream_swarm import small_limits
+from tallybook.sim.swarm import swarm_of, swarm_of_seed
+from tallybook.stream import Cursor, Position, Start, head
+
+TAG = "5f0c9a21"
+
+
+class Told:
+    """A stream of two writers, as correct clients tell of it; a test changes one thing."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.history = StreamHistory(lambda: self.seconds, dedup_records=100)
+        self.story = self.history.story(TAG)
+        self.first = self.history.writing("producer-0.0", TAG, 0.0)
+        self.attempts = [
+            self.first.append(b"producer-0/1/", identified=True),
+            self.first.append(b"producer-0/2/", identified=True),
+            self.first.append(b"producer-0/3/", set_number=1),
+            self.first.append(b"producer-0/4/", set_number=1),
+            self.first.append(b"producer-0/5/", condition=(1, 2, 1)),
+        ]
+        self.seconds = 5.0
+        self.second = self.history.writing("producer-1.0", TAG, 4.0)
+        self.attempts += [self.second.append(b"producer-1/1/"), self.second.append(b"producer-1/2/")]
+        places = [(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1), (1, 3, 0), (2, 0, 0), (2, 0, 1)]
+        self.records = []
+        for sequence, (attempt, place) in enumerate(zip(self.attempts, places, strict=True)):
+            attempt.ok(place)
+            attempt.sent = True
+            self.records.append(self.seen(attempt, sequence))
+        self.final = self.read("auditor")
+        self.story.final = self.final
+
+    def seen(self, attempt: Attempt, sequence: int) -> Seen:
+        """An attempt's record, as it is read."""
+        assert attempt.place is not None
+        return Seen(attempt.place, sequence, attempt.payload, attempt.key, 1000 + sequence, None)
+
+    def read(self, actor: str, start: Start | None = None, first: int = 0) -> StreamReading:
+        """Somebody reads the stream from a record on."""
+        reading = self.history.reading(actor, start or Start.earliest())
+        reading.tag, reading.last_at = TAG, self.seconds
+        reading.items = list(self.records[first:])
+        return reading
+
+    def swap(self, one: int, other: int) -> None:
+        """Two records have changed places."""
+        items, places = self.final.items, [self.records[one].place, self.records[other].place]
+        items[one], items[other] = (
+            items[other]._replace(place=places[0], sequence=one),
+            items[one]._replace(place=places[1], sequence=other),
+        )
+        for at, record in ((self.attempts[one], items[other]), (self.attempts[other], items[one])):
+            at.place = record.place
+
+    def without(self, *gone: int) -> None:
+        """These records are not there, and those behind them have their numbers."""
+        left = [record for at, record in enumerate(self.records) if at not in gone]
+        self.final.items = [record._replace(sequence=at) for at, record in enumerate(left)]
+
+
+def invariants(told: Told) -> set[str]:
+    """Which are broken."""
+    return {violation.invariant for violation in check_streams(told.history)}
+
+
+def refused(told: Told) -> None:
+    told.attempts[6].failed()
+
+
+def lost(told: Told) -> None:
+    told.without(6)
+
+
+def elsewhere(told: Told) -> None:
+    told.attempts[6].place = (2, 1, 0)
+    told.without()
+
+
+def twice(told: Told) -> None:
+    again = told.second.append(b"producer-0/2/", identified=True)
+    again.ok((2, 1, 0))
+    told.final.items.append(told.seen(again, 7))
+
+
+def one_attempt_twice(told: Told) -> None:
+    told.final.items.append(told.records[6]._replace(place=(2, 1, 0), sequence=7))
+
+
+def out_of_order(told: Told) -> None:
+    told.swap(5, 6)
+
+
+def hole(told: Told) -> None:
+    told.attempts[1].outcome, told.attempts[1].place = Outcome.UNKNOWN, None
+    told.without(1)
+
+
+def older_writer(told: Told) -> None:
+    late = told.first.append(b"producer-0/6/")
+    late.ok((2, 1, 0))
+    told.final.items.append(told.seen(late, 7))
+
+
+def newer_writer_first(told: Told) -> None:
+    told.first.asked_at = 6.0
+
+
+def half_a_set(told: Told) -> None:
+    told.attempts[3].outcome, told.attempts[3].place = Outcome.UNKNOWN, None
+    told.attempts[4].condition = (1, 2, 0)
+    told.without(3)
+
+
+def set_in_two_entries(told: Told) -> None:
+    for attempt, place in ((told.attempts[3], (1, 3, 0)), (told.attempts[4], (1, 4, 0))):
+        attempt.place = place
+    told.attempts[4].condition = (1, 3, 0)
+    told.final.items = [told.seen(attempt, at) for at, attempt in enumerate(told.attempts)]
+
+
+def condition_broken(told: Told) -> None:
+    told.attempts[4].condition = (1, 1, 0)
+
+
+def another_for_others(told: Told) -> None:
+    told.read("follower").items[2] = told.records[3]._replace(sequence=2)
+
+
+def jump(told: Told) -> None:
+    told.read("follower").items.pop(3)
+
+
+def gap_that_nobody_made(told: Told) -> None:
+    told.read("follower").items[:2] = [Missing(False, 0, 2, "record 0 to record 1 was truncated")]
+
+
+def loss_told(told: Told) -> None:
+    told.read("follower").items[:2] = [Missing(True, 0, 2, "record 0 to record 1 is lost")]
+
+
+def begins_elsewhere(told: Told) -> None:
+    told.read("follower", Start.after(Position(1, 1, 0, TAG)), 3)
+
+
+def begins_late(told: Told) -> None:
+    told.read("follower", first=2)
+
+
+def begins_too_early(told: Told) -> None:
+    told.read("follower", Start.timestamp(1004), 3)
+
+
+def stranger(told: Told) -> None:
+    told.final.items.append(Seen((2, 1, 0), 7, b"producer-9/1/", b"9/0", 0, None))
+
+
+def kept_for_too_short(told: Told) -> None:
+    told.history.retention_s = 60.0
+    told.read("follower").items[:2] = [Missing(False, 0, 2, "record 0 to record 1 was truncated")]
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        (lost, "S1"),
+        (elsewhere, "S1"),
+        (loss_told, "S1"),
+        (twice, "S2"),
+        (one_attempt_twice, "S2"),
+        (out_of_order, "S3"),
+        (hole, "S3"),
+        (older_writer, "S4"),
+        (newer_writer_first, "S4"),
+        (half_a_set, "S5"),
+        (set_in_two_entries, "S5"),
+        (condition_broken, "S6"),
+        (another_for_others, "S7"),
+        (jump, "S7"),
+        (gap_that_nobody_made, "S7"),
+        (kept_for_too_short, "S7"),
+        (begins_elsewhere, "S7"),
+        (begins_late, "S7"),
+        (begins_too_early, "S7"),
+        (stranger, "S8"),
+        (refused, "S8"),
+    ],
+)
+def test_what_must_not_be_is_noticed(change: Callable[[Told], None], broken: str) -> None:
+    told = Told()
+    change(told)
+    assert broken in invariants(told)
+
+
+def read_in_every_way(told: Told) -> None:
+    position = Position(*told.records[1].place, tag=TAG)
+    told.read("follower", Start.at(position), 1)
+    told.read("follower", Start.after(position), 2)
+    told.read("follower", Start.sequence(4), 4)
+    told.read("follower", Start.timestamp(1003), 3)
+    told.read("follower", Start.latest(), 5)
+
+
+def truncated(told: Told) -> None:
+    told.story.given_up, told.story.first_sequence = 2, 2
+    del told.final.items[:2]
+    told.read("follower").items[:2] = [Missing(False, 0, 2, "record 0 to record 1 was truncated")]
+
+
+def too_old(told: Told) -> None:
+    told.history.retention_s = 4.0
+    told.story.first_sequence = 2
+    del told.final.items[:2]
+
+
+def unknown_and_absent(told: Told) -> None:
+    told.second.append(b"producer-1/3/").sent = True
+
+
+def again_outside_the_window(told: Told) -> None:
+    told.history.dedup_records = 3
+    twice(told)
+
+
+def again_and_known(told: Told) -> None:
+    told.second.append(b"producer-0/2/", identified=True).ok((1, 1, 0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: None,
+        read_in_every_way,
+        truncated,
+        too_old,
+        unknown_and_absent,
+        again_outside_the_window,
+        again_and_known,
+    ],
+)
+def test_what_may_be_is_not_taken_for_wrong(change: Callable[[Told], None]) -> None:
+    told = Told()
+    change(told)
+    assert invariants(told) == set()
+
+
+def test_a_subscription_goes_neither_back_nor_ahead() -> None:
+    behind, stored, wanted = (Cursor(Position(1, entry, 0, TAG), after=True) for entry in (1, 2, 3))
+    advances = Advances()
+    advances.tell(Cursor(Position(1, 0, 0, TAG), after=False))
+    for cursor in (behind, stored):
+        advances.want(cursor)
+        advances.tell(cursor)
+    advances.want(wanted)
+    assert advances.problem(stored, stored) == advances.problem(stored, wanted) == ""
+    assert "was stored to be after 1-2-0" in advances.problem(stored, behind)
+    assert "nobody was beyond" in advances.problem(stored, Cursor(Position(2, 0, 0, TAG), after=True))
+
+
+def test_some_runs_have_streams_and_the_others_of_the_same_seeds_do_not_change_for_it() -> None:
+    swarms = [swarm_of(SeededRng(seed).fork("swarm")) for seed in range(100)]
+    assert 20 < sum(swarm.streams is not None for swarm in swarms) < 50
+    assert any(swarm.archive is not None for swarm in swarms if swarm.streams is not None)
+    plain = next(swarm for swarm in swarms if swarm.streams is None)
+    assert plain.client_settings().max_entry_bytes == replace(plain, streams=None).client_settings().max_entry_bytes
+
+
+def test_limits_that_are_lowered_for_a_run_are_what_they_were_after_it() -> None:
+    swarm = next(found for seed in range(100) if (found := swarm_of_seed(seed).streams) is not None)
+    before = head.MAX_SEGMENTS
+    with small_limits(swarm):
+        assert swarm.head_segments == head.MAX_SEGMENTS
+    assert before == head.MAX_SEGMENTS
