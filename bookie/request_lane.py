@@ -48,6 +48,8 @@ MAX_WAIT_MS: Final = 60_000
 
 ROOM_SECONDS: Final = 0.5
 """How long a read waits for room among the answers of all streams before it is BUSY."""
+BRING_SECONDS: Final = 0.05
+"""How long the answer to a long poll waits for what it could bring along, which is in memory as a rule."""
 DEAF_SECONDS: Final = 30.0
 """A peer that takes longer to take one reply is cut."""
 
@@ -257,7 +259,11 @@ class RequestLane:
         if not self._room.try_take(room):
             return answer, 0
         try:
-            return await with_batches(self._store, ask.ledger_id, ask.above, answer, max_bytes), room
+            async with asyncio.timeout(BRING_SECONDS):
+                return await with_batches(self._store, ask.ledger_id, ask.above, answer, max_bytes), room
+        except TimeoutError:
+            self._room.give(room)
+            return answer, 0
         except BaseException:
             self._room.give(room)
             raise

@@ -6,6 +6,7 @@ is to be deleted; so nothing is deleted that a reader is still led to, and what 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .delivery_record import staging_sinks
+from .envelope import Marks
 from .head import (
     Chapter,
     Head,
@@ -257,11 +259,19 @@ def expired(head: Head, now_ms: int) -> Truncation | None:
     if head.policy.retention is None:
         return None
     oldest_ms, gone = now_ms - head.policy.retention * 1000, None
-    for chapter in head.chapters:
-        if chapter.ended_at_ms < oldest_ms:
-            gone = Truncation(chapter.last_segment + 1, 0, 0, chapter.marks.next_sequence)
-    for segment in head.segments:
-        if segment.end is None or segment.end.ended_at_ms >= oldest_ms:
+    for last, ended_at_ms, marks in _ends(head):
+        if ended_at_ms >= oldest_ms:
+            # What comes behind it is younger, whatever the clock said when it ended.
             break
-        gone = Truncation(segment.number + 1, 0, 0, segment.end.marks.next_sequence)
+        gone = Truncation(last + 1, 0, 0, marks.next_sequence)
     return gone if gone is not None and gone.place > head.truncation.place else None
+
+
+def _ends(head: Head) -> Iterator[tuple[int, int, Marks]]:
+    """Of chapters and segments that have ended: the last segment, when it ended, and where that left the stream."""
+    for chapter in head.chapters:
+        yield chapter.last_segment, chapter.ended_at_ms, chapter.marks
+    for segment in head.segments:
+        if segment.end is None:
+            return
+        yield segment.number, segment.end.ended_at_ms, segment.end.marks

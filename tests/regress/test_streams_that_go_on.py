@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -24,9 +25,11 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.stream import Gap, GapReason, Position, Start, StreamStore
+from tallybook.stream import Gap, GapReason, Position, Start, StreamPolicy, StreamStore
 from tallybook.stream import head as head_module
-from tallybook.stream.envelope import MAX_RECORDS
+from tallybook.stream.envelope import MAX_RECORDS, Marks
+from tallybook.stream.head import Chapter, Head, Segment, SegmentEnd, Truncation
+from tallybook.stream.keeping import expired
 from tallybook.stream.writer import loss
 
 
@@ -342,3 +345,15 @@ async def test_the_numbers_behind_a_loss_go_on_where_the_next_segment_says(
         async with await streams.writer("s", accept_loss=True) as successor:
             assert successor.next_sequence == sent + 1
         assert (await told(streams))[-1] == b"last"
+
+
+def test_retention_stops_at_what_is_young_also_where_a_clock_went_back() -> None:
+    def segment(number: int, ended_at_ms: int) -> Segment:
+        return Segment(number, number, 0, SegmentEnd(0, Marks(10 * number), 0, ended_at_ms))
+
+    policy = StreamPolicy.of(None, retention="1s")
+    young = Chapter(1, 1, 4, Marks(40), 9_500)
+    head = Head("0" * 32, "default", "s", 0, policy, chapters=(young,), segments=(segment(5, 100), segment(6, 100)))
+    assert expired(head, 10_000) is None
+    head = replace(head, chapters=(replace(young, ended_at_ms=200),), segments=(segment(5, 9_500), segment(6, 100)))
+    assert expired(head, 10_000) == Truncation(5, 0, 0, 40)

@@ -186,6 +186,23 @@ async def test_long_polls_bring_something_along_only_where_there_is_room(made):
     assert made.world.clock.monotonic() - before < 0.1
 
 
+class SlowLibrary(Library):
+    """Reads take for ever."""
+
+    async def read_batches(self, ledger_id, first, last, max_bytes):
+        await asyncio.Event().wait()
+
+
+@bench(store=SlowLibrary, max_read_bytes=SHARED_BYTES)
+async def test_a_long_poll_does_not_wait_for_what_it_could_bring_along(made):
+    poll, _ = await made.open(Lane.READ)
+    before = made.world.clock.monotonic()
+    await poll.send(wire.encode_request(1, wire.WaitLac(1, 0, 0, 1000)))
+    assert await reply_on(poll, 1) == LacAnswer(1, False)
+    assert made.world.clock.monotonic() - before < 0.1
+    assert made.service.answer_bytes == 0
+
+
 @bench(store=Library, max_read_bytes=SHARED_BYTES)
 async def test_long_polls_of_a_peer_that_does_not_read_take_bounded_room(made):
     deaf, _ = await made.open(Lane.READ)
