@@ -185,13 +185,13 @@ class StreamServiceServicer:
         is cut off with RESOURCE_EXHAUSTED (CreditExceeded), and whoever takes no acks with ABORTED (ReaderTooSlow).
 
         However it ends, what was acknowledged is in the stream, and is never lost:
-        - closed: all that was sent is. The gateway ends it like that without having been asked, when it stops, and after
-        a client has ended its side without a close message.
+        - closed: all that was sent is, if the client has asked for it, or ended its side without a close message. A
+        gateway that stops says it unasked: then only what is acknowledged is in the stream for certain.
         - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded): the acks
         of all messages before come first. Of the message that is refused, and of those behind it, nothing is in the
         stream.
-        - CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost connection, the end of the
-        gateway: what was sent and not acknowledged may be in the stream or not.
+        - closed unasked, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost connection,
+        the end of the gateway: what was sent and not acknowledged may be in the stream or not.
         In the last case a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and
         sends what was not acknowledged again, in the same order: what is there already keeps its place and is acknowledged
         with the position that it has. One that gives none looks with Describe where the stream ends, and reads from the
