@@ -19,34 +19,51 @@ batch that is committed changes nothing, whatever rows it has. ``metadata/commit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DataMissing, MetadataConflict, NoSuchLedger, NoSuchStream, OutOfOrder
+from tallybook.core.errors import (
+    DataMissing,
+    MetadataConflict,
+    NoSuchLedger,
+    NoSuchStream,
+    OutOfOrder,
+    StreamOwned,
+    TallybookError,
+    is_defect,
+)
+from tallybook.core.marks import sometimes
 from tallybook.metadata.commits import commit
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.sink_record import SINKS
 from tallybook.metadata.store import MetadataStore, Ok, Record
 from tallybook.metadata.transactions import Transaction, last_committed, names, read_sink
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
 
-from .delivery_record import Delivery, Stage, delivered, deliveries_of, part_of, staging_sink
+from .catalog import Catalog
+from .delivery_record import DELIVERIES, Delivery, Stage, delivered, deliveries_of, part_of, staging_sink
 from .envelope import Envelope
 from .gaps import Gap
 from .record import Outgoing
+from .sessions import LEASE_SECONDS
 from .start import Start
-from .streams import StreamStore
 from .writer.handle import StreamWriter
 from .writer.pending import PendingRecord
+
+if TYPE_CHECKING:
+    from .streams import StreamStore
 
 _log = logger("stream.deliveries")
 
 WAIT_SECONDS: Final = 60.0
 """How long another writer of the stream is waited for, who is still there."""
+DEAD_SECONDS: Final = LEASE_SECONDS + 2
+"""How long a writer is looked at who may be dead."""
 MOST_UNDER_WAY: Final = 64
 """Sets that are appended and not confirmed."""
 
@@ -94,8 +111,7 @@ class Deliveries:
         async with await self._streams.writer(self._name, wait_s=WAIT_SECONDS) as writer:
             if writer.stream_id != self._stream_id:
                 raise NoSuchStream(f"stream {self._name} was deleted, and there is another one of its name")
-            for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
-                await self._complete_of(writer, name.rpartition("/")[2], sink)
+            await self._complete_all(writer, sink)
             last = await last_committed(self._store, transaction.sink)
             if last is None or last.number < transaction.number:
                 _check_order(writer, txids)
@@ -103,6 +119,17 @@ class Deliveries:
             done = await commit(self._store, self._updater, transaction, ledger_ids)
             await self._complete(writer, sink)
             return done
+
+    async def complete(self) -> None:
+        """Append what is left of batches that are committed and were cut off.
+
+        Raises:
+            StreamOwned: somebody writes the stream: whoever is bringing a batch just now, or another one.
+            As ``deliver``.
+        """
+        async with await self._streams.writer(self._name, wait_s=DEAD_SECONDS) as writer:
+            if writer.stream_id == self._stream_id:
+                await self._complete_all(writer, "")
 
     async def forget(self, sink: str) -> None:
         """Leave no record of a sink that nobody writes to again, unless a batch of it is still to be completed.
@@ -140,6 +167,10 @@ class Deliveries:
         result = await self._store.write_record(name, value, None if known is None else known.version)
         if not isinstance(result, Ok):
             raise MetadataConflict(f"the record {name} was changed by somebody else meanwhile")
+
+    async def _complete_all(self, writer: StreamWriter, mine: str) -> None:
+        for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
+            await self._complete_of(writer, name.rpartition("/")[2], mine)
 
     async def _complete_of(self, writer: StreamWriter, sink: str, mine: str) -> None:
         """Complete what a sink has left; of others, what can be."""
@@ -224,6 +255,50 @@ class Deliveries:
                 "another name of the sink it is written anew"
             )
         return reached
+
+
+async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) -> int:
+    """Complete batches, of all streams, that are committed and were cut off; how many streams they could not come into.
+
+    A stream that somebody writes is left to later.
+
+    Args:
+        store_of: the streams of a namespace; closed here.
+
+    Raises:
+        MetadataUnavailable: not all of them are known.
+    """
+    world, failed = client.world, 0
+    updater = LedgerUpdater(world.store, world.clock, world.rng)
+    catalog = Catalog(world.store, RecordUpdater(world.store, world.clock, world.rng))
+    for stream_id in {name.split("/")[1]: None async for name in names(world.store, DELIVERIES)}:
+        try:
+            head = await catalog.peek(stream_id) if await _has_left(world.store, stream_id) else None
+            if head is None or head.deleting or head.ended:
+                continue
+            async with store_of(head.namespace) as streams:
+                await Deliveries(streams, client, updater, head.name, stream_id).complete()
+            sometimes("stream: a batch that was cut off is completed by the keeper")
+        except StreamOwned as error:
+            _log.info("batches are completed later", stream=stream_id, error=error.message)
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            failed += 1
+            _log.warning("batches are completed later", stream=stream_id, error=error.message)
+    return failed
+
+
+async def _has_left(store: MetadataStore, stream_id: str) -> bool:
+    """Whether some batch of a stream is committed, and not known to be there."""
+    async for name in names(store, deliveries_of(stream_id)):
+        record = await store.read_record(name, linearizable=True)
+        found = None if record is None else Delivery.decode(name, record.value)
+        if found is not None and found.stage is not Stage.DONE:
+            known = await read_sink(store, staging_sink(stream_id, name.rpartition("/")[2]))
+            if known.record.last.number == found.number:
+                return True
+    return False
 
 
 def _from_on(ledgers: Sequence[LedgerMetadata], reached: tuple[int, int] | None) -> Sequence[LedgerMetadata]:

@@ -37,6 +37,7 @@ from tallybook.runtime.logging import logger
 from .catalog import Catalog
 from .compression import Compression
 from .dedup import DedupWindow
+from .deliveries import complete_left
 from .gaps import Gap
 from .head import Head, Owner, begin_rename, release, set_policy, truncate
 from .info import StreamInfo, SubscriptionInfo, info_of
@@ -532,12 +533,17 @@ class StreamStore:
     async def keep(self) -> int:
         """Look after all streams of the cluster once; how many could not be looked after.
 
-        What is too old, or was truncated, is deleted, and what was left half done is finished.
+        What is too old, or was truncated, is deleted, and what was left half done is finished: deletions, changes of
+        name, and batches that were committed (``deliveries``) and are not in their stream yet.
 
         Raises:
             MetadataUnavailable: not all streams are known.
         """
-        return await self._keeper.keep_all()
+        failed = await self._keeper.keep_all()
+        return failed + await complete_left(self._client, self._of_namespace)
+
+    def _of_namespace(self, namespace: str) -> StreamStore:
+        return StreamStore(self._client, namespace=namespace, name=self._name)
 
     async def _find(self, name: str) -> Head:
         return await self._catalog.find(self.namespace, check_stream_name(name))

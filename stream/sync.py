@@ -380,7 +380,8 @@ class StreamStore:
     def keep(self) -> int:
         """Look after all streams of the cluster once; how many could not be looked after.
 
-        What is too old, or was truncated, is deleted, and what was left half done is finished.
+        What is too old, or was truncated, is deleted, and what was left half done is finished: deletions, changes of
+        name, and batches that were committed (``deliveries``) and are not in their stream yet.
 
         Raises:
             MetadataUnavailable: not all streams are known.

@@ -14,7 +14,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, DataMissing, NoSuchStream, OutOfOrder, StreamOwned, TallybookError
 from tallybook.metadata.commits import note_attempt
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names
+from tallybook.metadata.transactions import names, read_sink
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.rng import SystemRng
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -279,4 +279,51 @@ async def test_with_its_stream_a_delivery_goes(cluster: MemoryCluster, client: C
         with pytest.raises(NoSuchStream, match="there is another one of its name"):
             await driver.deliver(1, late)
         assert await driver.payloads() == []
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_whose_driver_died_after_the_commit_is_completed_by_the_keeper(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", dedup_records=1)
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(300), rows(300, "later"))
+        done = False
+        for number in range(200):
+            work = asyncio.ensure_future(driver.deliver(0, staged))
+            done = await driver.cut_off_after(0.002 * (number + 1), work)
+            last = await read_sink(driver.store, staging(driver.stream_id, "sales", 0).sink)
+            if last.record.last.number == 0:
+                break
+        assert not done, "cut off between the commit and the end"
+        await driver.close()
+        await cluster.world.clock.sleep(20)
+        assert await streams.keep() == 0
+        assert [record.payload async for record in streams.reader("s", follow=False)] == [
+            *rows(300),
+            *rows(300, "later"),
+        ]
+        left = [ledger_id async for ledger_id in client.list_ledgers()]
+        assert not set(staged) & set(left), "what was staged is deleted"
+        assert await streams.keep() == 0
+
+
+@scenario()
+async def test_the_keeper_does_not_take_a_stream_from_who_is_bringing_a_batch(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(900))
+        work = asyncio.ensure_future(driver.deliver(0, staged))
+        kept = []
+        while not work.done():
+            kept.append(await streams.keep())
+            await cluster.world.clock.sleep(0.01)
+        assert await work
+        assert set(kept) == {0}
+        assert await driver.payloads() == rows(900)
         await driver.close()
