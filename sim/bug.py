@@ -19,6 +19,8 @@ class Bug(NamedTuple):
     changes: list[Change]
     of_archives: bool = False
     """It changes nothing in a run that has no archive, so none of those is searched for it."""
+    of_streams: bool = False
+    """Likewise of runs without streams."""
 
     def shown_by(self, invariant: str) -> bool:
         """Whether a run that breaks this invariant has found it."""

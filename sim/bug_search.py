@@ -37,12 +37,19 @@ def told(seed: int, failure: str) -> Found:
     return Found(seed, invariant, detail)
 
 
+def _may_show(bug: str, seed: int) -> bool:
+    """Whether the run of this seed has what the bug is in."""
+    swarm = swarm_of_seed(seed)
+    of_archives, of_streams = BUGS[bug].of_archives, BUGS[bug].of_streams
+    return not (of_archives and swarm.archive is None) and not (of_streams and swarm.streams is None)
+
+
 def search(bug: str, seeds: int) -> Search:
     """Run up to ``seeds`` seeds with a planted bug, until one of them shows it."""
     others: list[Found] = []
     with planted(bug):
         for seed in range(seeds):
-            if BUGS[bug].of_archives and swarm_of_seed(seed).archive is None:
+            if not _may_show(bug, seed):
                 continue
             failure = run_quietly(seed).failure
             if failure:

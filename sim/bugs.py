@@ -57,6 +57,7 @@ from tallybook.runtime.deterministic.file import SimFile
 from .archive_bugs import ARCHIVE_BUGS
 from .bug import Bug
 from .metadata import SimStore
+from .stream_bugs import STREAM_BUGS
 
 
 def _ack_before_fsync(right: Any) -> Any:
@@ -519,6 +520,7 @@ BUGS: Final[dict[str, Bug]] = {
         [(Ledger, "fits", _any_key)],
     ),
     **ARCHIVE_BUGS,
+    **STREAM_BUGS,
 }
 
 
