@@ -138,7 +138,11 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if options.max_bytes_per_trigger < NO_LIMIT:
                 sizes = [await sizes_of(place, streams, *each) for each in waiting]
                 bytes_ = shares([sum(size for _, size in each) for each in sizes], options.max_bytes_per_trigger)
-                within = [records_within(*each) if each[1] else 0 for each in zip(sizes, bytes_, strict=True)]
+                within = [
+                    # Of what is gone, size and all, as much as there was is taken: whoever reads it is told.
+                    records_within(size, most) if most else 0 if size else count
+                    for size, most, count in zip(sizes, bytes_, counts, strict=True)
+                ]
                 taken = [min(both) for both in zip(taken, within, strict=True)]
             ends = [await _end_of(streams, *each, count) for each, count in zip(waiting, taken, strict=True)]
         reached = {

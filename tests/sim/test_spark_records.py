@@ -7,16 +7,19 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchStream
+from tallybook.core.errors import DataMissing, NoSuchStream
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.spark.columns import columns_for
 from tallybook.spark.gaps import Gap
-from tallybook.spark.options import Place
+from tallybook.spark.options import Place, ReadOptions
 from tallybook.spark.places import Cluster, _LateArchive
 from tallybook.spark.reading import read_partition
 from tallybook.spark.records.bounds import RecordBounds, bounds_of, parse_place
+from tallybook.spark.records.following import RecordStreamReader
 from tallybook.spark.records.planning import plan_records, sizes_of
 from tallybook.spark.records.rows import RecordRows
 from tallybook.spark.records.settling import Streams, settle_records
@@ -111,3 +114,26 @@ async def test_each_bound_is_found_where_a_reader_would_begin(cluster: MemoryClu
             await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=True)
         plan = await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=False)
         assert [gap.kind for gap in plan.gaps] == ["deleted"]
+
+
+@scenario()
+async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Nobody knows how large it was; whoever reads the micro-batch is told that it is gone."""
+    place = place_of(client)
+    options = ReadOptions(Place("sim:", None), records=ALL, max_bytes_per_trigger=100)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+        head = await Streams(place).catalog.find("default", "s")
+        for segment in head.segments:
+            await client.delete_ledger(segment.ledger_id)
+        names = [name for name, _ in columns_for(options).names]
+        reader = RecordStreamReader(options, StructType([StructField(name, BinaryType()) for name in names]))
+        began = await reader._began(place)
+        offset = await reader._advanced(place, began, bounded=True)
+        assert offset is not began
+        with pytest.raises(DataMissing):
+            await plan_records(place, offset.since(began), fail=True)
