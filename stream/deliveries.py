@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Final
 
 from tallybook.client.client import Client
 from tallybook.core.errors import (
+    DamagedFile,
     DataMissing,
+    InvalidArgument,
     MetadataConflict,
     NoSuchLedger,
     NoSuchStream,
     OutOfOrder,
+    StorageError,
     StreamOwned,
     TallybookError,
     is_defect,
@@ -99,7 +102,8 @@ class Deliveries:
             txids: the first and the last transaction id of each of them that has any, in the order of parts.
 
         Raises:
-            OutOfOrder: transaction ids would fall. Nothing is committed.
+            OutOfOrder: transaction ids would fall. Nothing is committed, unless the message says that it was before: then
+                somebody has appended a higher one since.
             Conflict: the sink belongs to another owner, or ledgers were given up as nobody committed them for long.
             StreamOwned: somebody else writes the stream, and goes on doing so.
             StreamEnded, NoSuchStream: nobody may write it any more.
@@ -173,16 +177,30 @@ class Deliveries:
             await self._complete_of(writer, name.rpartition("/")[2], mine)
 
     async def _complete_of(self, writer: StreamWriter, sink: str, mine: str) -> None:
-        """Complete what a sink has left; of others, what can be."""
+        """Complete what a sink has left; of others, what can be: one that never can keeps nobody from the stream."""
         try:
-            await self._complete(writer, sink)
-        except DataMissing as error:
-            if sink == mine:
+            await self._complete(writer, sink, again=sink == mine)
+        except (StorageError, InvalidArgument) as error:
+            if sink == mine or error.retriable:
                 raise
             _log.warning("a batch of another sink cannot be completed", sink=sink, error=error.message)
+            if error.settled:
+                await self._give_up(sink)
 
-    async def _complete(self, writer: StreamWriter, sink: str) -> None:
-        """See to it that the batch that a sink has committed last is in the stream, all of it."""
+    async def _give_up(self, sink: str) -> None:
+        """Let nobody try again to complete a batch but its own sink, which is told why it cannot be."""
+        name = deliveries_of(self._stream_id) + sink
+        record = await self._store.read_record(name, linearizable=True)
+        with suppress(DamagedFile):
+            if record is not None and (found := Delivery.decode(name, record.value)).stage is Stage.ANNOUNCED:
+                await self._write(name, replace(found, stage=Stage.GIVEN_UP).encode(), record)
+
+    async def _complete(self, writer: StreamWriter, sink: str, *, again: bool = True) -> None:
+        """See to it that the batch that a sink has committed last is in the stream, all of it.
+
+        Args:
+            again: whether to try that, too, where it was given up.
+        """
         name = deliveries_of(self._stream_id) + sink
         record = await self._store.read_record(name, linearizable=True)
         if record is None:
@@ -191,8 +209,17 @@ class Deliveries:
         last = (await read_sink(self._store, staging_sink(self._stream_id, sink))).record.last
         if found.stage is Stage.DONE or last.number != found.number:
             return  # what was announced and not committed is nothing
-        if found.stage is Stage.ANNOUNCED:
-            await self._append(writer, found, last.ledger_ids)
+        if found.stage is Stage.GIVEN_UP and not again:
+            return
+        if found.stage is not Stage.APPENDED:
+            try:
+                await self._append(writer, found, last.ledger_ids)
+            except OutOfOrder as error:
+                raise OutOfOrder(
+                    f"stream {self._name}: batch {found.number} of sink {sink} is committed, and was cut off, and what "
+                    f"is left of it cannot be appended any more: {error.message}; under another name of the sink it is "
+                    "written anew"
+                ) from error
             found = replace(found, stage=Stage.APPENDED)
             await self._write(name, found.encode(), record)
             record = await self._store.read_record(name, linearizable=True)
@@ -294,7 +321,7 @@ async def _has_left(store: MetadataStore, stream_id: str) -> bool:
     async for name in names(store, deliveries_of(stream_id)):
         record = await store.read_record(name, linearizable=True)
         found = None if record is None else Delivery.decode(name, record.value)
-        if found is not None and found.stage is not Stage.DONE:
+        if found is not None and found.stage not in {Stage.DONE, Stage.GIVEN_UP}:
             known = await read_sink(store, staging_sink(stream_id, name.rpartition("/")[2]))
             if known.record.last.number == found.number:
                 return True

@@ -327,3 +327,32 @@ async def test_the_keeper_does_not_take_a_stream_from_who_is_bringing_a_batch(
         assert set(kept) == {0}
         assert await driver.payloads() == rows(900)
         await driver.close()
+
+
+@scenario()
+async def test_a_batch_that_can_never_be_appended_keeps_nobody_else_from_the_stream(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Its driver died behind the commit, and before it is completed somebody appends a higher transaction id."""
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(300), txids=range(300))
+        for number in range(200):
+            work = asyncio.ensure_future(driver.deliver(0, staged))
+            assert not await driver.cut_off_after(0.002 * (number + 1), work)
+            last = await read_sink(driver.store, staging(driver.stream_id, "sales", 0).sink)
+            if last.record.last.number == 0:
+                break
+        await driver.close()
+        async with await streams.writer("s") as writer:
+            await writer.append(b"high", txid=10_000)
+        other = await Driver.start(cluster)
+        assert await other.deliver(0, await other.stage(0, rows(2, "mine"), sink="other"), sink="other")
+        assert (await other.payloads())[-2:] == rows(2, "mine")
+        with pytest.raises(OutOfOrder, match=r"batch 0 of sink sales.*under another name of the sink"):
+            await other.deliver(0, staged)
+        await other.close()
+        segments = (await streams.info("s")).segments
+        assert await streams.keep() == await streams.keep() == 0
+        assert (await streams.info("s")).segments == segments, "the keeper does not try again and again"
