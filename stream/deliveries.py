@@ -102,7 +102,7 @@ class Deliveries:
             txids: the first and the last transaction id of each of them that has any, in the order of parts.
 
         Raises:
-            OutOfOrder: transaction ids would fall. Nothing is committed, unless the message says that it was before: then
+            OutOfOrder: transaction ids would fall. Nothing is committed, unless the message says that it was: where
                 somebody has appended a higher one since.
             Conflict: the sink belongs to another owner, or ledgers were given up as nobody committed them for long.
             StreamOwned: somebody else writes the stream, and goes on doing so.
@@ -260,11 +260,15 @@ class Deliveries:
 
         Raises:
             DataMissing: it may be among records that are gone.
+            NoSuchStream: the stream has another name by now.
         """
         if delivery.since == writer.next_sequence:
             return None
         reached: tuple[int, int] | None = None
-        begins = (await self._streams.info(self._name)).first_sequence
+        known = await self._streams.info(self._name)
+        if known.stream_id != self._stream_id:
+            raise NoSuchStream(f"stream {self._name} was renamed, and there is another one of its name")
+        begins = known.first_sequence
         doubt = f"records before {begins} were truncated" if begins > delivery.since else ""
         reader = self._streams.reader(self._name, start=Start.sequence(delivery.since), follow=False, gaps="yield")
         async with aclosing(reader.batches()) as batches:

@@ -22,7 +22,7 @@ from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.spark.records.staging import Staging
 from tallybook.stream import StreamStore
 from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import DELIVERIES, PART, delivered, staging
+from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, staging
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:
@@ -359,3 +359,20 @@ async def test_a_batch_that_can_never_be_appended_keeps_nobody_else_from_the_str
         segments = (await streams.info("s")).segments
         assert await streams.keep() == await streams.keep() == 0
         assert (await streams.info("s")).segments == segments, "the keeper does not try again and again"
+
+
+@scenario()
+async def test_how_far_a_batch_is_is_not_looked_for_in_another_stream_that_has_the_name_by_now(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(9))
+        assert await driver.deliver(0, staged)
+        async with await streams.writer("s") as writer:
+            await streams.rename("s", "t")
+            await streams.create("s")
+            with pytest.raises(NoSuchStream, match="was renamed"):
+                await driver.deliveries._reached(writer, Delivery(0, 0), set(staged))
+        await driver.close()
