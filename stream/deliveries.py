@@ -117,7 +117,8 @@ class Deliveries:
                 raise NoSuchStream(f"stream {self._name} was deleted, and there is another one of its name")
             await self._complete_all(writer, sink)
             last = await last_committed(self._store, transaction.sink)
-            if last is None or last.number < transaction.number:
+            # A batch of another owner is refused below: where its own is announced, that may be committed yet.
+            if last is None or (last.number < transaction.number and last.owner == transaction.owner):
                 _check_order(writer, txids)
                 await self._announce(writer, sink, transaction.number)
             done = await commit(self._store, self._updater, transaction, ledger_ids)

@@ -12,7 +12,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, DataMissing, NoSuchStream, OutOfOrder, StreamOwned, TallybookError
-from tallybook.metadata.commits import note_attempt
+from tallybook.metadata.commits import commit, note_attempt
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names, read_sink
 from tallybook.metadata.update import LedgerUpdater
@@ -375,4 +375,25 @@ async def test_how_far_a_batch_is_is_not_looked_for_in_another_stream_that_has_t
             await streams.create("s")
             with pytest.raises(NoSuchStream, match="was renamed"):
                 await driver.deliveries._reached(writer, Delivery(0, 0), set(staged))
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_announced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        assert await driver.deliver(0, await driver.stage(0, rows(2), owner="old"), owner="old")
+        staged = await driver.stage(1, rows(9, "first"), owner="old")
+        async with await streams.writer("s") as writer:
+            await driver.deliveries._announce(writer, "sales", 1)
+        with pytest.raises(Conflict, match="belongs to another writer"):
+            await driver.deliver(2, await driver.stage(2, rows(1), owner="new"), owner="new")
+        # Its driver stood still meanwhile, and does not know yet that the stream is not its own any more.
+        assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 1, "old"), staged)
+        again = await driver.stage(1, rows(9, "again"), owner="old")
+        assert not await driver.deliver(1, again, owner="old")
+        assert await driver.payloads() == [*rows(2), *rows(9, "first")]
         await driver.close()
