@@ -49,7 +49,7 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
-from .delivery_record import DELIVERIES, Delivery, Stage, delivered, deliveries_of, part_of, staging_sink
+from .delivery_record import DELIVERIES, Delivery, Stage, delivered, deliveries_of, part_of, staging_sink, staging_sinks
 from .envelope import Envelope
 from .gaps import Gap
 from .record import Outgoing
@@ -305,8 +305,14 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
     catalog = Catalog(world.store, RecordUpdater(world.store, world.clock, world.rng))
     for stream_id in {name.split("/")[1]: None async for name in names(world.store, DELIVERIES)}:
         try:
-            head = await catalog.peek(stream_id) if await _has_left(world.store, stream_id) else None
-            if head is None or head.deleting or head.ended:
+            if not await _has_left(world.store, stream_id):
+                continue
+            head = await catalog.peek(stream_id)
+            if head is None:
+                # It was deleted while somebody was bringing a batch who did not know it yet.
+                await forget_all(client, catalog, stream_id)
+                continue
+            if head.deleting or head.ended:
                 continue
             async with store_of(head.namespace) as streams:
                 await Deliveries(streams, client, updater, head.name, stream_id).complete()
@@ -319,6 +325,20 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
             failed += 1
             _log.warning("batches are completed later", stream=stream_id, error=error.message)
     return failed
+
+
+async def forget_all(client: Client, catalog: Catalog, stream_id: str) -> None:
+    """Delete what was on its way into a stream that is no more, and all word of it.
+
+    Raises:
+        MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: some may be left; call it again.
+    """
+    store = client.world.store
+    async for name in names(store, staging_sinks(stream_id)):
+        for ledger_id in (await read_sink(store, name.removeprefix(SINKS))).record.last.ledger_ids:
+            with suppress(NoSuchLedger):
+                await client.delete_ledger(ledger_id)
+    await catalog.forget_deliveries(stream_id)
 
 
 async def _has_left(store: MetadataStore, stream_id: str) -> bool:

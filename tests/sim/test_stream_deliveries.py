@@ -22,7 +22,7 @@ from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.spark.records.staging import Staging
 from tallybook.stream import StreamStore
 from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, staging
+from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, deliveries_of, staging
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:
@@ -375,6 +375,24 @@ async def test_how_far_a_batch_is_is_not_looked_for_in_another_stream_that_has_t
             await streams.create("s")
             with pytest.raises(NoSuchStream, match="was renamed"):
                 await driver.deliveries._reached(writer, Delivery(0, 0), set(staged))
+        await driver.close()
+
+
+@scenario()
+async def test_what_was_committed_for_a_stream_that_was_deleted_by_then_is_deleted_too(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(9))
+        await streams.delete("s")
+        # What is left of ``deliver`` where the writer does not know it yet.
+        await driver.store.write_record(deliveries_of(driver.stream_id) + "sales", Delivery(0, 0).encode(), None)
+        assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 0), staged)
+        assert await streams.keep() == 0
+        assert await driver.words(DELIVERIES) == await driver.words("sinks/") == []
+        assert not set(staged) & {ledger_id async for ledger_id in client.list_ledgers()}
         await driver.close()
 
 
