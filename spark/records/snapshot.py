@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeAlias
 
 from tallybook.core.errors import InvalidArgument
@@ -31,12 +31,14 @@ class RecordRange:
 
     Args:
         name: as of when it was looked up.
+        sequence: number of the record at ``first``, or that comes there, where it is known.
     """
 
     name: str
     stream_id: str
     first: Place
     end: Place
+    sequence: int | None = field(default=None, compare=False)
 
     @property
     def tag(self) -> str:

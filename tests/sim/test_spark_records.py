@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DataMissing, NoSuchStream
+from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.spark.columns import columns_for
@@ -32,6 +32,11 @@ ALL = RecordBounds("default", "s", "")
 
 def place_of(client: Client) -> Cluster:
     return Cluster(client, client.world.store, "c", _LateArchive(AsyncExitStack()), Place("sim:", None))
+
+
+def following(options: ReadOptions) -> RecordStreamReader:
+    names = [name for name, _ in columns_for(options).names]
+    return RecordStreamReader(options, StructType([StructField(name, BinaryType()) for name in names]))
 
 
 async def read(place: Cluster, wanted: tuple[RecordRange, ...]) -> list[bytes]:
@@ -130,10 +135,35 @@ async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
         head = await Streams(place).catalog.find("default", "s")
         for segment in head.segments:
             await client.delete_ledger(segment.ledger_id)
-        names = [name for name, _ in columns_for(options).names]
-        reader = RecordStreamReader(options, StructType([StructField(name, BinaryType()) for name in names]))
+        reader = following(options)
         began = await reader._began(place)
         offset = await reader._advanced(place, began, bounded=True)
         assert offset is not began
         with pytest.raises(DataMissing):
             await plan_records(place, offset.since(began), fail=True)
+
+
+@scenario()
+async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s", retention="30s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+        reader = following(ReadOptions(Place("sim:", None), records=ALL))
+        began = await reader._began(place)
+        offset = await reader._advanced(place, began, bounded=False)
+        await cluster.world.clock.sleep(60)
+        assert await streams.keep() == 0
+        assert (await streams.info("s")).first_sequence == 5
+        quiet = await reader._advanced(place, offset, bounded=False)
+        assert not (await plan_records(place, quiet.since(offset), fail=True)).stretches
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5, 5))
+        end = await reader._advanced(place, quiet, bounded=False)
+        for since in (offset, quiet):
+            assert await read(place, end.since(since)) == lines(5, 5)
+        with pytest.raises(StreamGap, match="the stream begins at record 5"):
+            await plan_records(place, end.since(began), fail=True)
