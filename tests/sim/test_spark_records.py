@@ -144,6 +144,28 @@ async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
 
 
 @scenario()
+async def test_a_bound_in_records_goes_on_over_what_is_lost(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    options = ReadOptions(Place("sim:", None), records=ALL, max_entries_per_trigger=3, fail_on_data_loss=False)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for start in (0, 10):
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(10, start))
+        head = await Streams(place).catalog.find("default", "s")
+        await client.delete_ledger(head.segments[0].ledger_id)
+        reader, seen, gaps = following(options), list[bytes](), list[tuple[str, int | None, int | None]]()
+        offset = await reader._began(place)
+        while (behind := await reader._advanced(place, offset, bounded=True)) is not offset:
+            wanted, offset = behind.since(offset), behind
+            plan = await plan_records(place, wanted, fail=False)
+            gaps += [(gap.kind, gap.first, gap.last) for gap in plan.gaps]
+            seen += [] if plan.gaps else await read(place, wanted)
+        assert gaps == [("lost", 0, 9)]
+        assert seen == lines(10, 10)
+
+
+@scenario()
 async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
     cluster: MemoryCluster, client: Client
 ) -> None:
