@@ -79,7 +79,8 @@ class StreamAppend:
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a stream")
         opening, context = first.open, self._context
-        self._credit = Credit(window_bytes(opening.credit_bytes, context.settings))
+        room = context.limits.room_bytes(self._call.peer)
+        self._credit = Credit(window_bytes(opening.credit_bytes, context.settings, room))
         with context.limits.admit(self._call.peer, self._credit.window_bytes):
             async with context.writers.writer(
                 opening.namespace,
