@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Final
 
 from tallybook.client.client import Client
 from tallybook.core.errors import (
+    DamagedFile,
     DataMissing,
+    InvalidArgument,
     MetadataConflict,
     NoSuchLedger,
     NoSuchStream,
     OutOfOrder,
+    StorageError,
     StreamOwned,
     TallybookError,
     is_defect,
@@ -46,7 +49,7 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
-from .delivery_record import DELIVERIES, Delivery, Stage, delivered, deliveries_of, part_of, staging_sink
+from .delivery_record import DELIVERIES, Delivery, Stage, delivered, deliveries_of, part_of, staging_sink, staging_sinks
 from .envelope import Envelope
 from .gaps import Gap
 from .record import Outgoing
@@ -99,7 +102,8 @@ class Deliveries:
             txids: the first and the last transaction id of each of them that has any, in the order of parts.
 
         Raises:
-            OutOfOrder: transaction ids would fall. Nothing is committed.
+            OutOfOrder: transaction ids would fall. Nothing is committed, unless the message says that it was: where
+                somebody has appended a higher one since.
             Conflict: the sink belongs to another owner, or ledgers were given up as nobody committed them for long.
             StreamOwned: somebody else writes the stream, and goes on doing so.
             StreamEnded, NoSuchStream: nobody may write it any more.
@@ -113,7 +117,8 @@ class Deliveries:
                 raise NoSuchStream(f"stream {self._name} was deleted, and there is another one of its name")
             await self._complete_all(writer, sink)
             last = await last_committed(self._store, transaction.sink)
-            if last is None or last.number < transaction.number:
+            # A batch of another owner is refused below: where its own is announced, that may be committed yet.
+            if last is None or (last.number < transaction.number and last.owner == transaction.owner):
                 _check_order(writer, txids)
                 await self._announce(writer, sink, transaction.number)
             done = await commit(self._store, self._updater, transaction, ledger_ids)
@@ -173,16 +178,30 @@ class Deliveries:
             await self._complete_of(writer, name.rpartition("/")[2], mine)
 
     async def _complete_of(self, writer: StreamWriter, sink: str, mine: str) -> None:
-        """Complete what a sink has left; of others, what can be."""
+        """Complete what a sink has left; of others, what can be: one that never can keeps nobody from the stream."""
         try:
-            await self._complete(writer, sink)
-        except DataMissing as error:
-            if sink == mine:
+            await self._complete(writer, sink, again=sink == mine)
+        except (StorageError, InvalidArgument) as error:
+            if sink == mine or error.retriable:
                 raise
             _log.warning("a batch of another sink cannot be completed", sink=sink, error=error.message)
+            if error.settled:
+                await self._give_up(sink)
 
-    async def _complete(self, writer: StreamWriter, sink: str) -> None:
-        """See to it that the batch that a sink has committed last is in the stream, all of it."""
+    async def _give_up(self, sink: str) -> None:
+        """Let nobody try again to complete a batch but its own sink, which is told why it cannot be."""
+        name = deliveries_of(self._stream_id) + sink
+        record = await self._store.read_record(name, linearizable=True)
+        with suppress(DamagedFile):
+            if record is not None and (found := Delivery.decode(name, record.value)).stage is Stage.ANNOUNCED:
+                await self._write(name, replace(found, stage=Stage.GIVEN_UP).encode(), record)
+
+    async def _complete(self, writer: StreamWriter, sink: str, *, again: bool = True) -> None:
+        """See to it that the batch that a sink has committed last is in the stream, all of it.
+
+        Args:
+            again: whether to try that, too, where it was given up.
+        """
         name = deliveries_of(self._stream_id) + sink
         record = await self._store.read_record(name, linearizable=True)
         if record is None:
@@ -191,8 +210,17 @@ class Deliveries:
         last = (await read_sink(self._store, staging_sink(self._stream_id, sink))).record.last
         if found.stage is Stage.DONE or last.number != found.number:
             return  # what was announced and not committed is nothing
-        if found.stage is Stage.ANNOUNCED:
-            await self._append(writer, found, last.ledger_ids)
+        if found.stage is Stage.GIVEN_UP and not again:
+            return
+        if found.stage is not Stage.APPENDED:
+            try:
+                await self._append(writer, found, last.ledger_ids)
+            except OutOfOrder as error:
+                raise OutOfOrder(
+                    f"stream {self._name}: batch {found.number} of sink {sink} is committed, and was cut off, and what "
+                    f"is left of it cannot be appended any more: {error.message}; under another name of the sink it is "
+                    "written anew"
+                ) from error
             found = replace(found, stage=Stage.APPENDED)
             await self._write(name, found.encode(), record)
             record = await self._store.read_record(name, linearizable=True)
@@ -233,11 +261,15 @@ class Deliveries:
 
         Raises:
             DataMissing: it may be among records that are gone.
+            NoSuchStream: the stream has another name by now.
         """
         if delivery.since == writer.next_sequence:
             return None
         reached: tuple[int, int] | None = None
-        begins = (await self._streams.info(self._name)).first_sequence
+        known = await self._streams.info(self._name)
+        if known.stream_id != self._stream_id:
+            raise NoSuchStream(f"stream {self._name} was renamed, and there is another one of its name")
+        begins = known.first_sequence
         doubt = f"records before {begins} were truncated" if begins > delivery.since else ""
         reader = self._streams.reader(self._name, start=Start.sequence(delivery.since), follow=False, gaps="yield")
         async with aclosing(reader.batches()) as batches:
@@ -273,8 +305,14 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
     catalog = Catalog(world.store, RecordUpdater(world.store, world.clock, world.rng))
     for stream_id in {name.split("/")[1]: None async for name in names(world.store, DELIVERIES)}:
         try:
-            head = await catalog.peek(stream_id) if await _has_left(world.store, stream_id) else None
-            if head is None or head.deleting or head.ended:
+            if not await _has_left(world.store, stream_id):
+                continue
+            head = await catalog.peek(stream_id)
+            if head is None:
+                # It was deleted while somebody was bringing a batch who did not know it yet.
+                await forget_all(client, catalog, stream_id)
+                continue
+            if head.deleting or head.ended:
                 continue
             async with store_of(head.namespace) as streams:
                 await Deliveries(streams, client, updater, head.name, stream_id).complete()
@@ -289,12 +327,26 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
     return failed
 
 
+async def forget_all(client: Client, catalog: Catalog, stream_id: str) -> None:
+    """Delete what was on its way into a stream that is no more, and all word of it.
+
+    Raises:
+        MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: some may be left; call it again.
+    """
+    store = client.world.store
+    async for name in names(store, staging_sinks(stream_id)):
+        for ledger_id in (await read_sink(store, name.removeprefix(SINKS))).record.last.ledger_ids:
+            with suppress(NoSuchLedger):
+                await client.delete_ledger(ledger_id)
+    await catalog.forget_deliveries(stream_id)
+
+
 async def _has_left(store: MetadataStore, stream_id: str) -> bool:
     """Whether some batch of a stream is committed, and not known to be there."""
     async for name in names(store, deliveries_of(stream_id)):
         record = await store.read_record(name, linearizable=True)
         found = None if record is None else Delivery.decode(name, record.value)
-        if found is not None and found.stage is not Stage.DONE:
+        if found is not None and found.stage not in {Stage.DONE, Stage.GIVEN_UP}:
             known = await read_sink(store, staging_sink(stream_id, name.rpartition("/")[2]))
             if known.record.last.number == found.number:
                 return True

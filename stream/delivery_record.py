@@ -38,6 +38,8 @@ class Stage(Enum):
     APPENDED = "appended"
     """All of its records are in the stream; staged ledgers may be left."""
     DONE = "done"
+    GIVEN_UP = "given up"
+    """It is committed, and can never be completed: who writes to its sink is told why, and nobody else tries again."""
 
 
 @dataclass(frozen=True, slots=True)

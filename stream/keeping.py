@@ -22,14 +22,13 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.metadata.sink_record import SINKS
 from tallybook.metadata.store import MetadataStore, Record
-from tallybook.metadata.transactions import names, read_sink
+from tallybook.metadata.transactions import names
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
-from .delivery_record import staging_sinks
+from .deliveries import forget_all
 from .envelope import Marks
 from .head import (
     Chapter,
@@ -222,18 +221,11 @@ class Keeper:
         async for subscription in self._shelf.names(head.stream_id):
             with suppress(NoSuchSubscription):
                 await self._shelf.delete(head.stream_id, subscription)
-        await self._delete_deliveries(head.stream_id)
+        await forget_all(self._client, self._catalog, head.stream_id)
         # The name goes last but one: as long as it leads here, whoever meets it finds what is left to be done.
         for name in filter(None, (head.renaming, head.former, head.name)):
             await self._catalog.unname(head.stream_id, head.namespace, name)
         await self._catalog.forget(head.stream_id)
-
-    async def _delete_deliveries(self, stream_id: str) -> None:
-        """Delete what was on its way into a stream, and all word of it."""
-        async for name in names(self._store, staging_sinks(stream_id)):
-            for ledger_id in (await read_sink(self._store, name.removeprefix(SINKS))).record.last.ledger_ids:
-                await self._delete_ledger(ledger_id)
-        await self._catalog.forget_deliveries(stream_id)
 
     async def _delete_doomed(self, head: Head) -> Head:
         if not head.doomed:

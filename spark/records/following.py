@@ -20,7 +20,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tallybook.core.errors import InvalidConfig, NoSuchStream
+from tallybook.core.errors import InvalidConfig, NoSuchLedger, NoSuchStream, StorageError
+from tallybook.stream.gaps import is_lost
 from tallybook.stream.head import Head
 from tallybook.stream.start import Start
 
@@ -31,7 +32,7 @@ from ..places import LedgerPlace
 from .bounds import LATEST, RecordBounds
 from .offsets import Reached, RecordOffset, records_within, shares
 from .planning import cut_records, plan_records, sizes_of
-from .settling import At, Streams
+from .settling import At, Streams, listed
 from .snapshot import Place
 from .stretches import RecordPartition
 from .task import read_records
@@ -138,7 +139,11 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if options.max_bytes_per_trigger < NO_LIMIT:
                 sizes = [await sizes_of(place, streams, *each) for each in waiting]
                 bytes_ = shares([sum(size for _, size in each) for each in sizes], options.max_bytes_per_trigger)
-                within = [records_within(*each) if each[1] else 0 for each in zip(sizes, bytes_, strict=True)]
+                within = [
+                    # Of what is gone, size and all, as much as there was is taken: whoever reads it is told.
+                    records_within(size, most) if most else 0 if size else count
+                    for size, most, count in zip(sizes, bytes_, counts, strict=True)
+                ]
                 taken = [min(both) for both in zip(taken, within, strict=True)]
             ends = [await _end_of(streams, *each, count) for each, count in zip(waiting, taken, strict=True)]
         reached = {
@@ -205,8 +210,22 @@ async def _end_of(streams: Streams, head: Head, begin: At, latest: At, count: in
     if behind <= head.truncation.sequence:
         return At(head.truncation.place, head.truncation.sequence)
     found: Place
-    found, sequence = await streams.at(head, Start.sequence(behind), latest)
+    try:
+        found, sequence = await streams.at(head, Start.sequence(behind), latest)
+    except (NoSuchLedger, StorageError) as error:
+        if isinstance(error, StorageError) and not is_lost(error):
+            raise
+        return await _behind_loss(streams, head, begin, latest, behind)
     return At(max(found, begin.place), sequence)
+
+
+async def _behind_loss(streams: Streams, head: Head, begin: At, latest: At, sequence: int) -> At:
+    """Behind the segment with a record that cannot be looked for, as it is lost: whoever reads that is told."""
+    segments = (await listed(streams, head, begin.place, latest.place))[1]
+    for segment, _ in segments:
+        if (end := segment.end) is not None and end.marks.next_sequence >= sequence:
+            return min(At((segment.number, end.last_entry + 1, 0), end.marks.next_sequence), latest)
+    return latest
 
 
 def _check_cluster(place: LedgerPlace, offset: RecordOffset) -> None:

@@ -84,7 +84,8 @@ class RecordOffset:
             before = start.streams.get(stream_id)
             first = before.at if before is not None else each.begun or each.at
             if first < each.at:
-                found.append(RecordRange(each.name, stream_id, first, each.at))
+                sequence = None if before is None else before.sequence
+                found.append(RecordRange(each.name, stream_id, first, each.at, sequence))
         return tuple(sorted(found, key=lambda wanted: (wanted.name, wanted.stream_id)))
 
     def advanced(self, reached: Mapping[str, Reached], gone: Iterable[str]) -> RecordOffset:

@@ -88,21 +88,24 @@ async def _stretches_of(
         )
     gaps, first = [], wanted.first
     if first < head.truncation.place:
-        gaps.append(_truncated(wanted, head))
+        # Who has read all of what was truncated stands behind the last of it, and misses nothing.
+        if wanted.sequence is None or wanted.sequence < head.truncation.sequence:
+            gaps.append(_truncated(wanted, head))
         first = head.truncation.place
     stretches = []
     for segment, sequence in segments:
         metadata = known.get(segment.ledger_id)
         last = await _last_entry(streams, segment)
         entries = wanted_entries(segment.number, last, first, wanted.end) if last is not None else None
-        if metadata is None or last is None:
+        if last is not None and entries is None:
+            if segment.number == wanted.end[0] and wanted.end[1] > last + 1:
+                raise InvalidArgument(f"segment {segment.number} of stream {wanted.name} ends with entry {last}")
+        elif metadata is None or entries is None:
             gaps.append(_lost(wanted, segment, sequence))
-        elif entries is not None:
+        else:
             stretches.append(
                 await _stretch(place, metadata, segment, entries, replace(wanted, first=first), rank, sequence)
             )
-        elif segment.number == wanted.end[0] and wanted.end[1] > last + 1:
-            raise InvalidArgument(f"segment {segment.number} of stream {wanted.name} ends with entry {last}")
     return stretches, gaps
 
 

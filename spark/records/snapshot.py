@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Self, TypeAlias
 
 from tallybook.core.errors import InvalidArgument
@@ -31,17 +32,25 @@ class RecordRange:
 
     Args:
         name: as of when it was looked up.
+        sequence: number of the record at ``first``, or that comes there, where it is known.
     """
 
     name: str
     stream_id: str
     first: Place
     end: Place
+    sequence: int | None = field(default=None, compare=False)
 
     @property
     def tag(self) -> str:
         """What its positions carry of its id."""
         return self.stream_id[:TAG_CHARS]
+
+    @property
+    def last_segment(self) -> int:
+        """The last one that it can have records of."""
+        number, *behind = self.end
+        return number if any(behind) else number - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,13 @@ class RecordSnapshot:
         cluster_id, streams = found.get("cluster", ""), found.get("streams")
         if not isinstance(cluster_id, str) or not isinstance(streams, list):
             raise InvalidArgument("a snapshot of streams has a 'cluster' and a list of 'streams'")
-        return cls(cluster_id, tuple(map(_range_of, streams)))
+        ranges = tuple(map(_range_of, streams))
+        wanted = (each for each in ranges if each.first < each.end)
+        for one, other in pairwise(sorted(wanted, key=lambda each: (each.stream_id, each.first))):
+            # A task that has two ranges in one entry would not know which of them it reads.
+            if one.stream_id == other.stream_id and other.first[0] <= one.last_segment:
+                raise InvalidArgument(f"the snapshot has segment {other.first[0]} of stream {other.name} twice")
+        return cls(cluster_id, ranges)
 
     def __str__(self) -> str:
         return json.dumps(

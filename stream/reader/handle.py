@@ -254,8 +254,10 @@ class StreamReader:
         if self._place is None or self._place >= head.truncation.place:
             return None
         gap = Gap(GapReason.TRUNCATED, self._sequence, head.truncation.sequence, self.position)
+        # Who has read all of what was given up stands behind the last of it, and misses nothing.
+        missing = self._sequence is None or self._sequence < head.truncation.sequence
         self._place, self._sequence = head.truncation.place, head.truncation.sequence
-        return gap
+        return gap if missing else None
 
     def _told(self, gap: Gap) -> Gap:
         """A gap, as the user wants to hear of it."""

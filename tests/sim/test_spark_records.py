@@ -7,16 +7,19 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchStream
+from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.spark.columns import columns_for
 from tallybook.spark.gaps import Gap
-from tallybook.spark.options import Place
+from tallybook.spark.options import Place, ReadOptions
 from tallybook.spark.places import Cluster, _LateArchive
 from tallybook.spark.reading import read_partition
 from tallybook.spark.records.bounds import RecordBounds, bounds_of, parse_place
+from tallybook.spark.records.following import RecordStreamReader
 from tallybook.spark.records.planning import plan_records, sizes_of
 from tallybook.spark.records.rows import RecordRows
 from tallybook.spark.records.settling import Streams, settle_records
@@ -29,6 +32,11 @@ ALL = RecordBounds("default", "s", "")
 
 def place_of(client: Client) -> Cluster:
     return Cluster(client, client.world.store, "c", _LateArchive(AsyncExitStack()), Place("sim:", None))
+
+
+def following(options: ReadOptions) -> RecordStreamReader:
+    names = [name for name, _ in columns_for(options).names]
+    return RecordStreamReader(options, StructType([StructField(name, BinaryType()) for name in names]))
 
 
 async def read(place: Cluster, wanted: tuple[RecordRange, ...]) -> list[bytes]:
@@ -111,3 +119,73 @@ async def test_each_bound_is_found_where_a_reader_would_begin(cluster: MemoryClu
             await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=True)
         plan = await plan_records(place, (RecordRange("s", head.stream_id, (1, 0, 0), latest.place),), fail=False)
         assert [gap.kind for gap in plan.gaps] == ["deleted"]
+
+
+@scenario()
+async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Nobody knows how large it was; whoever reads the micro-batch is told that it is gone."""
+    place = place_of(client)
+    options = ReadOptions(Place("sim:", None), records=ALL, max_bytes_per_trigger=100)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+        head = await Streams(place).catalog.find("default", "s")
+        for segment in head.segments:
+            await client.delete_ledger(segment.ledger_id)
+        reader = following(options)
+        began = await reader._began(place)
+        offset = await reader._advanced(place, began, bounded=True)
+        assert offset is not began
+        with pytest.raises(DataMissing):
+            await plan_records(place, offset.since(began), fail=True)
+
+
+@scenario()
+async def test_a_bound_in_records_goes_on_over_what_is_lost(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    options = ReadOptions(Place("sim:", None), records=ALL, max_entries_per_trigger=3, fail_on_data_loss=False)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for start in (0, 10):
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(10, start))
+        head = await Streams(place).catalog.find("default", "s")
+        await client.delete_ledger(head.segments[0].ledger_id)
+        reader, seen, gaps = following(options), list[bytes](), list[tuple[str, int | None, int | None]]()
+        offset = await reader._began(place)
+        while (behind := await reader._advanced(place, offset, bounded=True)) is not offset:
+            wanted, offset = behind.since(offset), behind
+            plan = await plan_records(place, wanted, fail=False)
+            gaps += [(gap.kind, gap.first, gap.last) for gap in plan.gaps]
+            seen += [] if plan.gaps else await read(place, wanted)
+        assert gaps == [("lost", 0, 9)]
+        assert seen == lines(10, 10)
+
+
+@scenario()
+async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s", retention="30s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+        reader = following(ReadOptions(Place("sim:", None), records=ALL))
+        began = await reader._began(place)
+        offset = await reader._advanced(place, began, bounded=False)
+        await cluster.world.clock.sleep(60)
+        assert await streams.keep() == 0
+        assert (await streams.info("s")).first_sequence == 5
+        quiet = await reader._advanced(place, offset, bounded=False)
+        assert not (await plan_records(place, quiet.since(offset), fail=True)).stretches
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5, 5))
+        end = await reader._advanced(place, quiet, bounded=False)
+        for since in (offset, quiet):
+            assert await read(place, end.since(since)) == lines(5, 5)
+        with pytest.raises(StreamGap, match="the stream begins at record 5"):
+            await plan_records(place, end.since(began), fail=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, DataMissing, NoSuchStream, OutOfOrder, StreamOwned, TallybookError
-from tallybook.metadata.commits import note_attempt
+from tallybook.metadata.commits import commit, note_attempt
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names, read_sink
 from tallybook.metadata.update import LedgerUpdater
@@ -22,7 +22,7 @@ from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.spark.records.staging import Staging
 from tallybook.stream import StreamStore
 from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import DELIVERIES, PART, delivered, staging
+from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, deliveries_of, staging
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:
@@ -51,6 +51,14 @@ class Driver:
     def store(self) -> MetadataStore:
         return self.client.world.store
 
+    @property
+    def updater(self) -> LedgerUpdater:
+        return LedgerUpdater(self.store, self.cluster.world.clock, SystemRng())
+
+    @property
+    def deliveries(self) -> Deliveries:
+        return Deliveries(self.streams, self.client, self.updater, "s", self.stream_id)
+
     async def stage(
         self, number: int, *parts: Sequence[bytes], sink: str = "sales", owner: str = "", txids: Sequence[int] = ()
     ) -> list[int]:
@@ -74,9 +82,7 @@ class Driver:
         self, number: int, ledger_ids: Sequence[int], *, sink: str = "sales", owner: str = "",
         txids: Sequence[tuple[int, int]] = (),
     ) -> bool:  # fmt: skip
-        updater = LedgerUpdater(self.store, self.cluster.world.clock, SystemRng())
-        deliveries = Deliveries(self.streams, self.client, updater, "s", self.stream_id)
-        return await deliveries.deliver(sink, staging(self.stream_id, sink, number, owner), ledger_ids, txids)
+        return await self.deliveries.deliver(sink, staging(self.stream_id, sink, number, owner), ledger_ids, txids)
 
     async def cut_off_after(self, seconds: float, work: asyncio.Task[bool]) -> bool:
         """Let work go on for so long; whether it was done by then. What it holds is dropped, as by a crash."""
@@ -146,6 +152,7 @@ async def test_a_batch_is_known_again_though_others_have_written_more_than_any_w
             cut += 0.005
             await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
         before = await driver.payloads()
+        assert len(before) < 90, "it was cut off"
         async with await streams.writer("s") as writer:
             await writer.append_many(rows(50, "other"))
         # Whoever comes next completes it, for a sink of its own.
@@ -225,16 +232,14 @@ async def test_where_records_are_gone_that_may_have_been_of_a_batch_it_is_said_a
             cut += 0.003
             with suppress(TallybookError):
                 await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
-        if len(await driver.payloads()) == 200:
-            await driver.close()
-            return
+        assert len(await driver.payloads()) < 200, "it was cut off"
         records = [record async for record in streams.reader("s", follow=False)]
         ids = [at for at, record in enumerate(records) if delivered(record.dedup_id) is not None]
-        if len(ids) > 2:
-            # What is left of it still tells how far it had come.
-            await streams.truncate("s", before=records[ids[-2]].position)
-            assert not await driver.deliver(4, ledgers) or len(await driver.payloads()) > 2
-            assert (await driver.payloads())[-1] == rows(200)[-1]
+        assert len(ids) > 2
+        # What is left of it still tells how far it had come.
+        await streams.truncate("s", before=records[ids[-2]].position)
+        await driver.deliver(4, ledgers)
+        assert await driver.payloads() == rows(200)[ids[-2] :]
         await driver.close()
 
 
@@ -250,16 +255,14 @@ async def test_a_batch_of_which_nothing_is_left_but_a_gap_is_not_written_twice(
         while not (seen := await driver.payloads()):
             cut += 0.003
             await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(4, ledgers)))
-        if len(seen) < 400:
-            last = await streams.last("s")
-            assert last is not None
-            async with await streams.writer("s") as writer:
-                behind = await writer.append(b"behind")
-            await streams.truncate("s", before=behind)
-            with pytest.raises(DataMissing, match="how much of batch 4 is there cannot be told"):
-                await driver.deliver(4, ledgers)
-            assert await driver.deliver(0, await driver.stage(0, rows(1), sink="other"), sink="other"), "others go on"
-            assert await driver.payloads() == [b"behind", *rows(1)]
+        assert len(seen) < 400, "it was cut off"
+        async with await streams.writer("s") as writer:
+            behind = await writer.append(b"behind")
+        await streams.truncate("s", before=behind)
+        with pytest.raises(DataMissing, match="how much of batch 4 is there cannot be told"):
+            await driver.deliver(4, ledgers)
+        assert await driver.deliver(0, await driver.stage(0, rows(1), sink="other"), sink="other"), "others go on"
+        assert await driver.payloads() == [b"behind", *rows(1)]
         await driver.close()
 
 
@@ -326,4 +329,89 @@ async def test_the_keeper_does_not_take_a_stream_from_who_is_bringing_a_batch(
         assert await work
         assert set(kept) == {0}
         assert await driver.payloads() == rows(900)
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_that_can_never_be_appended_keeps_nobody_else_from_the_stream(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Its driver died behind the commit, and before it is completed somebody appends a higher transaction id."""
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(300), txids=range(300))
+        for number in range(200):
+            work = asyncio.ensure_future(driver.deliver(0, staged))
+            assert not await driver.cut_off_after(0.002 * (number + 1), work)
+            last = await read_sink(driver.store, staging(driver.stream_id, "sales", 0).sink)
+            if last.record.last.number == 0:
+                break
+        await driver.close()
+        async with await streams.writer("s") as writer:
+            await writer.append(b"high", txid=10_000)
+        other = await Driver.start(cluster)
+        assert await other.deliver(0, await other.stage(0, rows(2, "mine"), sink="other"), sink="other")
+        assert (await other.payloads())[-2:] == rows(2, "mine")
+        with pytest.raises(OutOfOrder, match=r"batch 0 of sink sales.*under another name of the sink"):
+            await other.deliver(0, staged)
+        await other.close()
+        segments = (await streams.info("s")).segments
+        assert await streams.keep() == await streams.keep() == 0
+        assert (await streams.info("s")).segments == segments, "the keeper does not try again and again"
+
+
+@scenario()
+async def test_how_far_a_batch_is_is_not_looked_for_in_another_stream_that_has_the_name_by_now(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(9))
+        assert await driver.deliver(0, staged)
+        async with await streams.writer("s") as writer:
+            await streams.rename("s", "t")
+            await streams.create("s")
+            with pytest.raises(NoSuchStream, match="was renamed"):
+                await driver.deliveries._reached(writer, Delivery(0, 0), set(staged))
+        await driver.close()
+
+
+@scenario()
+async def test_what_was_committed_for_a_stream_that_was_deleted_by_then_is_deleted_too(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(9))
+        await streams.delete("s")
+        # What is left of ``deliver`` where the writer does not know it yet.
+        await driver.store.write_record(deliveries_of(driver.stream_id) + "sales", Delivery(0, 0).encode(), None)
+        assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 0), staged)
+        assert await streams.keep() == 0
+        assert await driver.words(DELIVERIES) == await driver.words("sinks/") == []
+        assert not set(staged) & {ledger_id async for ledger_id in client.list_ledgers()}
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_announced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        assert await driver.deliver(0, await driver.stage(0, rows(2), owner="old"), owner="old")
+        staged = await driver.stage(1, rows(9, "first"), owner="old")
+        async with await streams.writer("s") as writer:
+            await driver.deliveries._announce(writer, "sales", 1)
+        with pytest.raises(Conflict, match="belongs to another writer"):
+            await driver.deliver(2, await driver.stage(2, rows(1), owner="new"), owner="new")
+        # Its driver stood still meanwhile, and does not know yet that the stream is not its own any more.
+        assert await commit(driver.store, driver.updater, staging(driver.stream_id, "sales", 1, "old"), staged)
+        again = await driver.stage(1, rows(9, "again"), owner="old")
+        assert not await driver.deliver(1, again, owner="old")
+        assert await driver.payloads() == [*rows(2), *rows(9, "first")]
         await driver.close()

@@ -390,6 +390,24 @@ async def test_truncated_records_come_as_a_gap_and_their_ledgers_go(cluster: Mem
 
 
 @scenario()
+async def test_who_has_read_all_of_what_goes_misses_nothing(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", retention="30s")
+        reader = streams.reader("s", follow=False)
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+            await writer.commit()
+            assert [record.payload for record in await taken(reader)] == lines(5)
+        await cluster.world.clock.sleep(60)
+        assert await streams.keep() == 0
+        assert (await streams.info("s")).first_sequence == 5
+        assert await taken(reader) == []
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5, 5))
+        assert [record.payload for record in await taken(reader)] == lines(5, 5)
+
+
+@scenario()
 async def test_the_last_record_that_readers_see_is_known(cluster: MemoryCluster, client: Client) -> None:
     async with StreamStore(client) as streams:
         await streams.create("s", roll_bytes=1024)

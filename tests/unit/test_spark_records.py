@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -162,8 +163,24 @@ RANGES = st.tuples(PLACES, PLACES).map(lambda found: RecordRange("ä/b", STREAM_
 
 @given(st.lists(RANGES, max_size=3))
 def test_the_text_of_a_snapshot_of_streams_says_all_of_it(ranges):
-    snapshot = RecordSnapshot("c", tuple(ranges))
+    snapshot = RecordSnapshot(
+        "c", tuple(replace(each, stream_id=f"{number:08}" * 4) for number, each in enumerate(ranges))
+    )
     assert parse_snapshot(str(snapshot)) == snapshot
+
+
+def test_a_snapshot_has_a_segment_once_and_a_stream_as_often_as_one_that_is_read_in_parts():
+    def of(*places):
+        return str(RecordSnapshot("c", tuple(RecordRange("s", STREAM_ID, *each) for each in places)))
+
+    parts = of(((1, 2, 1), (2, 0, 0)), ((4, 0, 0), (4, 3, 1)), ((2, 0, 0), (3, 7, 0)), ((4, 1, 0), (4, 1, 0)))
+    assert str(parse_snapshot(parts)) == parts
+    for twice in (
+        of(((1, 0, 0), (1, 5, 3)), ((1, 5, 3), (1, 9, 0))), of(((2, 1, 0), (3, 0, 0)), ((1, 0, 0), (2, 0, 1))),
+        of(((1, 0, 0), (5, 0, 0)), ((3, 0, 0), (4, 0, 0))),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=r"the snapshot has segment \d of stream s twice"):
+            parse_snapshot(twice)
 
 
 @pytest.mark.parametrize(

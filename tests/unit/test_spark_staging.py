@@ -197,7 +197,8 @@ def test_no_table_of_entries_has_a_staged_ledger_not_even_once_it_is_committed()
 
 def test_a_task_of_streams_is_not_sent_what_all_of_them_read():
     streams = [
-        {"stream": f"s{n}", "id": STREAM_ID, "from": "1-0-0@5f0c9a21", "to": "9-0-0@5f0c9a21"} for n in range(5_000)
+        {"stream": tag, "id": tag * 4, "from": f"1-0-0@{tag}", "to": f"9-0-0@{tag}"}
+        for tag in (f"{n:08x}" for n in range(5_000))
     ]
     token = json.dumps({"tallybook_snapshot": 1, "cluster": "c", "streams": streams})
     given = {"metadata": "sqlite:///x", "snapshot": token}
