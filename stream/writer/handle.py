@@ -379,17 +379,28 @@ class StreamWriter:
         return ended.told_as(outcome)
 
     def _check_orders(self, records: Sequence[Outgoing]) -> None:
+        if all(record.txid is None for record in records):
+            return
         highest: int | None = None
+        sequence = self._flow.next_sequence
         for record in records:
-            if record.txid is not None and self._known(record.dedup_id) is None:
+            # Those before it may push its id out of the window, and then it is appended after all.
+            if self._known(record.dedup_id, sequence) is not None:
+                continue
+            sequence += 1
+            if record.txid is not None:
                 self._flow.check_order(record.txid, after=highest)
                 highest = record.txid
 
-    def _known(self, dedup_id: bytes | None) -> PendingRecord | None:
-        """What became of the record of that id, if it was appended lately."""
+    def _known(self, dedup_id: bytes | None, sequence: int | None = None) -> PendingRecord | None:
+        """What became of the record of that id, if it was appended lately.
+
+        Args:
+            sequence: number that the record would get now; by default, the next one.
+        """
         if dedup_id is None:
             return None
-        return self._window.find(dedup_id, self._flow.next_sequence)
+        return self._window.find(dedup_id, self._flow.next_sequence if sequence is None else sequence)
 
     def _take_room_now(self, size: int) -> None:
         if not self._budget.try_take(size + ROOM_BYTES):
