@@ -330,7 +330,7 @@ class StreamWriter:
             async with asyncio.timeout(APPEND_SECONDS), self._one_condition:
                 await self._budget.take(size + ROOM_BYTES)
                 try:
-                    await self._flow.settled()
+                    await self._all_before(expected)
                     self._admissible(record)
                     known = self._known(record.dedup_id)
                     if known is None:
@@ -347,6 +347,15 @@ class StreamWriter:
                 f"stream {self.name}: earlier appends are not confirmed in time", outcome=Outcome.NOT_DONE
             ) from None
         return await pending
+
+    async def _all_before(self, expected: Position | None) -> None:
+        """Wait until everything is confirmed, or so much that ``expected`` cannot be the last record any more.
+
+        Where others append all the time there is always something that is not confirmed.
+        """
+        while self._flow.marks.next_sequence < self._flow.next_sequence:
+            if not await self._flow.confirmed(self._flow.next_sequence) or self.last_position != expected:
+                return
 
     # -- steps of an append ------------------------------------------------------------------------------------------
 

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import OutOfOrder
+from tallybook.core.errors import OutOfOrder, PositionMismatch
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
-from tallybook.stream import Outgoing, StreamStore
+from tallybook.stream import Outgoing, StreamStore, StreamWriter
+
+
+@asynccontextmanager
+async def busy(writer: StreamWriter, cluster: MemoryCluster) -> AsyncIterator[None]:
+    """Append so often that something is always under way: the writer is never idle."""
+
+    async def append() -> None:
+        while True:
+            writer.append_nowait(b"more")
+            await cluster.world.clock.sleep(0.0002)
+
+    others = asyncio.create_task(append())
+    try:
+        yield
+    finally:
+        others.cancel()
+        await asyncio.gather(others, return_exceptions=True)
+
+
+@scenario()
+async def test_a_commit_does_not_wait_for_what_others_append_meanwhile(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer, busy(writer, cluster):
+            one = await writer.append(b"one")
+            async with asyncio.timeout(5):
+                await writer.commit()
+            assert one in [record.position async for record in streams.reader("s", follow=False)]
+
+
+@scenario()
+async def test_a_condition_does_not_wait_for_what_others_append_meanwhile(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            async with busy(writer, cluster), asyncio.timeout(5):
+                one = await writer.append(b"one")
+                for wanted in (None, one):
+                    with pytest.raises(PositionMismatch):
+                        await writer.append(b"two", if_position=wanted)
+            await writer.flush()
+            assert await writer.append(b"two", if_position=writer.last_position) == writer.last_position
+    assert client.budget.taken_bytes == 0
 
 
 @scenario()
