@@ -472,16 +472,20 @@ class StreamWriter:
         """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.
 
         Raises:
+            StreamClosed: the writer was abandoned meanwhile; the stream may be ended, or not.
             As ``close``.
         """
         if self._closing and not self._ending:
             raise self._refusal()
         self._closing = self._ending = True
         await self._settled()
-        if not self._end_marked:
+        if not self._end_marked and not self._closed:
             self._end_marked = True
             self._flow.mark(Kind.END_OF_STREAM)
         await self._finish()
+        if not self._segments.head.ended:
+            # Somebody has let go of the writer meanwhile.
+            raise self._refusal(Outcome.UNKNOWN)
 
     async def close(self) -> None:
         """Wait for what was appended, and let go of the stream; another writer need not fence it then.

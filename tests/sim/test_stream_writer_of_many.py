@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import OutOfOrder, PositionMismatch
+from tallybook.core.errors import OutOfOrder, PositionMismatch, StreamClosed
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import Outgoing, StreamStore, StreamWriter
@@ -75,4 +75,20 @@ async def test_what_is_sent_together_is_in_order_though_it_pushes_an_id_out_of_t
             assert await sent[0] == await again[0]
         found = [record.payload async for record in streams.reader("s", follow=False)]
         assert found == [b"a", b"b", b"c"]
+    assert client.budget.taken_bytes == 0
+
+
+@scenario()
+async def test_an_end_that_is_cut_off_is_not_told_as_one(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        writer = await streams.writer("s")
+        one = writer.append_nowait(b"one")
+        ending = asyncio.create_task(writer.end_stream())
+        await asyncio.sleep(0)
+        writer.abandon()
+        for each in (one, ending):
+            with pytest.raises(StreamClosed):
+                await each
+        assert not (await streams.info("s")).ended
     assert client.budget.taken_bytes == 0
