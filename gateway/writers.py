@@ -199,7 +199,7 @@ class Writers:
         while True:
             if shared.writer is not None and not shared.writer.ended:
                 return shared.writer
-            opening = self._opening(shared, name, at_once=at_once)
+            opening = self._opening(shared, at_once=at_once)
             waited = self._clock.monotonic() - began
             await asyncio.wait([opening], timeout=wait_s - waited if waited < wait_s else LOOK_SECONDS)
             waited = self._clock.monotonic() - began
@@ -212,7 +212,7 @@ class Writers:
                 # One of its own for each who waits: a traceback belongs to one only.
                 raise error.told_as(error.outcome) if isinstance(error, TallybookError) else error
 
-    def _opening(self, shared: SharedWriter, name: str, *, at_once: bool) -> asyncio.Task[StreamWriter]:
+    def _opening(self, shared: SharedWriter, *, at_once: bool) -> asyncio.Task[StreamWriter]:
         """What makes this gateway the stream's writer; one at a time, for all who wait."""
         if shared.opening is not None and at_once and not shared.at_once:
             shared.opening.cancel()
@@ -223,7 +223,8 @@ class Writers:
                 shared.writer.abandon()
                 shared.writer = None
             shared.at_once = at_once
-            wanted = shared.store.writer(name, wait_s=None if at_once else MOST_WAIT_SECONDS)
+            # By its id: the name may be that of another stream by now.
+            wanted = shared.store.writer_by_id(shared.stream_id, wait_s=None if at_once else MOST_WAIT_SECONDS)
             shared.opening = self._tasks.spawn(wanted, name=f"open-{shared.stream_id}")
             shared.opening.add_done_callback(partial(self._ready, shared))
         return shared.opening
@@ -247,7 +248,7 @@ class Writers:
             StreamOwned: it is.
             RequestTimeout: it is not, but the stream is not opened all the same.
         """
-        info = await shared.store.info(name)
+        info = await shared.store.info_by_id(shared.stream_id)
         if info.owner is not None and info.session != shared.store.session:
             message = f"stream {name} is written by {info.owner}, still so after {wait_s:g} s"
             raise StreamOwned(message, owner=info.owner)

@@ -223,6 +223,37 @@ async def test_a_stream_that_is_ended_refuses_more_and_loses_nothing(cluster: Me
         assert await gateway.payloads() == lines(5)
 
 
+@scenario()
+async def test_who_waits_for_a_stream_gets_that_one_though_its_name_is_given_to_another(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, writer_idle_ms=0) as [gateway]:
+        gone = Appending(opening())
+        serving = gateway.call("Append", gone)
+        await eventually(lambda: bool(gone.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        gone.say(records([b"one"]))
+        await cluster.world.clock.sleep(0.01)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        # Its writer is closed, which takes as long as its last append.
+        first = Appending(opening(), records([b"two"]))
+        waiting = gateway.call("Append", first)
+        await cluster.world.clock.sleep(0.01)
+        await gateway.ask("Rename", pb.RenameStreamRequest(name="s", new_name="renamed"), pb.Stream)
+        await gateway.ask("Create", pb.CreateStreamRequest(name="s"), pb.Stream)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        await eventually(told(first, 1), cluster)
+        await gateway.call("Append", Appending(opening("renamed"), records([b"three"]), CLOSE))
+        await gateway.call("Append", Appending(opening("s"), records([b"new"]), CLOSE))
+        first.say(CLOSE)
+        await waiting
+        assert await gateway.payloads("renamed") == [b"one", b"two", b"three"]
+        assert await gateway.payloads("s") == [b"new"]
+
+
 # --- who has the stream -----------------------------------------------------------------------------------------------
 
 
