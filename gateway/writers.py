@@ -4,6 +4,8 @@
                   |            ^           ^                                 |
                   '-- waits ---'           '------------ an Append ----------'
 
+While one is closed, or ends its stream, whoever comes waits for that.
+
 A stream that another process writes is waited for: it may be let go of, and its owner may be dead. Only who asks for it
 takes a stream from an owner who lives. So two gateways behind one load balancer, with clients of one stream at both,
 come to rest: one of them has the stream, and the other one's clients are told which. Where clients of both insist, the
@@ -55,6 +57,8 @@ class SharedWriter:
         """Closes the writer after a while."""
         self.closing = False
         """Whether that has begun."""
+        self.ending: asyncio.Task[None] | None = None
+        """Ends the stream for ever."""
         self._held = held
 
     def let_go(self) -> None:
@@ -112,14 +116,29 @@ class Writers:
             finally:
                 self._leave(shared)
 
+    async def end(self, namespace: str, name: str, *, wait_s: float, take_over: bool = False) -> None:
+        """End a stream for ever, behind all that its clients here have sent.
+
+        Args:
+            wait_s, take_over: as ``writer``.
+
+        Raises:
+            StreamEnded: it has ended before.
+            As ``writer`` and ``StreamWriter.end_stream``.
+        """
+        async with self.writer(namespace, name, wait_s=wait_s, take_over=take_over) as writer:
+            shared = self._shared[writer.stream_id]
+            shared.ending = self._tasks.spawn(writer.end_stream(), name=f"end-{shared.stream_id}")
+            await shared.ending
+
     async def close(self) -> None:
         """Close those that nobody uses, and wait for it. Bound the wait; ``abandon`` the rest."""
         for shared in list(self._shared.values()):
             if not shared.users and not shared.closing:
                 self._close_after(shared, 0)
-        leaving = [shared.leaving for shared in self._shared.values() if shared.leaving is not None]
-        if leaving:
-            await asyncio.wait(leaving)
+        under_way = [each for shared in self._shared.values() for each in (shared.leaving, shared.ending) if each]
+        if under_way:
+            await asyncio.wait(under_way)
 
     def abandon(self) -> None:
         """Let go of all; what they have not confirmed may be there or not."""
@@ -197,6 +216,9 @@ class Writers:
         if at_once:
             wait_s = OPEN_SECONDS
         while True:
+            if shared.ending is not None and not shared.ending.done():
+                await asyncio.wait([shared.ending])
+                continue
             if shared.writer is not None and not shared.writer.ended:
                 return shared.writer
             opening = self._opening(shared, at_once=at_once)

@@ -224,6 +224,58 @@ async def test_a_stream_that_is_ended_refuses_more_and_loses_nothing(cluster: Me
 
 
 @scenario()
+async def test_who_comes_while_a_stream_is_ended_waits_for_that_and_takes_no_ack_from_anybody(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        call = Appending(opening())
+        serving = gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(records(lines(5)))
+        ends = []
+        for _ in range(2):
+            await cluster.world.clock.sleep(0.05)
+            ends.append(asyncio.create_task(gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream)))
+        coming = gateway.call("Append", Appending(opening(take_over=True)))
+        await cluster.world.clock.sleep(0.05)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        for ending in ends:
+            assert (await ending).ended
+        assert (await refusal(coming))[1] == "StreamEnded"
+        await eventually(told(call, 5), cluster)
+        call.say(CLOSE)
+        await serving
+        assert call.last() == "closed"
+        assert await gateway.payloads() == lines(5)
+
+
+@scenario()
+async def test_a_gateway_that_stops_has_ended_the_stream_that_it_was_ending(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        call = Appending(opening())
+        gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(records(lines(5)))
+        await cluster.world.clock.sleep(0.05)
+        ending = asyncio.create_task(gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream))
+        await cluster.world.clock.sleep(0.05)
+        stopping = asyncio.create_task(gateway.service.stop())
+        await cluster.world.clock.sleep(0.05)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        await stopping
+        assert (await gateway.stores.default.info("s")).ended
+        assert (await ending).ended
+
+
+@scenario()
 async def test_who_waits_for_a_stream_gets_that_one_though_its_name_is_given_to_another(
     cluster: MemoryCluster, client: Client
 ) -> None:
