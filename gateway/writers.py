@@ -21,7 +21,16 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import Busy, RequestTimeout, StreamFenced, StreamOwned, TallybookError, is_defect
+from tallybook.core.errors import (
+    Busy,
+    Outcome,
+    RequestTimeout,
+    StreamClosed,
+    StreamFenced,
+    StreamOwned,
+    TallybookError,
+    is_defect,
+)
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -101,7 +110,7 @@ class Writers:
         Raises:
             StreamOwned: somebody else writes it still.
             Busy: too many streams are written here.
-            RequestTimeout: it is nobody's, and cannot be opened in time.
+            RequestTimeout: it is nobody's, and cannot be opened in time; or this gateway has let go of it.
             As ``StreamStore.writer``.
         """
         with self._stores.of(namespace) as store:
@@ -113,6 +122,10 @@ class Writers:
             except StreamFenced:
                 self._note_loss(shared)
                 raise
+            except StreamClosed as error:
+                # This gateway has let go of it, which is no fault of the client's: there will be another writer.
+                message = f"stream {name} was let go of here before everything was confirmed"
+                raise RequestTimeout(message, outcome=error.outcome) from None
             finally:
                 self._leave(shared)
 
@@ -216,6 +229,8 @@ class Writers:
         if at_once:
             wait_s = OPEN_SECONDS
         while True:
+            if self._shared.get(shared.stream_id) is not shared:
+                raise RequestTimeout(f"stream {name} is not opened: this gateway stops", outcome=Outcome.NOT_DONE)
             if shared.ending is not None and not shared.ending.done():
                 await asyncio.wait([shared.ending])
                 continue

@@ -443,7 +443,7 @@ async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
 ) -> None:
     async with gateways(cluster, stop_ms=500) as [gateway]:
         call = Appending(opening(), records(lines(1)))
-        gateway.call("Append", call)
+        serving = gateway.call("Append", call)
         await eventually(told(call, 1), cluster)
         for bookie in cluster.bookies.values():
             bookie.hold_commits()
@@ -452,6 +452,32 @@ async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
         before = cluster.world.clock.monotonic()
         await gateway.service.stop()
         assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1)
+        code, reason, metadata = await refusal(serving)
+        assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
+        assert (metadata["retriable"], metadata["outcome"]) == ("true", "unknown")
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+
+
+@scenario()
+async def test_who_waits_for_a_stream_is_told_when_a_gateway_lets_go_of_all(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, 2, stop_ms=500) as [one, two]:
+        await one.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        owning, call = Appending(opening()), Appending(opening("other"))
+        one.call("Append", owning)
+        serving = two.call("Append", call)
+        await eventually(lambda: bool(owning.replies and call.replies), cluster)
+        waiting = two.call("Append", Appending(opening()))
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(records(lines(1)))
+        await cluster.world.clock.sleep(0.1)
+        await two.service.stop()
+        for each in (serving, waiting):
+            assert (await refusal(each))[1] == "RequestTimeout"
+        assert two.idle()
         for bookie in cluster.bookies.values():
             bookie.release_commits()
 
