@@ -438,6 +438,23 @@ async def test_a_gateway_that_stops_ends_its_calls_and_lets_go_of_its_streams(
 
 
 @scenario()
+async def test_a_client_that_asks_for_the_end_just_when_a_gateway_stops_sees_by_the_acks_what_is_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        call = Appending(opening(), records(lines(5)))
+        serving = gateway.call("Append", call)
+        await eventually(told(call, 5), cluster)
+        await gateway.service.stop()
+        # The client knows nothing of that yet.
+        call.say(records(lines(5, 5)), CLOSE)
+        await serving
+        assert call.last() == "closed"
+        assert call.acked() == 5, "what came later was never looked at"
+        assert await gateway.payloads() == lines(5)
+
+
+@scenario()
 async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
     cluster: MemoryCluster, client: Client
 ) -> None:
