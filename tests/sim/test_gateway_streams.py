@@ -208,6 +208,21 @@ async def test_a_client_that_takes_no_acks_is_cut_off_and_others_of_its_stream_a
 
 
 @scenario()
+async def test_what_comes_with_the_opening_is_not_held_beyond_the_credit_while_the_stream_is_waited_for(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, 2) as [one, two]:
+        call = Appending(opening())
+        one.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        before = cluster.world.clock.monotonic()
+        large = pb.StreamAppendRequest(open=opening(credit_bytes=1).open, records=[pb.NewRecord(payload=bytes(5_000))])
+        assert (await refusal(two.call("Append", Appending(large))))[1] == "CreditExceeded"
+        assert cluster.world.clock.monotonic() - before < 1
+        assert two.idle()
+
+
+@scenario()
 async def test_a_stream_that_is_ended_refuses_more_and_loses_nothing(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         call = Appending(opening(), records(lines(5)))
