@@ -43,7 +43,10 @@ COMMANDS: Final = {
 
 SUMMARIES: Final = {
     "up": "Run a cluster on this machine until Ctrl-C.",
-    "demo": "Write real data while bookies and the writer are killed; archive it; compare what is read back each time.",
+    "demo": (
+        "Write real data while bookies and the writer are killed; archive it; stream it; "
+        "compare what is read each time."
+    ),
     "ledger": "Write, read and manage ledgers.",
     "stream": "Write, read and manage named streams of records.",
     "namespace": "Manage the namespaces that names of streams belong to.",

@@ -315,7 +315,10 @@ class GatewaySettings(Settings):
     )
     max_connection_bytes: Size = Field(_size(128 * MIB), ge=8 * MIB, description="The same for one connection.")
     credit_bytes: Size = Field(
-        _size(4 * MIB), ge=MIB // 16, le=64 * MIB, description="Most credit that an Append stream is given."
+        _size(16 * MIB),
+        ge=MIB // 16,
+        le=64 * MIB,
+        description="Most credit that an Append stream is given; never more than an eighth of the room that is left.",
     )
     message_bytes: Room = Field(
         _size(MIB // 2),

@@ -85,8 +85,10 @@ class AppendStream:
         first = await request_of(self._call, pb.AppendRequest)
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a ledger")
-        self._credit = Credit(window_bytes(first.open.credit_bytes, self._context.settings))
-        admission = self._context.limits.admit(self._call.peer, self._credit.window_bytes)
+        limits, peer = self._context.limits, self._call.peer
+        room = limits.room_bytes(peer)
+        self._credit = Credit(window_bytes(first.open.credit_bytes, self._context.settings, room))
+        admission = limits.admit(peer, self._credit.window_bytes)
         opening = self._context.tasks.spawn(self._open(first.open), name="open")
         try:
             # A client that goes away in the middle must not leave a ledger behind that nobody closes.

@@ -19,6 +19,8 @@ PAYLOAD_OVERHEAD_BYTES: Final = 256
 """What an unacknowledged payload counts for besides its length: about what it costs in memory."""
 
 SMALLEST_WINDOW_BYTES: Final = 4096
+ROOM_PARTS: Final = 8
+"""One stream gets at most so small a part of the room that is left."""
 
 RETRY_MS: Final = 100
 
@@ -31,9 +33,13 @@ class Ack(NamedTuple):
     credit_bytes: int
 
 
-def window_bytes(wanted_bytes: int, settings: GatewaySettings) -> int:
-    """What a client is given that wants so much; 0: whatever it may have."""
-    most = int(settings.credit_bytes)
+def window_bytes(wanted_bytes: int, settings: GatewaySettings, room_bytes: int) -> int:
+    """What a client is given that wants so much; 0: whatever it may have.
+
+    Args:
+        room_bytes: what is left for it and for those who come after it: so it gets no more than a part of that.
+    """
+    most = min(int(settings.credit_bytes), room_bytes // ROOM_PARTS)
     return max(SMALLEST_WINDOW_BYTES, min(wanted_bytes or most, most))
 
 

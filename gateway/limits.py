@@ -38,6 +38,15 @@ class Limits:
         self._peers: dict[str, Usage] = {}
         self.total = Usage()
 
+    def room_bytes(self, peer: str) -> int:
+        """What one more stream of a connection could reserve at the most."""
+        mine, settings = self._peers.get(peer, Usage()), self._settings
+        left = (
+            int(settings.max_connection_bytes) - mine.reserved_bytes,
+            int(settings.max_reserved_bytes) - self.total.reserved_bytes,
+        )
+        return max(0, min(left))
+
     def admit(self, peer: str, reserved_bytes: int) -> Admission:
         """Let one stream in.
 

@@ -79,7 +79,8 @@ class StreamAppend:
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a stream")
         opening, context = first.open, self._context
-        self._credit = Credit(window_bytes(opening.credit_bytes, context.settings))
+        room = context.limits.room_bytes(self._call.peer)
+        self._credit = Credit(window_bytes(opening.credit_bytes, context.settings, room))
         # What comes along is held while the stream is waited for, and that is to be no more than is reserved.
         Credit(self._credit.window_bytes).take(len(first.records), _bytes_of(outgoing(first.records)))
         with context.limits.admit(self._call.peer, self._credit.window_bytes):

@@ -59,7 +59,7 @@ def size_of(record: Outgoing) -> int:
         EntryTooLarge: it is larger than ``MAX_RECORD_BYTES``.
     """
     payload, timestamp_ms, key, dedup_id, txid = record
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidArgument(f"a record is bytes, not {type(payload).__name__}")
     size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
     if key is not None:

@@ -154,6 +154,10 @@ class Flow:
         """Add a mark behind all that was gathered; what to wait for."""
         self.close_group()
         group = RecordGroup(self._clock.wall_us() // 1000, self._tag, kind)
+        if self.error is not None:
+            # Nothing is sent any more, and nobody would ever settle it.
+            group.complete(self.error.told_as(Outcome.NOT_DONE))
+            return group
         self._budget.exchange(0, group.held_bytes)
         self._full.append(group)
         self._schedule()

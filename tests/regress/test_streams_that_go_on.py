@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     NoSuchLedger,
     StreamExists,
+    StreamFenced,
 )
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.store import MetadataStore
@@ -357,3 +358,18 @@ def test_retention_stops_at_what_is_young_also_where_a_clock_went_back() -> None
     assert expired(head, 10_000) is None
     head = replace(head, chapters=(replace(young, ended_at_ms=200),), segments=(segment(5, 9_500), segment(6, 100)))
     assert expired(head, 10_000) == Truncation(5, 0, 0, 40)
+
+
+@scenario()
+async def test_a_commit_of_a_writer_that_is_over_already_says_so_at_once(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        writer = await streams.writer("s")
+        await writer.append(b"x")
+        writer._flow.die(StreamFenced("somebody else has it"))
+        began = cluster.world.clock.monotonic()
+        with pytest.raises(StreamFenced):
+            await writer.commit()
+        assert cluster.world.clock.monotonic() - began < 1

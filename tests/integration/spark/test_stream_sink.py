@@ -179,18 +179,18 @@ def test_a_batch_that_was_committed_when_its_driver_died_is_completed_and_not_re
     class DiedError(Exception):
         pass
 
-    calls, whole = [], StreamWriter.append_set_nowait
+    calls, whole = [], StreamWriter.send
 
-    def dying(self, records):
+    async def dying(self, records, *, as_set):
         calls.append(records)
         if len(calls) > 20:
             raise DiedError
-        return whole(self, records)
+        return await whole(self, records, as_set=as_set)
 
     writer = RecordWriter(options, SCHEMA, overwrite=False)
     first = writer.write(batch(values))
     with monkeypatch.context() as while_it_dies:
-        while_it_dies.setattr(StreamWriter, "append_set_nowait", dying)
+        while_it_dies.setattr(StreamWriter, "send", dying)
         with pytest.raises(DiedError):
             writer.commit([first])
     # Spark gives a write up whose commit has failed.
