@@ -81,6 +81,8 @@ class StreamAppend:
         opening, context = first.open, self._context
         room = context.limits.room_bytes(self._call.peer)
         self._credit = Credit(window_bytes(opening.credit_bytes, context.settings, room))
+        # What comes along is held while the stream is waited for, and that is to be no more than is reserved.
+        Credit(self._credit.window_bytes).take(len(first.records), _bytes_of(outgoing(first.records)))
         with context.limits.admit(self._call.peer, self._credit.window_bytes):
             async with context.writers.writer(
                 opening.namespace,
@@ -136,8 +138,7 @@ class StreamAppend:
         records = outgoing(request.records)
         if not records:
             raise InvalidArgument("a set, or a condition, is one of records, and there are none")
-        size = sum(len(each.payload) + len(each.key or b"") + len(each.dedup_id or b"") for each in records)
-        cost = self._credit.take(len(records), size)
+        cost = self._credit.take(len(records), _bytes_of(records))
         if request.HasField("if_position"):
             sent = [await self._append_if(writer, records, request)]
         else:
@@ -201,3 +202,7 @@ class StreamAppend:
 
     async def _tell(self, reply: pb.StreamAppendReply) -> None:
         await send_in_time(self._call, reply.SerializeToString(), self._context.settings.slow_reader_ms)
+
+
+def _bytes_of(records: list[Outgoing]) -> int:
+    return sum(len(each.payload) + len(each.key or b"") + len(each.dedup_id or b"") for each in records)

@@ -166,10 +166,7 @@ class StreamService:
         wait_s = wait_seconds(request, self._settings)
         with self._stores.of(request.namespace) as store:
             try:
-                async with self._writers.writer(
-                    request.namespace, request.name, wait_s=wait_s, take_over=request.take_over
-                ) as writer:
-                    await writer.end_stream()
+                await self._writers.end(request.namespace, request.name, wait_s=wait_s, take_over=request.take_over)
             except StreamEnded:
                 _log.debug("a stream is ended that has ended", stream=request.name)
             return described_stream(await store.info(request.name))

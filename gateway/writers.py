@@ -4,6 +4,8 @@
                   |            ^           ^                                 |
                   '-- waits ---'           '------------ an Append ----------'
 
+While one is closed, or ends its stream, whoever comes waits for that.
+
 A stream that another process writes is waited for: it may be let go of, and its owner may be dead. Only who asks for it
 takes a stream from an owner who lives. So two gateways behind one load balancer, with clients of one stream at both,
 come to rest: one of them has the stream, and the other one's clients are told which. Where clients of both insist, the
@@ -19,7 +21,16 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import Busy, RequestTimeout, StreamFenced, StreamOwned, TallybookError, is_defect
+from tallybook.core.errors import (
+    Busy,
+    Outcome,
+    RequestTimeout,
+    StreamClosed,
+    StreamFenced,
+    StreamOwned,
+    TallybookError,
+    is_defect,
+)
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -55,6 +66,8 @@ class SharedWriter:
         """Closes the writer after a while."""
         self.closing = False
         """Whether that has begun."""
+        self.ending: asyncio.Task[None] | None = None
+        """Ends the stream for ever."""
         self._held = held
 
     def let_go(self) -> None:
@@ -97,7 +110,7 @@ class Writers:
         Raises:
             StreamOwned: somebody else writes it still.
             Busy: too many streams are written here.
-            RequestTimeout: it is nobody's, and cannot be opened in time.
+            RequestTimeout: it is nobody's, and cannot be opened in time; or this gateway has let go of it.
             As ``StreamStore.writer``.
         """
         with self._stores.of(namespace) as store:
@@ -109,17 +122,36 @@ class Writers:
             except StreamFenced:
                 self._note_loss(shared)
                 raise
+            except StreamClosed as error:
+                # This gateway has let go of it, which is no fault of the client's: there will be another writer.
+                message = f"stream {name} was let go of here before everything was confirmed"
+                raise RequestTimeout(message, outcome=error.outcome) from None
             finally:
                 self._leave(shared)
+
+    async def end(self, namespace: str, name: str, *, wait_s: float, take_over: bool = False) -> None:
+        """End a stream for ever, behind all that its clients here have sent.
+
+        Args:
+            wait_s, take_over: as ``writer``.
+
+        Raises:
+            StreamEnded: it has ended before.
+            As ``writer`` and ``StreamWriter.end_stream``.
+        """
+        async with self.writer(namespace, name, wait_s=wait_s, take_over=take_over) as writer:
+            shared = self._shared[writer.stream_id]
+            shared.ending = self._tasks.spawn(writer.end_stream(), name=f"end-{shared.stream_id}")
+            await shared.ending
 
     async def close(self) -> None:
         """Close those that nobody uses, and wait for it. Bound the wait; ``abandon`` the rest."""
         for shared in list(self._shared.values()):
             if not shared.users and not shared.closing:
                 self._close_after(shared, 0)
-        leaving = [shared.leaving for shared in self._shared.values() if shared.leaving is not None]
-        if leaving:
-            await asyncio.wait(leaving)
+        under_way = [each for shared in self._shared.values() for each in (shared.leaving, shared.ending) if each]
+        if under_way:
+            await asyncio.wait(under_way)
 
     def abandon(self) -> None:
         """Let go of all; what they have not confirmed may be there or not."""
@@ -197,9 +229,14 @@ class Writers:
         if at_once:
             wait_s = OPEN_SECONDS
         while True:
+            if self._shared.get(shared.stream_id) is not shared:
+                raise RequestTimeout(f"stream {name} is not opened: this gateway stops", outcome=Outcome.NOT_DONE)
+            if shared.ending is not None and not shared.ending.done():
+                await asyncio.wait([shared.ending])
+                continue
             if shared.writer is not None and not shared.writer.ended:
                 return shared.writer
-            opening = self._opening(shared, name, at_once=at_once)
+            opening = self._opening(shared, at_once=at_once)
             waited = self._clock.monotonic() - began
             await asyncio.wait([opening], timeout=wait_s - waited if waited < wait_s else LOOK_SECONDS)
             waited = self._clock.monotonic() - began
@@ -212,7 +249,7 @@ class Writers:
                 # One of its own for each who waits: a traceback belongs to one only.
                 raise error.told_as(error.outcome) if isinstance(error, TallybookError) else error
 
-    def _opening(self, shared: SharedWriter, name: str, *, at_once: bool) -> asyncio.Task[StreamWriter]:
+    def _opening(self, shared: SharedWriter, *, at_once: bool) -> asyncio.Task[StreamWriter]:
         """What makes this gateway the stream's writer; one at a time, for all who wait."""
         if shared.opening is not None and at_once and not shared.at_once:
             shared.opening.cancel()
@@ -223,7 +260,8 @@ class Writers:
                 shared.writer.abandon()
                 shared.writer = None
             shared.at_once = at_once
-            wanted = shared.store.writer(name, wait_s=None if at_once else MOST_WAIT_SECONDS)
+            # By its id: the name may be that of another stream by now.
+            wanted = shared.store.writer_by_id(shared.stream_id, wait_s=None if at_once else MOST_WAIT_SECONDS)
             shared.opening = self._tasks.spawn(wanted, name=f"open-{shared.stream_id}")
             shared.opening.add_done_callback(partial(self._ready, shared))
         return shared.opening
@@ -247,7 +285,7 @@ class Writers:
             StreamOwned: it is.
             RequestTimeout: it is not, but the stream is not opened all the same.
         """
-        info = await shared.store.info(name)
+        info = await shared.store.info_by_id(shared.stream_id)
         if info.owner is not None and info.session != shared.store.session:
             message = f"stream {name} is written by {info.owner}, still so after {wait_s:g} s"
             raise StreamOwned(message, owner=info.owner)

@@ -196,6 +196,14 @@ class StreamStore:
         """
         return info_of(await self._find(name))
 
+    async def info_by_id(self, stream_id: str) -> StreamInfo:
+        """What is known of a stream, whatever it is called by now.
+
+        Raises:
+            As ``info``.
+        """
+        return info_of(await self._catalog.read(stream_id))
+
     async def last(self, name: str) -> tuple[Position, int] | None:
         """Position and number of the last record that readers see; ``None`` if none is there.
 
@@ -303,6 +311,17 @@ class StreamStore:
             As ``info``.
         """
         head = await self._find(name)
+        return await self._writer_of(head.stream_id, wait_s, accept_loss=accept_loss)
+
+    async def writer_by_id(self, stream_id: str, *, wait_s: float | None = None) -> StreamWriter:
+        """Become the writer of a stream, whatever it is called by now: its name may have become that of another one.
+
+        Raises:
+            As ``writer``.
+        """
+        return await self._writer_of(stream_id, wait_s, accept_loss=False)
+
+    async def _writer_of(self, stream_id: str, wait_s: float | None, *, accept_loss: bool) -> StreamWriter:
         await self._session.begin()
         owner = Owner(self._rng.uuid(), self._session.name, self._name)
         patience = Patience(self._store, self._clock, wait_s)
@@ -311,14 +330,14 @@ class StreamStore:
                 self._catalog,
                 self._client,
                 self._clock,
-                head.stream_id,
+                stream_id,
                 owner,
                 free=patience.is_free,
                 accept_loss=accept_loss,
             )
             return await self._writer(head, owner)
         except BaseException:
-            self._let_go(head.stream_id, owner)
+            self._let_go(stream_id, owner)
             raise
 
     def _let_go(self, stream_id: str, owner: Owner) -> None:

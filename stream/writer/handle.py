@@ -338,7 +338,7 @@ class StreamWriter:
             async with asyncio.timeout(APPEND_SECONDS), self._one_condition:
                 await self._budget.take(size + ROOM_BYTES)
                 try:
-                    await self._flow.settled()
+                    await self._all_before(expected)
                     self._admissible(record)
                     known = self._known(record.dedup_id)
                     if known is None:
@@ -355,6 +355,15 @@ class StreamWriter:
                 f"stream {self.name}: earlier appends are not confirmed in time", outcome=Outcome.NOT_DONE
             ) from None
         return await pending
+
+    async def _all_before(self, expected: Position | None) -> None:
+        """Wait until everything is confirmed, or so much that ``expected`` cannot be the last record any more.
+
+        Where others append all the time there is always something that is not confirmed.
+        """
+        while self._flow.marks.next_sequence < self._flow.next_sequence:
+            if not await self._flow.confirmed(self._flow.next_sequence) or self.last_position != expected:
+                return
 
     # -- steps of an append ------------------------------------------------------------------------------------------
 
@@ -387,17 +396,28 @@ class StreamWriter:
         return ended.told_as(outcome)
 
     def _check_orders(self, records: Sequence[Outgoing]) -> None:
+        if all(record.txid is None for record in records):
+            return
         highest: int | None = None
+        sequence = self._flow.next_sequence
         for record in records:
-            if record.txid is not None and self._known(record.dedup_id) is None:
+            # Those before it may push its id out of the window, and then it is appended after all.
+            if self._known(record.dedup_id, sequence) is not None:
+                continue
+            sequence += 1
+            if record.txid is not None:
                 self._flow.check_order(record.txid, after=highest)
                 highest = record.txid
 
-    def _known(self, dedup_id: bytes | None) -> PendingRecord | None:
-        """What became of the record of that id, if it was appended lately."""
+    def _known(self, dedup_id: bytes | None, sequence: int | None = None) -> PendingRecord | None:
+        """What became of the record of that id, if it was appended lately.
+
+        Args:
+            sequence: number that the record would get now; by default, the next one.
+        """
         if dedup_id is None:
             return None
-        return self._window.find(dedup_id, self._flow.next_sequence)
+        return self._window.find(dedup_id, self._flow.next_sequence if sequence is None else sequence)
 
     def _take_room_now(self, size: int) -> None:
         if not self._budget.try_take(size + ROOM_BYTES):
@@ -460,16 +480,20 @@ class StreamWriter:
         """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.
 
         Raises:
+            StreamClosed: the writer was abandoned meanwhile; the stream may be ended, or not.
             As ``close``.
         """
         if self._closing and not self._ending:
             raise self._refusal()
         self._closing = self._ending = True
         await self._settled()
-        if not self._end_marked:
+        if not self._end_marked and not self._closed:
             self._end_marked = True
             self._flow.mark(Kind.END_OF_STREAM)
         await self._finish()
+        if not self._segments.head.ended:
+            # Somebody has let go of the writer meanwhile.
+            raise self._refusal(Outcome.UNKNOWN)
 
     async def close(self) -> None:
         """Wait for what was appended, and let go of the stream; another writer need not fence it then.

@@ -208,6 +208,21 @@ async def test_a_client_that_takes_no_acks_is_cut_off_and_others_of_its_stream_a
 
 
 @scenario()
+async def test_what_comes_with_the_opening_is_not_held_beyond_the_credit_while_the_stream_is_waited_for(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, 2) as [one, two]:
+        call = Appending(opening())
+        one.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        before = cluster.world.clock.monotonic()
+        large = pb.StreamAppendRequest(open=opening(credit_bytes=1).open, records=[pb.NewRecord(payload=bytes(5_000))])
+        assert (await refusal(two.call("Append", Appending(large))))[1] == "CreditExceeded"
+        assert cluster.world.clock.monotonic() - before < 1
+        assert two.idle()
+
+
+@scenario()
 async def test_a_stream_that_is_ended_refuses_more_and_loses_nothing(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         call = Appending(opening(), records(lines(5)))
@@ -221,6 +236,89 @@ async def test_a_stream_that_is_ended_refuses_more_and_loses_nothing(cluster: Me
         assert (await gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream)).ended
         assert (await refusal(gateway.call("Append", Appending(opening()))))[1] == "StreamEnded"
         assert await gateway.payloads() == lines(5)
+
+
+@scenario()
+async def test_who_comes_while_a_stream_is_ended_waits_for_that_and_takes_no_ack_from_anybody(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        call = Appending(opening())
+        serving = gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(records(lines(5)))
+        ends = []
+        for _ in range(2):
+            await cluster.world.clock.sleep(0.05)
+            ends.append(asyncio.create_task(gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream)))
+        coming = gateway.call("Append", Appending(opening(take_over=True)))
+        await cluster.world.clock.sleep(0.05)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        for ending in ends:
+            assert (await ending).ended
+        assert (await refusal(coming))[1] == "StreamEnded"
+        await eventually(told(call, 5), cluster)
+        call.say(CLOSE)
+        await serving
+        assert call.last() == "closed"
+        assert await gateway.payloads() == lines(5)
+
+
+@scenario()
+async def test_a_gateway_that_stops_has_ended_the_stream_that_it_was_ending(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        call = Appending(opening())
+        gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(records(lines(5)))
+        await cluster.world.clock.sleep(0.05)
+        ending = asyncio.create_task(gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream))
+        await cluster.world.clock.sleep(0.05)
+        stopping = asyncio.create_task(gateway.service.stop())
+        await cluster.world.clock.sleep(0.05)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        await stopping
+        assert (await gateway.stores.default.info("s")).ended
+        assert (await ending).ended
+
+
+@scenario()
+async def test_who_waits_for_a_stream_gets_that_one_though_its_name_is_given_to_another(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, writer_idle_ms=0) as [gateway]:
+        gone = Appending(opening())
+        serving = gateway.call("Append", gone)
+        await eventually(lambda: bool(gone.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        gone.say(records([b"one"]))
+        await cluster.world.clock.sleep(0.01)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        # Its writer is closed, which takes as long as its last append.
+        first = Appending(opening(), records([b"two"]))
+        waiting = gateway.call("Append", first)
+        await cluster.world.clock.sleep(0.01)
+        await gateway.ask("Rename", pb.RenameStreamRequest(name="s", new_name="renamed"), pb.Stream)
+        await gateway.ask("Create", pb.CreateStreamRequest(name="s"), pb.Stream)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        await eventually(told(first, 1), cluster)
+        await gateway.call("Append", Appending(opening("renamed"), records([b"three"]), CLOSE))
+        await gateway.call("Append", Appending(opening("s"), records([b"new"]), CLOSE))
+        first.say(CLOSE)
+        await waiting
+        assert await gateway.payloads("renamed") == [b"one", b"two", b"three"]
+        assert await gateway.payloads("s") == [b"new"]
 
 
 # --- who has the stream -----------------------------------------------------------------------------------------------
@@ -355,12 +453,29 @@ async def test_a_gateway_that_stops_ends_its_calls_and_lets_go_of_its_streams(
 
 
 @scenario()
+async def test_a_client_that_asks_for_the_end_just_when_a_gateway_stops_sees_by_the_acks_what_is_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        call = Appending(opening(), records(lines(5)))
+        serving = gateway.call("Append", call)
+        await eventually(told(call, 5), cluster)
+        await gateway.service.stop()
+        # The client knows nothing of that yet.
+        call.say(records(lines(5, 5)), CLOSE)
+        await serving
+        assert call.last() == "closed"
+        assert call.acked() == 5, "what came later was never looked at"
+        assert await gateway.payloads() == lines(5)
+
+
+@scenario()
 async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
     cluster: MemoryCluster, client: Client
 ) -> None:
     async with gateways(cluster, stop_ms=500) as [gateway]:
         call = Appending(opening(), records(lines(1)))
-        gateway.call("Append", call)
+        serving = gateway.call("Append", call)
         await eventually(told(call, 1), cluster)
         for bookie in cluster.bookies.values():
             bookie.hold_commits()
@@ -369,6 +484,32 @@ async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
         before = cluster.world.clock.monotonic()
         await gateway.service.stop()
         assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1)
+        code, reason, metadata = await refusal(serving)
+        assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
+        assert (metadata["retriable"], metadata["outcome"]) == ("true", "unknown")
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+
+
+@scenario()
+async def test_who_waits_for_a_stream_is_told_when_a_gateway_lets_go_of_all(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, 2, stop_ms=500) as [one, two]:
+        await one.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        owning, call = Appending(opening()), Appending(opening("other"))
+        one.call("Append", owning)
+        serving = two.call("Append", call)
+        await eventually(lambda: bool(owning.replies and call.replies), cluster)
+        waiting = two.call("Append", Appending(opening()))
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        call.say(records(lines(1)))
+        await cluster.world.clock.sleep(0.1)
+        await two.service.stop()
+        for each in (serving, waiting):
+            assert (await refusal(each))[1] == "RequestTimeout"
+        assert two.idle()
         for bookie in cluster.bookies.values():
             bookie.release_commits()
 

@@ -288,27 +288,6 @@ async def test_what_is_sent_again_keeps_its_place_though_its_transaction_id_has_
 
 
 @scenario()
-async def test_a_commit_does_not_wait_for_what_others_append_meanwhile(cluster: MemoryCluster, client: Client) -> None:
-    async with StreamStore(client) as streams:
-        await streams.create("s")
-        async with await streams.writer("s") as writer:
-            going = True
-
-            async def append() -> None:
-                while going:
-                    await writer.append(b"more")
-
-            # Some are always under way: the writer is never idle.
-            others = [asyncio.create_task(append()) for _ in range(8)]
-            one = await writer.append(b"one")
-            async with asyncio.timeout(5):
-                await writer.commit()
-            assert one in [record.position for record in await taken(streams.reader("s", follow=False))]
-            going = False
-            await asyncio.gather(*others)
-
-
-@scenario()
 async def test_records_that_are_sent_off_together_are_sent_all_or_none(cluster: MemoryCluster, client: Client) -> None:
     async with StreamStore(client) as streams:
         await streams.create("s")
