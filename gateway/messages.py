@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, Outcome, RequestTimeout
 from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import Call
@@ -17,6 +18,8 @@ from .credit import PAYLOAD_OVERHEAD_BYTES, Credit
 M = TypeVar("M", bound=Message)
 
 DEFAULT_COPIES: Final = 3
+REQUEST_SECONDS: Final = 30.0
+"""How long a call may take to say what it wants; until then it is in no limit but that of calls."""
 
 _STATES: Final = {
     LedgerState.OPEN: pb.LEDGER_STATE_OPEN,
@@ -46,8 +49,14 @@ async def request_of(call: Call, kind: type[M]) -> M:
 
     Raises:
         InvalidArgument: there is none.
+        RequestTimeout: there is none for long, though the call takes the place of another one.
     """
-    raw = await call.receive()
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            raw = await call.receive()
+    except TimeoutError:
+        message = f"no {kind.DESCRIPTOR.name} has come within {REQUEST_SECONDS:.0f} s"
+        raise RequestTimeout(message, outcome=Outcome.NOT_DONE) from None
     if raw is None:
         raise InvalidArgument(f"the call ended without a {kind.DESCRIPTOR.name}")
     return decode(kind, raw)

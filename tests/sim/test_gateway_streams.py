@@ -32,6 +32,13 @@ def told(call: Appending, count: int) -> Callable[[], bool]:
     return lambda: call.acked() >= count
 
 
+@scenario()
+async def test_a_call_that_does_not_say_what_it_wants_is_ended(cluster: MemoryCluster, client: Client) -> None:
+    async with gateways(cluster) as [gateway]:
+        code, reason, _ = await refusal(gateway.call("Append", Appending()))
+        assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
+
+
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
