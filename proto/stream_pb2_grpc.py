@@ -185,17 +185,19 @@ class StreamServiceServicer:
         is cut off with RESOURCE_EXHAUSTED (CreditExceeded), and whoever takes no acks with ABORTED (ReaderTooSlow).
 
         However it ends, what was acknowledged is in the stream, and is never lost:
-        - closed: all that was sent is, if the client has asked for it, or ended its side without a close message. A
-        gateway that stops says it unasked: then only what is acknowledged is in the stream for certain.
+        - closed, with acks of all that was sent: all of it is. A gateway that has read the client's close message, or the
+        end of its side, sends all acks before. One that stops says closed unasked, perhaps in the very moment in which
+        the client asks, and then acks are missing: count them.
         - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded): the acks
         of all messages before come first. Of the message that is refused, and of those behind it, nothing is in the
         stream.
-        - closed unasked, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost connection,
-        the end of the gateway: what was sent and not acknowledged may be in the stream or not.
+        - closed with acks missing, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost
+        connection, the end of the gateway: what was sent and not acknowledged may be in the stream or not.
         In the last case a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and
         sends what was not acknowledged again, in the same order: what is there already keeps its place and is acknowledged
-        with the position that it has. One that gives none looks with Describe where the stream ends, and reads from the
-        last ack on.
+        with the position that it has. That is so for the last StreamPolicy.dedup_records records of the stream, so no more
+        than that may be unacknowledged, with what others append meanwhile; behind it, records are there twice. A client
+        that gives no ids looks with Describe where the stream ends, and reads from the last ack on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
