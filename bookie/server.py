@@ -11,7 +11,6 @@ at once. Nothing here runs per entry; metrics are read off ``Bookie.stats`` when
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -35,6 +34,7 @@ from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.process import Process
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
+from tallybook.runtime.tuning import settle_memory
 
 from .bookie import Bookie
 from .boot import BookieWorld, boot
@@ -181,7 +181,7 @@ class _Server:
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
-        _settle_memory()
+        settle_memory()
         ready.set()
         self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         _log.info("ready", bookie_id=bookie.bookie_id, address=listener.address, boot=bookie.incarnation.boot)
@@ -287,10 +287,3 @@ def _reachable(address: str) -> str:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
-
-
-def _settle_memory() -> None:
-    """What was made until now stays: the collector need not look at it again, nor look so often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)

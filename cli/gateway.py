@@ -15,6 +15,7 @@ from tallybook.core.errors import TallybookError
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.process import RealProcess, end_on_broken_invariants
 from tallybook.runtime.settings import load_settings
+from tallybook.runtime.tuning import settle_memory
 
 from .bookie import LogFormat, LogLevel
 from .cluster import cluster
@@ -85,6 +86,7 @@ async def _serve(settings: GatewaySettings, parent_pipe: int | None, as_json: bo
     try:
         async with cluster(settings.metadata, settings.client) as client, serving(client, settings) as addresses:
             ready = True
+            settle_memory()
             if as_json:
                 told = {"ready": addresses.grpc, "http": addresses.http, "pid": os.getpid()}
                 print(json.dumps(told), flush=True)

@@ -1,4 +1,4 @@
-"""How a process that moves much data uses the machine: its memory, and its processors.
+"""How a process that moves much data uses the machine: its memory, its processors, and the time of the collector.
 
 *Memory.* Messages of some hundred KiB come and go a thousand times a second. As it is set up,
 glibc gives each of them back to the system when it is freed, and the next one is made of fresh
@@ -12,11 +12,16 @@ woken, so they interrupt each other for every message. As "batch" threads they g
 whoever runs goes on until it has nothing to do, and the next one finds more than one message
 waiting (measured, three bookies and a client on two cores: a sixth to a third more entries a
 second with a fifth less processor time for each, and 0.6 of the latency at half load).
+
+*The collector of garbage* stops everything while it looks at what lives. The modules of a program alone are
+30 to 60 ms at each full collection, and find nothing (measured with a writer of 1,000 records a second: each of the
+two in 15 s held up some fifty records).
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 import threading
@@ -42,6 +47,9 @@ _OPTIONS: Final = (
     (_M_ARENA_MAX, 2),
 )
 
+_COLLECTED_AFTER: Final = (10_000, 20, 50)
+"""Objects, collections of the youngest, collections of the next: after so many each generation is looked at."""
+
 
 def tune_process() -> None:
     """Both of the below. To be called early: before threads are started, and before much memory is used.
@@ -64,6 +72,16 @@ def keep_freed_memory() -> bool:
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     return all(mallopt(option, value) for option, value in _OPTIONS)
+
+
+def settle_memory() -> None:
+    """What was made until now stays: the collector of garbage need not look at it again, nor look so often.
+
+    To be called when a program that runs for long has made what it needs throughout. A user's program may, too.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED_AFTER)
 
 
 def stand_back() -> bool:

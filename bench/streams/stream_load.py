@@ -34,7 +34,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.tuning import tune_process
+from tallybook.runtime.tuning import settle_memory, tune_process
 from tallybook.stream import Gap, StreamStore
 
 RATE: Final = 1_000.0
@@ -256,6 +256,7 @@ _SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 @asynccontextmanager
 async def _streams(metadata: str) -> AsyncIterator[tuple[Client, StreamStore]]:
     async with Client(metadata) as client, StreamStore(client) as streams:
+        settle_memory()
         yield client, streams
 
 

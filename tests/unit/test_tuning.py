@@ -114,3 +114,20 @@ def test_threads_in_the_background_let_others_go_first_and_only_they_do():
     output = subprocess.run([sys.executable, "-c", ASIDE], capture_output=True, text=True, check=True, timeout=60)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert output.stdout.split() == [str(max(usual, 10)), str(usual), str(usual)]
+
+
+SETTLED = """
+import gc
+from tallybook.runtime.tuning import settle_memory
+
+lasting = [[] for _ in range(100_000)]
+settle_memory()
+print(sum(len(gc.get_objects(generation)) for generation in range(3)), *gc.get_threshold())
+"""
+
+
+def test_the_collector_of_garbage_does_not_look_again_at_what_was_there_and_looks_less_often():
+    output = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, check=True, timeout=60)
+    looked_at, first, *_ = map(int, output.stdout.split())
+    assert looked_at < 1_000
+    assert first > 700
