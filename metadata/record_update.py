@@ -8,14 +8,16 @@ write.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from tallybook.core.errors import TallybookError, is_defect
+from tallybook.core.errors import InvariantViolation, TallybookError, is_defect
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .attempts import Attempts
 from .store import MetadataStore, Ok, Record, WriteResult
+
+T = TypeVar("T")
 
 RecordTransition: TypeAlias = Callable[[bytes | None], bytes]
 """From the value, or ``None`` where there is no record, to the next one; or raises where the change is not allowed."""
@@ -64,6 +66,40 @@ class RecordUpdater:
             if isinstance(result, Ok):
                 return Record(wanted, result.version)
             await attempts.failed(result, version)
+
+    async def change(
+        self,
+        name: str,
+        transition: Callable[[T], T],
+        *,
+        decode: Callable[[str, bytes], T],
+        encode: Callable[[T], bytes],
+        absent: TallybookError,
+    ) -> T:
+        """Apply ``transition`` to what a record that is there says; what it says from then on.
+
+        Args:
+            decode: of the record's name and value.
+            absent: raised where there is no such record.
+
+        Raises:
+            ``absent``; whatever ``decode`` raises.
+            As ``update``.
+        """
+        changed: T | None = None
+
+        def apply(found: bytes | None) -> bytes:
+            nonlocal changed
+            if found is None:
+                raise absent
+            known = decode(name, found)
+            changed = transition(known)
+            return found if changed == known else encode(changed)
+
+        await self.update(name, apply)
+        if changed is None:
+            raise InvariantViolation(f"{name} was changed by nobody")
+        return changed
 
     async def delete(self, name: str, condition: Callable[[bytes], bool] = lambda _value: True) -> None:
         """Remove a record, if it is there and its value is the one meant.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, InvariantViolation, MetadataConflict, NoSuchStream, StreamExists
+from tallybook.core.errors import DamagedFile, MetadataConflict, NoSuchStream, StreamExists
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
@@ -177,21 +177,9 @@ class Catalog:
             MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
             Whatever ``transition`` raises.
         """
+        gone = NoSuchStream(f"the stream of id {stream_id} was deleted")
         record = head_record(stream_id)
-        changed: Head | None = None
-
-        def apply(found: bytes | None) -> bytes:
-            nonlocal changed
-            if found is None:
-                raise NoSuchStream(f"the stream of id {stream_id} was deleted")
-            known = decode_head(record, found)
-            changed = transition(known)
-            return found if changed == known else encode_head(changed)
-
-        await self._updater.update(record, apply)
-        if changed is None:
-            raise InvariantViolation(f"{record} was changed by nobody")
-        return changed
+        return await self._updater.change(record, transition, decode=decode_head, encode=encode_head, absent=gone)
 
     async def fold(self, head: Head) -> Head:
         """Put the oldest segments into a chapter, where the head has no room for more.

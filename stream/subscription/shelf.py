@@ -9,7 +9,6 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.core.errors import (
     DamagedFile,
-    InvariantViolation,
     MetadataConflict,
     NoSuchLedger,
     NoSuchSubscription,
@@ -90,21 +89,9 @@ class Shelf:
             MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
             Whatever ``transition`` raises.
         """
+        gone = NoSuchSubscription(f"subscription {name!r} was deleted")
         record = subscription_record(stream_id, name)
-        changed: Subscription | None = None
-
-        def apply(found: bytes | None) -> bytes:
-            nonlocal changed
-            if found is None:
-                raise NoSuchSubscription(f"subscription {name!r} was deleted")
-            known = decode(record, found)
-            changed = transition(known)
-            return found if changed == known else encode(changed)
-
-        await self._updater.update(record, apply)
-        if changed is None:
-            raise InvariantViolation(f"{record} was changed by nobody")
-        return changed
+        return await self._updater.change(record, transition, decode=decode, encode=encode, absent=gone)
 
     async def delete(self, stream_id: str, name: str) -> None:
         """Remove a subscription. Its reader is fenced.
