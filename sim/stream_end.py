@@ -180,7 +180,7 @@ def _read_all(streaming: Streaming) -> _Work:
             for subscription in [each.name async for each in streams.subscriptions(name)]:
                 handle = await streams.subscribe(name, subscription)
                 advances = story.advances(subscription)
-                problem = "" if story.deleted else advances.problem(advances.told, handle.cursor)
+                problem = "" if story.deleted else advances.problem(advances.promised(), handle.cursor)
                 await handle.close()
                 streaming.god.expect(not problem, "S9", f"in the end subscription {subscription} {problem}")
 

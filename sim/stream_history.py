@@ -155,13 +155,19 @@ class Advances:
     """How far the readers of one subscription have come, by what they wanted and were told."""
 
     told: Cursor | None = None
-    """The furthest that somebody was told to be stored, or was given to begin with."""
+    """The furthest that somebody was told to be stored, or was given to begin with, since it was last set anew."""
     wanted: Cursor | None = None
     """The furthest that anybody has wanted."""
+    turn: int = 0
+    """Grows with everything that sets the subscription back. What was told to readers of an earlier turn is void."""
+    setting: int = 0
+    """How many are about to set it back."""
+    unsure: bool = False
+    """Somebody sets it back, or has tried to: that may happen at any time, and it may begin anywhere."""
 
-    def tell(self, cursor: Cursor) -> None:
-        """An advance is stored."""
-        if self.told is None or cursor.order > self.told.order:
+    def tell(self, cursor: Cursor, turn: int) -> None:
+        """An advance is stored, for a reader that has had the subscription since this turn."""
+        if turn == self.turn and (self.told is None or cursor.order > self.told.order):
             self.told = cursor
 
     def want(self, cursor: Cursor) -> None:
@@ -169,17 +175,49 @@ class Advances:
         if self.wanted is None or cursor.order > self.wanted.order:
             self.wanted = cursor
 
-    def problem(self, told_before: Cursor | None, given: Cursor) -> str:
+    def begin_anew(self) -> int:
+        """Somebody is about to set it back, or to delete it; what to tell ``end_anew``."""
+        self.turn += 1
+        self.setting += 1
+        self.unsure = True
+        return self.turn
+
+    def end_anew(self, turn: int, *, done: bool, cursor: Cursor | None) -> None:
+        """He is at an end.
+
+        Args:
+            done: whether it is known what became of it, and nothing may become of it later.
+            cursor: where it begins now; ``None``: where whoever makes it again wants.
+        """
+        alone = turn == self.turn
+        self.setting -= 1
+        self.turn += 1
+        if done and alone and not self.setting:
+            self.told, self.unsure = cursor, False
+
+    def promised(self) -> Promise:
+        """What holds for whoever asks for the subscription now."""
+        return Promise(None if self.unsure else self.told, self.turn)
+
+    def problem(self, before: Promise, given: Cursor) -> str:
         """What is wrong with where a reader begins; empty if nothing is.
 
         Args:
-            told_before: what was told before the reader asked for the subscription.
+            before: what was promised before the reader asked for the subscription.
         """
-        if told_before is not None and given.order < told_before.order:
-            return f"begins {given}, and was stored to be {told_before}"
+        told = before.told if before.turn == self.turn and not self.unsure else None
+        if told is not None and given.order < told.order:
+            return f"begins {given}, and was stored to be {told}"
         if given.after and (self.wanted is None or given.order > self.wanted.order):
             return f"begins {given}, and nobody was beyond {self.wanted}"
         return ""
+
+
+class Promise(NamedTuple):
+    """From where on a subscription begins at least."""
+
+    told: Cursor | None
+    turn: int
 
 
 @dataclass(slots=True)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .workload import ClientProcess, Workload
 
 SUBSCRIPTIONS: Final = ("billing", "audit")
+RESETS: Final = 0.06
+"""Share of what subscribers do that sets a subscription anew."""
 TRUNCATIONS: Final = 0.15
 """Share of a keeper's rounds after which a stream is truncated."""
 DELETIONS: Final = 0.1
@@ -224,7 +226,10 @@ class Streaming:
         await self._pause(client, 0.3)
         rng, name = client.rng, pick(client.rng, SUBSCRIPTIONS)
         async with self.streams(client) as streams:
-            told = {tag: story.advances(name).told for tag, story in self.history.stories.items()}
+            if rng.random() < RESETS:
+                await self._begin_anew(client, streams, name)
+                return
+            promised = {tag: story.advances(name).promised() for tag, story in self.history.stories.items()}
             handle = await streams.subscribe(
                 self._name(client), name, wait_s=pick(rng, (None, None, 2.0)), gaps="yield"
             )
@@ -233,14 +238,16 @@ class Streaming:
             advances = self.history.story(tag).advances(name)
             # While a stream is deleted, so are its subscriptions, and the ledgers that tell how far they have come.
             deleted = self.history.story(tag).deleted
-            problem = "" if deleted else advances.problem(told.get(tag), cursor)
+            before = promised.get(tag, advances.promised())
+            problem = "" if deleted else advances.problem(before, cursor)
             self.god.expect(not problem, "S9", f"subscription {name} of stream {tag}, for {client.name}, {problem}")
-            advances.tell(cursor)
+            turn = before.turn
+            advances.tell(cursor, turn)
             start = cursor.start if cursor.after else Start.earliest()
             reading = self.history.reading(client.name, start)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5 + 3.0 * rng.random()):
-                    await self._advance(client, handle, reading, advances)
+                    await self._advance(client, handle, reading, advances, turn)
             draw = rng.random()
             if draw < 0.5:
                 await handle.close()
@@ -248,7 +255,12 @@ class Streaming:
                 handle.abandon()
 
     async def _advance(
-        self, client: ClientProcess, handle: SubscriptionReader, reading: StreamReading, advances: Advances
+        self,
+        client: ClientProcess,
+        handle: SubscriptionReader,
+        reading: StreamReading,
+        advances: Advances,
+        turn: int,
     ) -> None:
         rng = client.rng
         async with aclosing(handle.batches()) as batches:
@@ -263,8 +275,29 @@ class Streaming:
                     handle.advance_nowait(position)
                     continue
                 await handle.advance(position)
-                advances.tell(cursor)
+                advances.tell(cursor, turn)
                 self.god.mark("subscriber: an advance is stored")
+
+    async def _begin_anew(self, client: ClientProcess, streams: StreamStore, name: str) -> None:
+        """Set a subscription back or forth, or delete it."""
+        stream, rng = self._name(client), client.rng
+        self.history.story((await streams.info(stream)).stream_id[:TAG_CHARS])
+        # Of all streams: by the time it is done, the name may lead to another one.
+        stories = [(story, story.advances(name)) for story in self.history.stories.values()]
+        turns = [advances.begin_anew() for _, advances in stories]
+        done, cursor = False, None
+        try:
+            if rng.random() < 0.3:
+                await streams.unsubscribe(stream, name)
+                self.god.mark("subscriber: deleted a subscription")
+            else:
+                cursor = (await streams.reset_subscription(stream, name, self._start(client))).cursor
+                self.god.mark("subscriber: set a subscription anew")
+            done = True
+        finally:
+            for (story, advances), turn in zip(stories, turns, strict=True):
+                other = cursor is not None and cursor.position.tag != story.tag
+                advances.end_anew(turn, done=done, cursor=advances.told if other else cursor)
 
     # -- keepers and meddlers ----------------------------------------------------------------------------------------
 

@@ -258,17 +258,53 @@ def test_what_may_be_is_not_taken_for_wrong(change: Callable[[Told], None]) -> N
     assert invariants(told) == set()
 
 
-def test_a_subscription_goes_neither_back_nor_ahead() -> None:
-    behind, stored, wanted = (Cursor(Position(1, entry, 0, TAG), after=True) for entry in (1, 2, 3))
+BEHIND, STORED, WANTED = (Cursor(Position(1, entry, 0, TAG), after=True) for entry in (1, 2, 3))
+
+
+def advanced() -> Advances:
     advances = Advances()
-    advances.tell(Cursor(Position(1, 0, 0, TAG), after=False))
-    for cursor in (behind, stored):
+    advances.tell(Cursor(Position(1, 0, 0, TAG), after=False), 0)
+    for cursor in (BEHIND, STORED):
         advances.want(cursor)
-        advances.tell(cursor)
-    advances.want(wanted)
-    assert advances.problem(stored, stored) == advances.problem(stored, wanted) == ""
-    assert "was stored to be after 1-2-0" in advances.problem(stored, behind)
-    assert "nobody was beyond" in advances.problem(stored, Cursor(Position(2, 0, 0, TAG), after=True))
+        advances.tell(cursor, 0)
+    advances.want(WANTED)
+    return advances
+
+
+def test_a_subscription_goes_neither_back_nor_ahead() -> None:
+    advances = advanced()
+    promise = advances.promised()
+    assert advances.problem(promise, STORED) == advances.problem(promise, WANTED) == ""
+    assert "was stored to be after 1-2-0" in advances.problem(promise, BEHIND)
+    assert "nobody was beyond" in advances.problem(promise, Cursor(Position(2, 0, 0, TAG), after=True))
+
+
+def test_a_subscription_that_is_set_back_may_begin_anywhere_until_that_is_done() -> None:
+    advances = advanced()
+    asked_before = advances.promised()
+    turn = advances.begin_anew()
+    assert advances.problem(asked_before, BEHIND) == advances.problem(advances.promised(), BEHIND) == ""
+    advances.end_anew(turn, done=True, cursor=BEHIND)
+    assert advances.problem(asked_before, BEHIND) == advances.problem(advances.promised(), BEHIND) == ""
+    assert "was stored" in advances.problem(advances.promised(), Cursor(Position(1, 0, 0, TAG), after=True))
+    advances.tell(STORED, asked_before.turn)
+    assert not advances.problem(advances.promised(), BEHIND), "a reader was told that, which was fenced since"
+
+
+def test_a_subscription_of_which_it_is_not_known_that_it_was_set_back_may_begin_anywhere() -> None:
+    advances = advanced()
+    advances.end_anew(advances.begin_anew(), done=False, cursor=None)
+    assert not advances.problem(advances.promised(), BEHIND)
+
+
+def test_of_two_that_set_a_subscription_back_at_once_either_may_have_been_the_last() -> None:
+    for first_done in (0, 1):
+        advances = advanced()
+        turns = [advances.begin_anew(), advances.begin_anew()]
+        cursors = (BEHIND, STORED)
+        for each in (first_done, 1 - first_done):
+            advances.end_anew(turns[each], done=True, cursor=cursors[each])
+        assert not advances.problem(advances.promised(), BEHIND)
 
 
 def test_some_runs_have_streams_and_the_others_of_the_same_seeds_do_not_change_for_it() -> None:
