@@ -243,7 +243,7 @@ class Streaming:
             self.god.expect(not problem, "S9", f"subscription {name} of stream {tag}, for {client.name}, {problem}")
             turn = before.turn
             advances.tell(cursor, turn)
-            start = cursor.start if cursor.after else Start.earliest()
+            start = cursor.start if cursor.after or advances.turn else Start.earliest()
             reading = self.history.reading(client.name, start)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5 + 3.0 * rng.random()):
