@@ -24,6 +24,7 @@ from tallybook.stream.writer.pending import settled_record
 from .counted import send_in_time
 from .credit import Credit, window_bytes
 from .limits import Limits
+from .losses import Losses
 from .messages import decode, request_of, shown_window
 from .metrics import Counts
 from .stream_messages import outgoing, runs_of, wait_seconds
@@ -40,6 +41,8 @@ class StreamContext:
     counts: Counts
     tasks: Tasks
     writers: Writers
+    losses: Losses
+    """Of subscriptions."""
     ways: dict[TwoWay[Any], None]
     """Of calls that are to be closed when the gateway stops, in the order of their beginning."""
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, StreamFenced
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import Call
 from tallybook.stream import Gap, Position, Record, SubscriptionReader
@@ -124,21 +124,32 @@ class Subscribed:
             context.limits.admit(self._call.peer, reserved_bytes(most, context.settings)),
             stores.of(opening.namespace) as store,
         ):
-            reader = await store.subscribe(
-                opening.name,
-                opening.subscription,
-                start=start,
-                wait_s=None if opening.take_over else wait_seconds(opening, context.settings),
-                follow=not opening.no_follow,
-                gaps=_gaps(opening.gaps_as_messages),
-            )
-            context.counts.subscribed += 1
+            place = f"{store.namespace}/{opening.name}/{opening.subscription}"
+            # Of two clients that both insist, the one that has just lost it waits: see ``losses``.
+            at_once = opening.take_over and not context.losses.lately(place)
             try:
-                with self._ways.among(context.ways):
-                    async with reader:
-                        await self._serve(reader, most, follow=not opening.no_follow)
-            finally:
-                context.counts.subscribed -= 1
+                reader = await store.subscribe(
+                    opening.name,
+                    opening.subscription,
+                    start=start,
+                    wait_s=None if at_once else wait_seconds(opening, context.settings),
+                    follow=not opening.no_follow,
+                    gaps=_gaps(opening.gaps_as_messages),
+                )
+                await self._use(reader, most, follow=not opening.no_follow)
+            except StreamFenced:
+                context.losses.note(place)
+                raise
+
+    async def _use(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
+        context = self._context
+        context.counts.subscribed += 1
+        try:
+            with self._ways.among(context.ways):
+                async with reader:
+                    await self._serve(reader, most, follow=follow)
+        finally:
+            context.counts.subscribed -= 1
 
     async def _serve(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
         await self._tell(pb.SubscribeReply(opened=pb.SubscribeOpened(cursor=cursor_of(reader.cursor))))

@@ -24,6 +24,7 @@ from tallybook.stream.names import check_stream_name, check_subscription
 from .answering import answering
 from .counted import counted
 from .limits import Limits
+from .losses import Losses
 from .metrics import Counts
 from .stores import Stores
 from .stream_appending import StreamAppend, StreamContext
@@ -59,7 +60,7 @@ class StreamService:
         self._tasks = tasks
         self._writers = Writers(stores, settings, counts, clock, tasks)
         self._ways: dict[TwoWay[Any], None] = {}
-        self._context = StreamContext(settings, limits, counts, tasks, self._writers, self._ways)
+        self._context = StreamContext(settings, limits, counts, tasks, self._writers, Losses(clock), self._ways)
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""

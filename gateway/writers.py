@@ -36,6 +36,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import StreamStore, StreamWriter
 
+from .losses import Losses
 from .metrics import Counts
 from .stores import Stores
 from .stream_messages import MOST_WAIT_SECONDS
@@ -46,8 +47,6 @@ OPEN_SECONDS: Final = 60.0
 """How long a stream that nobody owns may take to be opened: what its last writer left has to be settled."""
 LOOK_SECONDS: Final = 0.25
 """Pause between looks at who owns a stream, once a client has waited enough."""
-LEAVE_ALONE_SECONDS: Final = 10.0
-"""How long a stream that was lost is not taken back: as long as an owner's session, so that clients learn of it."""
 
 
 class SharedWriter:
@@ -94,8 +93,7 @@ class Writers:
         self._clock = clock
         self._tasks = tasks
         self._shared: dict[str, SharedWriter] = {}
-        self._lost: dict[str, float] = {}
-        """Streams that somebody else has taken, and when."""
+        self._losses = Losses(clock)
 
     @asynccontextmanager
     async def writer(
@@ -117,10 +115,12 @@ class Writers:
             stream_id = (await store.info(name)).stream_id
             shared = await self._joined(namespace, stream_id)
             try:
-                at_once = take_over and not self._lost_lately(stream_id)
+                at_once = take_over and not self._losses.lately(stream_id)
                 yield await self._opened(shared, name, wait_s, at_once=at_once)
             except StreamFenced:
-                self._note_loss(shared)
+                if self._losses.note(stream_id):
+                    self._counts.writers_fenced += 1
+                    _log.warning("stream taken by another writer", stream_id=stream_id)
                 raise
             except StreamClosed as error:
                 # This gateway has let go of it, which is no fault of the client's: there will be another writer.
@@ -291,17 +291,3 @@ class Writers:
             raise StreamOwned(message, owner=info.owner)
         if waited > wait_s + OPEN_SECONDS:
             raise RequestTimeout(f"stream {name} cannot be opened in {waited:.0f} s: try again")
-
-    # -- streams that were lost -----------------------------------------------------------
-
-    def _note_loss(self, shared: SharedWriter) -> None:
-        now = self._clock.monotonic()
-        if not self._lost_lately(shared.stream_id):
-            self._counts.writers_fenced += 1
-            _log.warning("stream taken by another writer", stream_id=shared.stream_id)
-        self._lost[shared.stream_id] = now
-
-    def _lost_lately(self, stream_id: str) -> bool:
-        now = self._clock.monotonic()
-        self._lost = {each: when for each, when in self._lost.items() if now - when < LEAVE_ALONE_SECONDS}
-        return stream_id in self._lost

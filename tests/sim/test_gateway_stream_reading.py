@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchStream
-from tallybook.core.limits import KIB
+from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.sim.stage.calls import FakeCall
@@ -241,6 +241,37 @@ async def test_a_subscription_has_one_reader_who_is_waited_for_or_taken_from(
         await eventually(lambda: third.payloads() == lines(5, 5), cluster)
         third.advance(positions[1])
         assert (await refusal(serving))[:2] == (code_pb2.INVALID_ARGUMENT, "InvalidArgument")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_clients_that_both_insist_do_not_fight_for_a_subscription(count: int) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with gateways(cluster, count) as found:
+            sent = Appending(opening(credit_bytes=MIB), records(lines(1_000)), COMMIT, CLOSE)
+            await found[0].call("Append", sent)
+            positions = iter(sent.positions())
+            clock, swaps = cluster.world.clock, 0
+            until = clock.monotonic() + 60
+
+            async def insist(gateway: Gateway) -> None:
+                nonlocal swaps
+                while clock.monotonic() < until:
+                    call = Subscribing(take_over=True)
+                    serving = gateway.call("Subscribe", call)
+                    while not serving.done():
+                        if clock.monotonic() < until:
+                            call.advance(next(positions))
+                        else:
+                            call.end()
+                        await clock.sleep(0.2)
+                    swaps += bool(call.replies)
+                    await asyncio.gather(serving, return_exceptions=True)
+
+            await asyncio.gather(insist(found[0]), insist(found[-1]))
+            assert 3 <= swaps <= 9, "about one in ten seconds"
+
+    play()
 
 
 @scenario()
