@@ -331,6 +331,12 @@ class GatewaySettings(Settings):
     max_writers: Count = Field(
         1_024, description="Streams of records that are written through this gateway at once; more are refused."
     )
+    max_id_bytes: Size = Field(
+        _size(512 * MIB),
+        description="Memory for the ids by which streams that are written through this gateway know records again: 700 "
+        "bytes and the id for each of the last `dedup_records` that has one. One stream is given no more than is left. "
+        "Records that do not fit are refused.",
+    )
     writer_idle_ms: Milliseconds = Field(
         5_000,
         description="How long the writer of a stream is kept when nobody appends any more; others wait for it.",

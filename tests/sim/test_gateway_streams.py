@@ -519,18 +519,3 @@ async def test_who_waits_for_a_stream_is_told_when_a_gateway_lets_go_of_all(
         assert two.idle()
         for bookie in cluster.bookies.values():
             bookie.release_commits()
-
-
-@scenario()
-async def test_only_so_many_streams_are_written_through_one_gateway(cluster: MemoryCluster, client: Client) -> None:
-    async with gateways(cluster, max_writers=1, writer_idle_ms=100) as [gateway]:
-        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
-        call = Appending(opening())
-        serving = gateway.call("Append", call)
-        await eventually(lambda: bool(call.replies), cluster)
-        refused = gateway.call("Append", Appending(opening("other")))
-        assert (await refusal(refused))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
-        call.say(CLOSE)
-        await serving
-        await eventually(gateway.idle, cluster)
-        await gateway.call("Append", Appending(opening("other"), CLOSE))

@@ -1,0 +1,57 @@
+"""What streams that are written through a gateway take of it, on a simulated cluster: writers, ids, room."""
+
+from __future__ import annotations
+
+from google.rpc import code_pb2
+
+from tallybook.client.client import Client
+from tallybook.core.limits import KIB
+from tallybook.proto import stream_pb2 as pb
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.gateways import CLOSE, Appending, gateways, opening, records, refusal
+from tallybook.sim.stage.scenario import eventually, lines, scenario
+
+
+@scenario()
+async def test_only_so_many_streams_are_written_through_one_gateway(cluster: MemoryCluster, client: Client) -> None:
+    async with gateways(cluster, max_writers=1, writer_idle_ms=100) as [gateway]:
+        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        call = Appending(opening())
+        serving = gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        refused = gateway.call("Append", Appending(opening("other")))
+        assert (await refusal(refused))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
+        call.say(CLOSE)
+        await serving
+        await eventually(gateway.idle, cluster)
+        await gateway.call("Append", Appending(opening("other"), CLOSE))
+
+
+@scenario()
+async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they_may(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, max_id_bytes=100 * KIB, writer_idle_ms=0) as [gateway]:
+        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        wanted = lines(90)
+        call = Appending(
+            opening(), records(wanted[:50], ids=True), records(wanted[50:], ids=True), records([b"behind"])
+        )
+        code, reason, metadata = await refusal(gateway.call("Append", call))
+        assert (code, reason, metadata["retriable"]) == (code_pb2.RESOURCE_EXHAUSTED, "Busy", "true")
+        assert call.acked() == 50
+        assert await gateway.payloads() == wanted[:50]
+        await eventually(gateway.idle, cluster)
+        # What a stream has of ids comes back with its writer, and is given up with it.
+        again = Appending(opening(), records(wanted[:50], ids=True))
+        serving = gateway.call("Append", again)
+        await eventually(lambda: again.acked() == 50, cluster)
+        other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
+        assert (await refusal(gateway.call("Append", other)))[1] == "Busy"
+        again.say(CLOSE)
+        await serving
+        await eventually(gateway.idle, cluster)
+        other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
+        await gateway.call("Append", other)
+        assert other.acked() == 60
+        assert len(await gateway.payloads()) == 50
