@@ -23,9 +23,10 @@ from tallybook.stream.names import check_stream_name, check_subscription
 
 from .answering import answering
 from .counted import counted
-from .limits import Limits
+from .limits import Admission, Limits
 from .losses import Losses
 from .metrics import Counts
+from .outflow import reserved_bytes
 from .stores import Stores
 from .stream_appending import StreamAppend, StreamContext
 from .stream_messages import described_stream, described_subscription, policy_changes, start_of, wait_seconds
@@ -69,18 +70,22 @@ class StreamService:
             "Delete": answering(pb.DeleteStreamRequest, self._delete),
             "Rename": answering(pb.RenameStreamRequest, self._rename),
             "List": answering(pb.ListStreamsRequest, self._list),
-            "Describe": answering(pb.DescribeStreamRequest, self._describe),
+            "Describe": answering(pb.DescribeStreamRequest, self._describe, self._admitted),
             "SetPolicy": answering(pb.SetPolicyRequest, self._set_policy),
-            "Truncate": answering(pb.TruncateStreamRequest, self._truncate),
+            "Truncate": answering(pb.TruncateStreamRequest, self._truncate, self._admitted),
             "End": answering(pb.EndStreamRequest, self._end),
             "Append": self._append,
             "Read": self._read,
             "Subscribe": self._subscribe,
-            "ListSubscriptions": answering(pb.ListSubscriptionsRequest, self._list_subscriptions),
-            "ResetSubscription": answering(pb.ResetSubscriptionRequest, self._reset_subscription),
+            "ListSubscriptions": answering(pb.ListSubscriptionsRequest, self._list_subscriptions, self._admitted),
+            "ResetSubscription": answering(pb.ResetSubscriptionRequest, self._reset_subscription, self._admitted),
             "DeleteSubscription": answering(pb.DeleteSubscriptionRequest, self._delete_subscription),
         }
         return {name: self._counted(f"StreamService/{name}", handler) for name, handler in handlers.items()}
+
+    def _admitted(self, peer: str) -> Admission:
+        """A call that reads, if only a little, takes as much memory for that as one that reads much."""
+        return self._context.limits.admit(peer, reserved_bytes(0, self._settings), streams=0)
 
     def _counted(self, method: str, handler: CallHandler) -> CallHandler:
         return counted(method, handler, self._counts.methods[method])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from google.protobuf.message import Message
 from google.rpc import code_pb2
 
 from tallybook.client.client import Client
-from tallybook.core.limits import KIB
+from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
+from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import CLOSE, Appending, gateways, opening, records, refusal
+from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, gateways, opening, records, refusal
 from tallybook.sim.stage.scenario import eventually, lines, scenario
 
 
@@ -55,3 +58,34 @@ async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they
         await gateway.call("Append", other)
         assert other.acked() == 60
         assert len(await gateway.payloads()) == 50
+
+
+START = pb.StreamStart(sequence=0)
+READING: dict[str, tuple[Message, type[Message]]] = {
+    "Describe": (pb.DescribeStreamRequest(name="s"), pb.StreamDescription),
+    "Truncate": (pb.TruncateStreamRequest(name="s", before=START), pb.Stream),
+    "ListSubscriptions": (pb.ListSubscriptionsRequest(name="s"), pb.ListSubscriptionsReply),
+    "ResetSubscription": (pb.ResetSubscriptionRequest(name="s", subscription="x", start=START), pb.Subscription),
+}
+
+
+@pytest.mark.parametrize("method", READING)
+def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_is_no_stream(method: str) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with gateways(cluster, max_connection_streams=1, max_connection_bytes=8 * MIB) as [gateway]:
+            await gateway.call("Append", Appending(opening(), records(lines(3)), COMMIT, CLOSE))
+            subscribed: FakeCall[pb.SubscribeReply] = FakeCall(pb.SubscribeReply)
+            subscribed.say(pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription="x")))
+            subscribed.end()
+            await gateway.call("Subscribe", subscribed)
+            with gateway.limits.admit("here", 7 * MIB):
+                request, kind = READING[method]
+                call = FakeCall(kind)
+                call.say(request)
+                assert (await refusal(gateway.call(method, call)))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
+            with gateway.limits.admit("here", MIB):
+                await gateway.ask(method, *READING[method])
+            assert gateway.limits.total.reserved_bytes == 0
+
+    play()
