@@ -72,7 +72,7 @@ class StreamWriter:
         self._budget = budget
         self._closing = self._closed = False
         self._ending = self._end_marked = False
-        self._one_condition = asyncio.Lock()
+        self._one_condition, self._one_share = asyncio.Lock(), asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -256,7 +256,8 @@ class StreamWriter:
     async def send(self, records: Sequence[Outgoing], *, as_set: bool = False) -> list[PendingRecord]:
         """Send records off, all of them or none; return what to await for their positions, one for each.
 
-        It waits for room and for nothing else. Once they are sent off, each is there or not, unless they are a set.
+        It waits for room and for nothing else; it takes none that is for other streams. Once they are sent off, each is
+        there or not, unless they are a set.
 
         Args:
             as_set: as ``append_set``.
@@ -272,7 +273,7 @@ class StreamWriter:
         if not sizes:
             return []
         room = sum(sizes) + len(sizes) * ROOM_BYTES
-        await self._take_room(room, Outcome.NOT_DONE)
+        await self._take_share(room)
         try:
             known = self._known_set(records) if as_set else []
             self._check_orders(records)
@@ -435,6 +436,19 @@ class StreamWriter:
     def _take_room_now(self, size: int) -> None:
         if not self._budget.try_take(size + ROOM_BYTES):
             raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
+
+    async def _take_share(self, size: int) -> None:
+        """Take room that is not for others: a stream that is slow would have all of it after a while."""
+        if not self._one_share.locked() and self._flow.leaves_room(size):
+            await self._take_room(size, Outcome.NOT_DONE)
+            return
+        try:
+            # Who came first goes first, or a large message would be waiting for as long as small ones come.
+            async with asyncio.timeout(APPEND_SECONDS), self._one_share:
+                await self._flow.room_left(size)
+                await self._take_room(size, Outcome.NOT_DONE)
+        except TimeoutError:
+            raise RequestTimeout(f"stream {self.name}: too much is pending there", outcome=Outcome.NOT_DONE) from None
 
     async def _take_room(self, size: int, outcome: Outcome) -> None:
         try:

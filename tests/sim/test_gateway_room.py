@@ -11,7 +11,8 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, gateways, opening, records, refusal
+from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, Gateway, gateways, opening, records, refusal
+from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import eventually, lines, scenario
 
 
@@ -89,3 +90,43 @@ def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_i
             assert gateway.limits.total.reserved_bytes == 0
 
     play()
+
+
+async def _opened(gateway: Gateway, cluster: MemoryCluster, name: str) -> tuple[Appending, MemoryBookie]:
+    """A client of a stream that is on one bookie, and that bookie."""
+    policy = pb.StreamPolicy(ensemble=1, write_quorum=1, ack_quorum=1)
+    await gateway.ask("Create", pb.CreateStreamRequest(name=name, policy=policy), pb.Stream)
+    before = {each async for each in gateway.client.list_ledgers()}
+    call = Appending(opening(name), records([b"first"]))
+    gateway.call("Append", call)
+    await eventually(lambda: call.acked() == 1, cluster)
+    [ledger_id] = [each async for each in gateway.client.list_ledgers() if each not in before]
+    [bookie] = [each for each in cluster.bookies.values() if each.durable_batches(ledger_id)]
+    return call, bookie
+
+
+@scenario()
+async def test_a_stream_whose_bookies_are_slow_leaves_room_for_the_others_of_its_gateway(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        slow, away = await _opened(gateway, cluster, "slow")
+        quick, bookie = slow, away
+        for number in range(20):
+            if bookie is not away:
+                break
+            quick, bookie = await _opened(gateway, cluster, f"quick{number}")
+        away.hold_commits()
+        more = [Appending(opening("slow")) for _ in range(4)]
+        for call in more:
+            call.say(records([bytes(900)] * 20))
+            gateway.call("Append", call)
+        await eventually(lambda: all(call.replies for call in more), cluster)
+        await cluster.world.clock.sleep(0.1)
+        quick.say(records([bytes(900)] * 20))
+        await eventually(lambda: quick.acked() == 21, cluster, 1)
+        assert slow.acked() + sum(call.acked() for call in more) == 1
+        away.release_commits()
+        await eventually(lambda: all(call.acked() == 20 for call in more), cluster)
+        flows = [shared.writer._flow for shared in gateway.service._writers._shared.values()]
+        await eventually(lambda: not any(flow.pending_bytes for flow in flows), cluster)
