@@ -22,7 +22,7 @@ from tallybook.stream.reader.handle import Gaps
 
 from .counted import send_in_time
 from .messages import decode, request_of
-from .outflow import Outflow, message_bytes, reserved_bytes
+from .outflow import Outflow, message_bytes, reserved_bytes, sent_from
 from .stores import Stores
 from .stream_appending import StreamContext
 from .stream_messages import cursor_of, gap_of, record_of, start_of, wait_seconds
@@ -44,9 +44,11 @@ async def serve_read(call: Call, stores: Stores, context: StreamContext) -> None
         reader = store.reader(request.name, start=start, follow=request.follow, gaps=_gaps(request.gaps_as_messages))
         send = partial(send_in_time, call, timeout_ms=context.settings.slow_reader_ms)
         outflow = _outflow(send, most, context, lambda records: pb.ReadStreamReply(records=records))
-        await _flow(
-            reader.batches(), outflow, lambda gap: send(pb.ReadStreamReply(gap=gap).SerializeToString()), request.follow
-        )
+
+        async def tell_gap(gap: pb.StreamGap) -> None:
+            await sent_from(send, pb.ReadStreamReply(gap=gap).SerializeToString(), gap.position, context.counts)
+
+        await _flow(reader.batches(), outflow, tell_gap, request.follow)
 
 
 def _gaps(as_messages: bool) -> Gaps:
@@ -152,7 +154,8 @@ class Subscribed:
             context.counts.subscribed -= 1
 
     async def _serve(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
-        await self._tell(pb.SubscribeReply(opened=pb.SubscribeOpened(cursor=cursor_of(reader.cursor))))
+        cursor = cursor_of(reader.cursor)
+        await self._tell(pb.SubscribeReply(opened=pb.SubscribeOpened(cursor=cursor)), cursor.position)
         advancing = self._context.tasks.spawn(
             self._ways.run(self._feed(), self._store(reader), reader.name), name=f"advance-{reader.name}"
         )
@@ -171,11 +174,11 @@ class Subscribed:
 
     async def _flow(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
         outflow = _outflow(self._send, most, self._context, lambda records: pb.SubscribeReply(records=records))
-        await _flow(reader.batches(), outflow, lambda gap: self._tell(pb.SubscribeReply(gap=gap)), follow)
-        await self._tell(pb.SubscribeReply(at_end=pb.AtEnd()))
+        await _flow(reader.batches(), outflow, lambda gap: self._tell(pb.SubscribeReply(gap=gap), gap.position), follow)
+        await self._tell(pb.SubscribeReply(at_end=pb.AtEnd()), str(reader.reader.position or reader.cursor.position))
 
-    async def _tell(self, reply: pb.SubscribeReply) -> None:
-        await self._send(reply.SerializeToString())
+    async def _tell(self, reply: pb.SubscribeReply, place: str) -> None:
+        await sent_from(self._send, reply.SerializeToString(), place, self._context.counts)
 
     async def _send(self, message: bytes) -> None:
         async with self._sending:
@@ -201,4 +204,5 @@ class Subscribed:
         while (position := await self._ways.next()) is not None:
             await reader.advance(position)
             self._context.counts.advances += 1
-            await self._tell(pb.SubscribeReply(advanced=pb.Advanced(position=str(position))))
+            # Where the subscription goes on from here, for a client that does not take it.
+            await self._tell(pb.SubscribeReply(advanced=pb.Advanced(position=str(position))), str(position))

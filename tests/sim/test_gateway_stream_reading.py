@@ -172,6 +172,48 @@ async def test_a_reader_that_takes_nothing_holds_little_and_is_told_where_it_was
 
 
 @scenario()
+async def test_a_client_that_does_not_take_the_word_of_a_gap_is_told_where_it_was(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, slow_reader_ms=2_000) as [gateway]:
+        positions = await written(gateway, lines(10))
+        before = pb.StreamStart(sequence=4)
+        await gateway.ask("Truncate", pb.TruncateStreamRequest(name="s", before=before), pb.Stream)
+        read = Reading(start=pb.StreamStart(position=positions[1]), gaps_as_messages=True)
+        read.taking.clear()
+        code, reason, metadata = await refusal(gateway.call("Read", read))
+        assert (code, reason, metadata["position"]) == (code_pb2.ABORTED, "ReaderTooSlow", positions[1])
+        assert gateway.number("too_slow") == 1
+
+
+@scenario()
+async def test_a_subscriber_that_takes_no_more_is_told_where_it_was_whatever_is_said_to_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, slow_reader_ms=2_000) as [gateway]:
+        positions = await written(gateway, lines(10))
+        unopened = Subscribing()
+        unopened.taking.clear()
+        assert (await refusal(gateway.call("Subscribe", unopened)))[2]["position"] == positions[0]
+        call = Subscribing()
+        serving = gateway.call("Subscribe", call)
+        await eventually(lambda: call.payloads() == lines(10), cluster)
+        call.taking.clear()
+        call.advance(positions[6])
+        code, reason, metadata = await refusal(serving)
+        assert (code, reason, metadata["position"]) == (code_pb2.ABORTED, "ReaderTooSlow", positions[6])
+        again = Subscribing(**NO_WAIT)
+        serving = gateway.call("Subscribe", again)
+        await eventually(lambda: again.payloads() == lines(3, 7), cluster)
+        again.taking.clear()
+        await gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream)
+        position = (await refusal(serving))[2]["position"]
+        rest = Reading(start=pb.StreamStart(position=position))
+        await gateway.call("Read", rest)
+        assert rest.payloads() == [], "the end is all that it has not got"
+
+
+@scenario()
 async def test_a_client_that_goes_ends_its_read(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         reads = [Reading(follow=True) for _ in range(3)]
