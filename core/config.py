@@ -329,7 +329,9 @@ class GatewaySettings(Settings):
         30_000, description="Time in which a client must take a message, or be cut off as too slow."
     )
     max_writers: Count = Field(
-        1_024, description="Streams of records that are written through this gateway at once; more are refused."
+        1_024,
+        description="Streams of records that are written through this gateway at once; more are refused, unless one of "
+        "them is idle.",
     )
     max_id_bytes: Size = Field(
         _size(512 * MIB),

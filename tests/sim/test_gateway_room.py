@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from google.protobuf.message import Message
 from google.rpc import code_pb2
 
 from tallybook.client.client import Client
 from tallybook.core.limits import KIB, MIB
+from tallybook.gateway.writers import CLOSE_SECONDS
 from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -29,6 +32,52 @@ async def test_only_so_many_streams_are_written_through_one_gateway(cluster: Mem
         await serving
         await eventually(gateway.idle, cluster)
         await gateway.call("Append", Appending(opening("other"), CLOSE))
+
+
+@scenario()
+async def test_the_writer_that_nobody_has_used_for_longest_makes_room_for_another_stream(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, max_writers=2, writer_idle_ms=600_000) as [gateway]:
+        for name in ("b", "c"):
+            await gateway.ask("Create", pb.CreateStreamRequest(name=name), pb.Stream)
+        for name in ("s", "b", "s", "c"):
+            await gateway.call("Append", Appending(opening(name), records([b"one"]), CLOSE))
+        owners = [(await gateway.describe(name)).stream.owner for name in ("s", "b", "c")]
+        assert owners == ["10.0.0.0:7450", "", "10.0.0.0:7450"]
+        assert gateway.number("writers") == 2
+        for name in ("b", "s", "c"):
+            calls = [Appending(opening(name), records([b"two"]), CLOSE) for _ in range(3)]
+            await asyncio.gather(*(gateway.call("Append", call) for call in calls))
+            assert [call.acked() for call in calls] == [1] * 3
+        owners = [(await gateway.describe(name)).stream.owner for name in ("s", "b", "c")]
+        assert owners == ["10.0.0.0:7450", "", "10.0.0.0:7450"]
+
+
+@scenario()
+async def test_who_waits_for_a_writer_that_cannot_be_closed_is_told_so_in_time(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, writer_idle_ms=0, max_writers=1) as [gateway]:
+        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        gone = Appending(opening())
+        serving = gateway.call("Append", gone)
+        await eventually(lambda: bool(gone.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        gone.say(records([b"one"]))
+        await cluster.world.clock.sleep(0.01)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        began = cluster.world.clock.monotonic()
+        waiting = [gateway.call("Append", Appending(opening(name))) for name in ("s", "other")]
+        for each in waiting:
+            code, reason, metadata = await refusal(each)
+            assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
+            assert (metadata["outcome"], metadata["retriable"]) == ("not done", "true")
+        assert cluster.world.clock.monotonic() - began == pytest.approx(CLOSE_SECONDS, abs=1)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
 
 
 @scenario()
