@@ -27,6 +27,7 @@ from .limits import Admission, Limits
 from .losses import Losses
 from .metrics import Counts
 from .outflow import reserved_bytes
+from .stopping import StopTime
 from .stores import Stores
 from .stream_appending import StreamAppend, StreamContext
 from .stream_messages import described_stream, described_subscription, policy_changes, start_of, wait_seconds
@@ -60,6 +61,7 @@ class StreamService:
         self._counts = counts
         self._tasks = tasks
         self._writers = Writers(stores, settings, counts, clock, tasks)
+        self._stop_time = StopTime(settings.stop_ms, clock)
         self._ways: dict[TwoWay[Any], None] = {}
         self._context = StreamContext(settings, limits, counts, tasks, self._writers, Losses(clock), self._ways)
 
@@ -91,12 +93,15 @@ class StreamService:
         return counted(method, handler, self._counts.methods[method])
 
     async def stop(self) -> None:
-        """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``."""
+        """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``.
+
+        That is the time of all stops together.
+        """
         ways = list(self._ways)
         for each in ways:
             each.close()
         try:
-            async with asyncio.timeout(self._settings.stop_ms / 1000):
+            async with asyncio.timeout(self._stop_time.left()):
                 for each in ways:
                     await each.over()
                 await self._writers.close()

@@ -491,6 +491,13 @@ async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
         before = cluster.world.clock.monotonic()
         await gateway.service.stop()
         assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1)
+        await gateway.ask("Create", pb.CreateStreamRequest(name="late"), pb.Stream)
+        late = Appending(opening("late"), records(lines(1)))
+        gateway.call("Append", late)
+        await eventually(lambda: bool(late.replies), cluster)
+        before = cluster.world.clock.monotonic()
+        await gateway.service.stop()
+        assert cluster.world.clock.monotonic() == pytest.approx(before, abs=0.1), "its time was over"
         code, reason, metadata = await refusal(serving)
         assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
         assert (metadata["retriable"], metadata["outcome"]) == ("true", "unknown")
