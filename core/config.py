@@ -329,7 +329,15 @@ class GatewaySettings(Settings):
         30_000, description="Time in which a client must take a message, or be cut off as too slow."
     )
     max_writers: Count = Field(
-        1_024, description="Streams of records that are written through this gateway at once; more are refused."
+        1_024,
+        description="Streams of records that are written through this gateway at once; more are refused, unless one of "
+        "them is idle.",
+    )
+    max_id_bytes: Size = Field(
+        _size(512 * MIB),
+        description="Memory for the ids by which streams that are written through this gateway know records again: 700 "
+        "bytes and the id for each of the last `dedup_records` that has one. One stream is given no more than is left. "
+        "Records that do not fit are refused.",
     )
     writer_idle_ms: Milliseconds = Field(
         5_000,

@@ -47,18 +47,21 @@ class Limits:
         )
         return max(0, min(left))
 
-    def admit(self, peer: str, reserved_bytes: int) -> Admission:
+    def admit(self, peer: str, reserved_bytes: int, *, streams: int = 1) -> Admission:
         """Let one stream in.
+
+        Args:
+            streams: 0: a call with one answer, which is in another limit and reserves memory only.
 
         Raises:
             Busy: there are too many on this connection or in all, or no room for what it reserves.
         """
         settings, mine = self._settings, self._peers.get(peer, Usage())
-        for usage, streams, room, where in (
+        for usage, most, room, where in (
             (mine, settings.max_connection_streams, settings.max_connection_bytes, "on this connection"),
             (self.total, settings.max_streams, settings.max_reserved_bytes, "in all"),
         ):
-            if usage.streams >= streams:
+            if usage.streams + streams > most:
                 raise Busy(f"{usage.streams} streams are open {where}, which is the limit", retry_after_ms=RETRY_MS)
             if usage.reserved_bytes + reserved_bytes > room:
                 raise Busy(
@@ -68,33 +71,34 @@ class Limits:
                 )
         self._peers[peer] = mine
         for usage in (mine, self.total):
-            usage.streams += 1
+            usage.streams += streams
             usage.reserved_bytes += reserved_bytes
-        return Admission(self, peer, reserved_bytes)
+        return Admission(self, peer, reserved_bytes, streams)
 
-    def leave(self, peer: str, reserved_bytes: int) -> None:
+    def leave(self, peer: str, reserved_bytes: int, streams: int) -> None:
         """Take back what ``admit`` gave."""
         mine = self._peers[peer]
         for usage in (mine, self.total):
-            usage.streams -= 1
+            usage.streams -= streams
             usage.reserved_bytes -= reserved_bytes
-        if not mine.streams:
+        if mine == Usage():
             del self._peers[peer]
 
 
 class Admission:
-    """A stream that was let in. Use it in ``with``, or ``end`` it."""
+    """A stream, or a call, that was let in. Use it in ``with``, or ``end`` it."""
 
-    def __init__(self, limits: Limits, peer: str, reserved_bytes: int) -> None:
+    def __init__(self, limits: Limits, peer: str, reserved_bytes: int, streams: int) -> None:
         self._limits: Limits | None = limits
         self._peer = peer
         self._reserved_bytes = reserved_bytes
+        self._streams = streams
 
     def end(self) -> None:
         """Give everything back. Doing it twice changes nothing."""
         limits, self._limits = self._limits, None
         if limits is not None:
-            limits.leave(self._peer, self._reserved_bytes)
+            limits.leave(self._peer, self._reserved_bytes, self._streams)
 
     def __enter__(self) -> Self:
         return self

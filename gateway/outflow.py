@@ -34,6 +34,23 @@ def reserved_bytes(message_bytes: int, settings: GatewaySettings) -> int:
     return 2 * read + MAX_BATCH_BYTES + message_bytes
 
 
+async def sent_from(send: Callable[[bytes], Awaitable[None]], message: bytes, place: str, counts: Counts) -> None:
+    """Send a message to a reader, and tell where it was if it does not take it.
+
+    Args:
+        place: where a client goes on that has not got the message.
+
+    Raises:
+        ReaderTooSlow: with that place.
+    """
+    try:
+        await send(message)
+    except ReaderTooSlow as error:
+        counts.too_slow += 1
+        told = f"{error.message}, the message from {place} on being next"
+        raise ReaderTooSlow(told, position=place) from None
+
+
 class Outflow(Generic[T]):
     """Things that go out together, one message after the other.
 
@@ -81,11 +98,7 @@ class Outflow(Generic[T]):
         if not gathered:
             return
         self._gathered, self._room = [], self._max_bytes
-        try:
-            await self._send(self._encode(gathered).SerializeToString())
-        except ReaderTooSlow as error:
-            self._counts.too_slow += 1
-            place = self._place_of(gathered[0])
-            message = f"{error.message}, the message from {place} on being next"
-            raise ReaderTooSlow(message, position=place) from None
+        await sent_from(
+            self._send, self._encode(gathered).SerializeToString(), self._place_of(gathered[0]), self._counts
+        )
         self._on_sent(len(gathered))

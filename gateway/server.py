@@ -76,7 +76,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
         )
         undo.push_async_callback(listener.close, 0)
-        stores = Stores(client, settings.advertise or listener.address, tasks)
+        stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))
         undo.push_async_callback(stores.close)
         if settings.keep_streams_s:
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s)

@@ -27,6 +27,7 @@ from .limits import Limits
 from .messages import creation, described
 from .metrics import Counts
 from .reading import Readers
+from .stopping import StopTime
 
 _log = logger("gateway.service")
 
@@ -47,9 +48,9 @@ class LedgerService:
         self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts, clock: Clock, tasks: Tasks
     ) -> None:
         self._client = client
-        self._settings = settings
         self._tasks = tasks
         self._counts = counts
+        self._stop_time = StopTime(settings.stop_ms, clock)
         self._streams: dict[int, AppendStream] = {}
         self._appending = AppendContext(client, settings, limits, counts, clock, tasks, self._streams)
         self._readers = Readers(client, settings, limits, counts)
@@ -73,12 +74,15 @@ class LedgerService:
         return counted(method, handler, self._counts.methods[method])
 
     async def stop(self) -> None:
-        """Close the ledgers that are written, as far as that goes within ``stop_ms``."""
+        """Close the ledgers that are written, as far as that goes within ``stop_ms``.
+
+        That is the time of all stops together.
+        """
         streams = list(self._streams.values())
         for stream in streams:
             stream.close()
         try:
-            async with asyncio.timeout(self._settings.stop_ms / 1000):
+            async with asyncio.timeout(self._stop_time.left()):
                 for stream in streams:
                     await stream.closed()
         except TimeoutError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tallybook.client.client import Client
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import StreamStore
+from tallybook.stream.dedup import IdRoom
 from tallybook.stream.names import DEFAULT_NAMESPACE
 
 
@@ -28,13 +29,15 @@ class Stores:
     Args:
         name: of this gateway, as others see who owns a stream.
         tasks: where stores are closed that nobody uses any more.
+        max_id_bytes: what the writers of all streams may remember of ids together.
     """
 
-    def __init__(self, client: Client, name: str, tasks: Tasks) -> None:
+    def __init__(self, client: Client, name: str, tasks: Tasks, max_id_bytes: int) -> None:
         self._client = client
         self._name = name
         self._tasks = tasks
-        self.default = StreamStore(client, name=name)
+        self._ids = IdRoom(max_id_bytes)
+        self.default = self._made(DEFAULT_NAMESPACE)
         """Of the default namespace; there as long as the gateway is."""
         self._others: dict[str, _Held] = {}
 
@@ -53,7 +56,7 @@ class Stores:
             return
         held = self._others.get(namespace)
         if held is None:
-            held = self._others[namespace] = _Held(StreamStore(self._client, namespace=namespace, name=self._name))
+            held = self._others[namespace] = _Held(self._made(namespace))
         held.users += 1
         try:
             yield held.store
@@ -63,6 +66,11 @@ class Stores:
                 del self._others[namespace]
                 # Not here: the call may be over, and its task cancelled.
                 self._tasks.spawn(held.store.close(), name=f"close-{namespace}")
+
+    def _made(self, namespace: str) -> StreamStore:
+        store = StreamStore(self._client, namespace=namespace, name=self._name)
+        store.bound_ids(self._ids)
+        return store
 
     async def close(self) -> None:
         """Close all of them."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import CallerError, CreditExceeded, InvalidArgument, InvariantViolation, TallybookError
+from tallybook.core.errors import Busy, CallerError, CreditExceeded, InvalidArgument, InvariantViolation, TallybookError
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import Call
 from tallybook.runtime.tasks import Tasks
@@ -24,6 +24,7 @@ from tallybook.stream.writer.pending import settled_record
 from .counted import send_in_time
 from .credit import Credit, window_bytes
 from .limits import Limits
+from .losses import Losses
 from .messages import decode, request_of, shown_window
 from .metrics import Counts
 from .stream_messages import outgoing, runs_of, wait_seconds
@@ -40,6 +41,8 @@ class StreamContext:
     counts: Counts
     tasks: Tasks
     writers: Writers
+    losses: Losses
+    """Of subscriptions."""
     ways: dict[TwoWay[Any], None]
     """Of calls that are to be closed when the gateway stops, in the order of their beginning."""
 
@@ -64,7 +67,7 @@ class StreamAppend:
         self._credit = Credit(0)
         self._ways: TwoWay[_Sent | _Commit] = TwoWay(context.tasks)
         self._sent_count = self._acked_count = 0
-        self._refused: CallerError | None = None
+        self._refused: CallerError | Busy | None = None
         """Why a message was not taken. What was sent before it is settled first."""
         self._last: Position | None = None
         """Of the last record that was acknowledged."""
@@ -121,7 +124,7 @@ class StreamAppend:
         except CreditExceeded:
             # What waits for acks may wait for long, and who does not keep to the rules is not waited for.
             raise
-        except CallerError as error:
+        except (CallerError, Busy) as error:
             self._refused = error
 
     async def _take(self, writer: StreamWriter, request: pb.StreamAppendRequest) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, StreamFenced
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import Call
 from tallybook.stream import Gap, Position, Record, SubscriptionReader
@@ -22,7 +22,7 @@ from tallybook.stream.reader.handle import Gaps
 
 from .counted import send_in_time
 from .messages import decode, request_of
-from .outflow import Outflow, message_bytes, reserved_bytes
+from .outflow import Outflow, message_bytes, reserved_bytes, sent_from
 from .stores import Stores
 from .stream_appending import StreamContext
 from .stream_messages import cursor_of, gap_of, record_of, start_of, wait_seconds
@@ -44,9 +44,11 @@ async def serve_read(call: Call, stores: Stores, context: StreamContext) -> None
         reader = store.reader(request.name, start=start, follow=request.follow, gaps=_gaps(request.gaps_as_messages))
         send = partial(send_in_time, call, timeout_ms=context.settings.slow_reader_ms)
         outflow = _outflow(send, most, context, lambda records: pb.ReadStreamReply(records=records))
-        await _flow(
-            reader.batches(), outflow, lambda gap: send(pb.ReadStreamReply(gap=gap).SerializeToString()), request.follow
-        )
+
+        async def tell_gap(gap: pb.StreamGap) -> None:
+            await sent_from(send, pb.ReadStreamReply(gap=gap).SerializeToString(), gap.position, context.counts)
+
+        await _flow(reader.batches(), outflow, tell_gap, request.follow)
 
 
 def _gaps(as_messages: bool) -> Gaps:
@@ -124,24 +126,36 @@ class Subscribed:
             context.limits.admit(self._call.peer, reserved_bytes(most, context.settings)),
             stores.of(opening.namespace) as store,
         ):
-            reader = await store.subscribe(
-                opening.name,
-                opening.subscription,
-                start=start,
-                wait_s=None if opening.take_over else wait_seconds(opening, context.settings),
-                follow=not opening.no_follow,
-                gaps=_gaps(opening.gaps_as_messages),
-            )
-            context.counts.subscribed += 1
+            place = f"{store.namespace}/{opening.name}/{opening.subscription}"
+            # Of two clients that both insist, the one that has just lost it waits: see ``losses``.
+            at_once = opening.take_over and not context.losses.lately(place)
             try:
-                with self._ways.among(context.ways):
-                    async with reader:
-                        await self._serve(reader, most, follow=not opening.no_follow)
-            finally:
-                context.counts.subscribed -= 1
+                reader = await store.subscribe(
+                    opening.name,
+                    opening.subscription,
+                    start=start,
+                    wait_s=None if at_once else wait_seconds(opening, context.settings),
+                    follow=not opening.no_follow,
+                    gaps=_gaps(opening.gaps_as_messages),
+                )
+                await self._use(reader, most, follow=not opening.no_follow)
+            except StreamFenced:
+                context.losses.note(place)
+                raise
+
+    async def _use(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
+        context = self._context
+        context.counts.subscribed += 1
+        try:
+            with self._ways.among(context.ways):
+                async with reader:
+                    await self._serve(reader, most, follow=follow)
+        finally:
+            context.counts.subscribed -= 1
 
     async def _serve(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
-        await self._tell(pb.SubscribeReply(opened=pb.SubscribeOpened(cursor=cursor_of(reader.cursor))))
+        cursor = cursor_of(reader.cursor)
+        await self._tell(pb.SubscribeReply(opened=pb.SubscribeOpened(cursor=cursor)), cursor.position)
         advancing = self._context.tasks.spawn(
             self._ways.run(self._feed(), self._store(reader), reader.name), name=f"advance-{reader.name}"
         )
@@ -160,11 +174,11 @@ class Subscribed:
 
     async def _flow(self, reader: SubscriptionReader, most: int, *, follow: bool) -> None:
         outflow = _outflow(self._send, most, self._context, lambda records: pb.SubscribeReply(records=records))
-        await _flow(reader.batches(), outflow, lambda gap: self._tell(pb.SubscribeReply(gap=gap)), follow)
-        await self._tell(pb.SubscribeReply(at_end=pb.AtEnd()))
+        await _flow(reader.batches(), outflow, lambda gap: self._tell(pb.SubscribeReply(gap=gap), gap.position), follow)
+        await self._tell(pb.SubscribeReply(at_end=pb.AtEnd()), str(reader.reader.position or reader.cursor.position))
 
-    async def _tell(self, reply: pb.SubscribeReply) -> None:
-        await self._send(reply.SerializeToString())
+    async def _tell(self, reply: pb.SubscribeReply, place: str) -> None:
+        await sent_from(self._send, reply.SerializeToString(), place, self._context.counts)
 
     async def _send(self, message: bytes) -> None:
         async with self._sending:
@@ -190,4 +204,5 @@ class Subscribed:
         while (position := await self._ways.next()) is not None:
             await reader.advance(position)
             self._context.counts.advances += 1
-            await self._tell(pb.SubscribeReply(advanced=pb.Advanced(position=str(position))))
+            # Where the subscription goes on from here, for a client that does not take it.
+            await self._tell(pb.SubscribeReply(advanced=pb.Advanced(position=str(position))), str(position))

@@ -23,8 +23,11 @@ from tallybook.stream.names import check_stream_name, check_subscription
 
 from .answering import answering
 from .counted import counted
-from .limits import Limits
+from .limits import Admission, Limits
+from .losses import Losses
 from .metrics import Counts
+from .outflow import reserved_bytes
+from .stopping import StopTime
 from .stores import Stores
 from .stream_appending import StreamAppend, StreamContext
 from .stream_messages import described_stream, described_subscription, policy_changes, start_of, wait_seconds
@@ -58,8 +61,9 @@ class StreamService:
         self._counts = counts
         self._tasks = tasks
         self._writers = Writers(stores, settings, counts, clock, tasks)
+        self._stop_time = StopTime(settings.stop_ms, clock)
         self._ways: dict[TwoWay[Any], None] = {}
-        self._context = StreamContext(settings, limits, counts, tasks, self._writers, self._ways)
+        self._context = StreamContext(settings, limits, counts, tasks, self._writers, Losses(clock), self._ways)
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""
@@ -68,29 +72,36 @@ class StreamService:
             "Delete": answering(pb.DeleteStreamRequest, self._delete),
             "Rename": answering(pb.RenameStreamRequest, self._rename),
             "List": answering(pb.ListStreamsRequest, self._list),
-            "Describe": answering(pb.DescribeStreamRequest, self._describe),
+            "Describe": answering(pb.DescribeStreamRequest, self._describe, self._admitted),
             "SetPolicy": answering(pb.SetPolicyRequest, self._set_policy),
-            "Truncate": answering(pb.TruncateStreamRequest, self._truncate),
+            "Truncate": answering(pb.TruncateStreamRequest, self._truncate, self._admitted),
             "End": answering(pb.EndStreamRequest, self._end),
             "Append": self._append,
             "Read": self._read,
             "Subscribe": self._subscribe,
-            "ListSubscriptions": answering(pb.ListSubscriptionsRequest, self._list_subscriptions),
-            "ResetSubscription": answering(pb.ResetSubscriptionRequest, self._reset_subscription),
+            "ListSubscriptions": answering(pb.ListSubscriptionsRequest, self._list_subscriptions, self._admitted),
+            "ResetSubscription": answering(pb.ResetSubscriptionRequest, self._reset_subscription, self._admitted),
             "DeleteSubscription": answering(pb.DeleteSubscriptionRequest, self._delete_subscription),
         }
         return {name: self._counted(f"StreamService/{name}", handler) for name, handler in handlers.items()}
+
+    def _admitted(self, peer: str) -> Admission:
+        """A call that reads, if only a little, takes as much memory for that as one that reads much."""
+        return self._context.limits.admit(peer, reserved_bytes(0, self._settings), streams=0)
 
     def _counted(self, method: str, handler: CallHandler) -> CallHandler:
         return counted(method, handler, self._counts.methods[method])
 
     async def stop(self) -> None:
-        """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``."""
+        """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``.
+
+        That is the time of all stops together.
+        """
         ways = list(self._ways)
         for each in ways:
             each.close()
         try:
-            async with asyncio.timeout(self._settings.stop_ms / 1000):
+            async with asyncio.timeout(self._stop_time.left()):
                 for each in ways:
                     await each.over()
                 await self._writers.close()

@@ -4,7 +4,8 @@
                   |            ^           ^                                 |
                   '-- waits ---'           '------------ an Append ----------'
 
-While one is closed, or ends its stream, whoever comes waits for that.
+While one is closed, or ends its stream, whoever comes waits for that. Where a gateway has as many as it may, the one
+that is idle for longest is closed for who comes.
 
 A stream that another process writes is waited for: it may be let go of, and its owner may be dead. Only who asks for it
 takes a stream from an owner who lives. So two gateways behind one load balancer, with clients of one stream at both,
@@ -36,6 +37,8 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import StreamStore, StreamWriter
 
+from .limits import RETRY_MS
+from .losses import Losses
 from .metrics import Counts
 from .stores import Stores
 from .stream_messages import MOST_WAIT_SECONDS
@@ -44,10 +47,10 @@ _log = logger("gateway.writers")
 
 OPEN_SECONDS: Final = 60.0
 """How long a stream that nobody owns may take to be opened: what its last writer left has to be settled."""
+CLOSE_SECONDS: Final = 30.0
+"""How long somebody waits for a writer that is being closed, or ends its stream, before there can be another one."""
 LOOK_SECONDS: Final = 0.25
-"""Pause between looks at who owns a stream, once a client has waited enough."""
-LEAVE_ALONE_SECONDS: Final = 10.0
-"""How long a stream that was lost is not taken back: as long as an owner's session, so that clients learn of it."""
+"""Pause between looks at who owns a stream, once a client has waited enough; and at what is closed to make room."""
 
 
 class SharedWriter:
@@ -62,6 +65,8 @@ class SharedWriter:
         self.opening: asyncio.Task[StreamWriter] | None = None
         self.at_once = False
         """Whether ``opening`` takes the stream from whoever has it."""
+        self.idle_since = 0.0
+        """When the last of them went."""
         self.leaving: asyncio.Task[None] | None = None
         """Closes the writer after a while."""
         self.closing = False
@@ -94,8 +99,7 @@ class Writers:
         self._clock = clock
         self._tasks = tasks
         self._shared: dict[str, SharedWriter] = {}
-        self._lost: dict[str, float] = {}
-        """Streams that somebody else has taken, and when."""
+        self._losses = Losses(clock)
 
     @asynccontextmanager
     async def writer(
@@ -109,18 +113,21 @@ class Writers:
 
         Raises:
             StreamOwned: somebody else writes it still.
-            Busy: too many streams are written here.
-            RequestTimeout: it is nobody's, and cannot be opened in time; or this gateway has let go of it.
+            Busy: too many streams are written here, all of them by somebody.
+            RequestTimeout: it is nobody's, and cannot be opened in time; or this gateway has let go of it, or
+                cannot close a writer that has to be closed before.
             As ``StreamStore.writer``.
         """
         with self._stores.of(namespace) as store:
             stream_id = (await store.info(name)).stream_id
             shared = await self._joined(namespace, stream_id)
             try:
-                at_once = take_over and not self._lost_lately(stream_id)
+                at_once = take_over and not self._losses.lately(stream_id)
                 yield await self._opened(shared, name, wait_s, at_once=at_once)
             except StreamFenced:
-                self._note_loss(shared)
+                if self._losses.note(stream_id):
+                    self._counts.writers_fenced += 1
+                    _log.warning("stream taken by another writer", stream_id=stream_id)
                 raise
             except StreamClosed as error:
                 # This gateway has let go of it, which is no fault of the client's: there will be another writer.
@@ -162,29 +169,54 @@ class Writers:
 
     async def _joined(self, namespace: str, stream_id: str) -> SharedWriter:
         """What there is of the stream's writer, with one more user."""
-        while True:
-            shared = self._shared.get(stream_id)
-            if shared is None:
-                shared = self._begun(namespace, stream_id)
-            if shared.closing and shared.leaving is not None:
-                await asyncio.wait([shared.leaving])
-                continue
-            if shared.leaving is not None:
-                shared.leaving.cancel()
-                shared.leaving = None
-            shared.users += 1
-            return shared
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while True:
+                    shared = self._shared.get(stream_id)
+                    if shared is None and len(self._shared) >= self._settings.max_writers:
+                        await self._one_less()
+                        continue
+                    shared = shared or self._begun(namespace, stream_id)
+                    if shared.closing and shared.leaving is not None:
+                        await asyncio.wait([shared.leaving])
+                        continue
+                    break
+        except TimeoutError:
+            message = f"a writer that is to be closed before was not closed in {CLOSE_SECONDS:.0f} s"
+            raise RequestTimeout(f"stream {stream_id}: {message}", outcome=Outcome.NOT_DONE) from None
+        if shared.leaving is not None:
+            shared.leaving.cancel()
+            shared.leaving = None
+        shared.users += 1
+        return shared
 
     def _begun(self, namespace: str, stream_id: str) -> SharedWriter:
-        most = self._settings.max_writers
-        if len(self._shared) >= most:
-            retry_ms = max(1, self._settings.writer_idle_ms)
-            raise Busy(f"{most} streams are written here, which is the limit", retry_after_ms=retry_ms)
         held = ExitStack()
         shared = SharedWriter(stream_id, held.enter_context(self._stores.of(namespace)), held)
         self._shared[stream_id] = shared
         self._counts.writers += 1
         return shared
+
+    async def _one_less(self) -> None:
+        """Close the writer that nobody has used for longest, where there is no room for another one.
+
+        Raises:
+            Busy: all are in use.
+        """
+        unused = [shared for shared in self._shared.values() if not shared.users]
+        if not unused:
+            most = self._settings.max_writers
+            raise Busy(f"{most} streams are written here, which is the limit", retry_after_ms=RETRY_MS)
+        closing = [shared.leaving for shared in unused if shared.closing and shared.leaving is not None]
+        if closing:
+            # One less may be enough for several who wait; one that takes long is not waited for alone.
+            done, _ = await asyncio.wait(closing, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+        idle = [shared for shared in unused if not (shared.closing or shared.users)]
+        if idle:
+            longest = min(idle, key=lambda shared: shared.idle_since)
+            await asyncio.wait([self._close_after(longest, 0)], timeout=LOOK_SECONDS)
 
     def _leave(self, shared: SharedWriter) -> None:
         shared.users -= 1
@@ -194,6 +226,7 @@ class Writers:
         if writer is None or writer.ended:
             self._forget(shared)
         elif self._shared.get(shared.stream_id) is shared:
+            shared.idle_since = self._clock.monotonic()
             self._close_after(shared, self._settings.writer_idle_ms / 1000)
 
     def _forget(self, shared: SharedWriter) -> None:
@@ -202,10 +235,11 @@ class Writers:
             self._counts.writers -= 1
             shared.let_go()
 
-    def _close_after(self, shared: SharedWriter, seconds: float) -> None:
+    def _close_after(self, shared: SharedWriter, seconds: float) -> asyncio.Task[None]:
         if shared.leaving is not None:
             shared.leaving.cancel()
         shared.leaving = self._tasks.spawn(self._close_soon(shared, seconds), name=f"close-{shared.stream_id}")
+        return shared.leaving
 
     async def _close_soon(self, shared: SharedWriter, seconds: float) -> None:
         if seconds:
@@ -232,7 +266,9 @@ class Writers:
             if self._shared.get(shared.stream_id) is not shared:
                 raise RequestTimeout(f"stream {name} is not opened: this gateway stops", outcome=Outcome.NOT_DONE)
             if shared.ending is not None and not shared.ending.done():
-                await asyncio.wait([shared.ending])
+                await asyncio.wait([shared.ending], timeout=CLOSE_SECONDS)
+                if not shared.ending.done():
+                    raise RequestTimeout(f"stream {name} is being ended still", outcome=Outcome.NOT_DONE)
                 continue
             if shared.writer is not None and not shared.writer.ended:
                 return shared.writer
@@ -291,17 +327,3 @@ class Writers:
             raise StreamOwned(message, owner=info.owner)
         if waited > wait_s + OPEN_SECONDS:
             raise RequestTimeout(f"stream {name} cannot be opened in {waited:.0f} s: try again")
-
-    # -- streams that were lost -----------------------------------------------------------
-
-    def _note_loss(self, shared: SharedWriter) -> None:
-        now = self._clock.monotonic()
-        if not self._lost_lately(shared.stream_id):
-            self._counts.writers_fenced += 1
-            _log.warning("stream taken by another writer", stream_id=shared.stream_id)
-        self._lost[shared.stream_id] = now
-
-    def _lost_lately(self, stream_id: str) -> bool:
-        now = self._clock.monotonic()
-        self._lost = {each: when for each, when in self._lost.items() if now - when < LEAVE_ALONE_SECONDS}
-        return stream_id in self._lost

@@ -188,9 +188,9 @@ class StreamServiceServicer:
         - closed, with acks of all that was sent: all of it is. A gateway that has read the client's close message, or the
         end of its side, sends all acks before. One that stops says closed unasked, perhaps in the very moment in which
         the client asks, and then acks are missing: count them.
-        - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded): the acks
-        of all messages before come first. Of the message that is refused, and of those behind it, nothing is in the
-        stream.
+        - an error of what was sent (InvalidArgument, EntryTooLarge, OutOfOrder, PositionMismatch, StreamEnded; Busy, where
+        there is no room for ids): the acks of all messages before come first. Of the message that is refused, and of
+        those behind it, nothing is in the stream.
         - closed with acks missing, CreditExceeded, StreamFenced, any other error, a deadline, a cancellation, a lost
         connection, the end of the gateway: what was sent and not acknowledged may be in the stream or not.
         In the last case a client that gives its records a `dedup_id` opens another Append stream, at any gateway, and

@@ -8,9 +8,39 @@ reading the stream's last records.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from typing import Final, Generic, TypeVar
+
+from tallybook.core.errors import Busy
 
 T = TypeVar("T")
+
+ID_OVERHEAD_BYTES: Final = 700
+"""What an id takes beside its length, with what became of its record, where that is alone in its entry."""
+
+RETRY_MS: Final = 1_000
+"""When to come back: room is made where a writer is closed, which takes seconds rather than milliseconds."""
+
+
+class IdRoom:
+    """The memory that the windows of several writers may take together.
+
+    Args:
+        limit_bytes: ``None``: any.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.taken_bytes = 0
+
+    def fits(self, more_bytes: int, mine_bytes: int) -> bool:
+        """Whether a window of ``mine_bytes`` may take more: it has at most as much as it leaves to all others.
+
+        So one window has half of the room at the most, and there is always some for one that is small.
+        """
+        if self.limit_bytes is None or more_bytes <= 0:
+            return True
+        return mine_bytes + more_bytes <= self.limit_bytes - self.taken_bytes - more_bytes
 
 
 class DedupWindow(Generic[T]):
@@ -18,10 +48,13 @@ class DedupWindow(Generic[T]):
 
     Args:
         records: how many records the window has; 0: nothing is remembered.
+        room: that it shares with other windows.
     """
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records: int, room: IdRoom | None = None) -> None:
         self._records = records
+        self._room = room or IdRoom()
+        self._held_bytes = 0
         self._known: OrderedDict[bytes, tuple[int, T]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -36,11 +69,52 @@ class DedupWindow(Generic[T]):
         known = self._known.get(dedup_id)
         return known[1] if known is not None and known[0] >= next_sequence - self._records else None
 
+    def check_room(self, dedup_ids: Sequence[bytes], next_sequence: int) -> None:
+        """See whether there is room for these ids, in place of those that leave the window for them.
+
+        Raises:
+            Busy: there is not.
+        """
+        if not self._records or self._room.limit_bytes is None:
+            return
+        new = [each for each in set(dedup_ids) if self.find(each, next_sequence) is None]
+        more = sum(map(_cost, new))
+        if self._room.fits(more, self._held_bytes):
+            return
+        oldest = next_sequence + len(new) - self._records
+        for known, (sequence, _) in self._known.items():
+            if sequence >= oldest:
+                break
+            more -= _cost(known)
+        if not self._room.fits(more, self._held_bytes):
+            raise Busy(
+                f"the last {self._records} records are to be known by their ids: with {self._held_bytes} bytes of them "
+                f"there is no room for more, of {self._room.limit_bytes} for all streams that are written here, of "
+                f"which {self._room.taken_bytes} are taken",
+                retry_after_ms=RETRY_MS,
+            )
+
     def add(self, dedup_id: bytes, sequence: int, found: T) -> None:
         """Remember a record that was appended, and forget those that are out of the window."""
         if not self._records:
             return
+        if dedup_id not in self._known:
+            self._take(_cost(dedup_id))
         self._known[dedup_id] = (sequence, found)
         self._known.move_to_end(dedup_id)
         while next(iter(self._known.values()))[0] <= sequence - self._records:
-            self._known.popitem(last=False)
+            forgotten, _ = self._known.popitem(last=False)
+            self._take(-_cost(forgotten))
+
+    def clear(self) -> None:
+        """Forget all: whoever has it appends no more."""
+        self._known.clear()
+        self._take(-self._held_bytes)
+
+    def _take(self, size: int) -> None:
+        self._held_bytes += size
+        self._room.taken_bytes += size
+
+
+def _cost(dedup_id: bytes) -> int:
+    return len(dedup_id) + ID_OVERHEAD_BYTES

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,7 +36,7 @@ from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .compression import Compression
-from .dedup import DedupWindow
+from .dedup import DedupWindow, IdRoom
 from .deliveries import complete_left
 from .gaps import Gap
 from .head import Head, Owner, begin_rename, release, set_policy, truncate
@@ -106,6 +106,7 @@ class StreamStore:
         self._readers = ReaderContext(self._catalog, client, self._seeker, Tails(client, self._tasks), self._clock)
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
         self._name = name or self._session.name[:8]
+        self._ids: IdRoom | None = None
         self._writers: list[StreamWriter] = []
         self._looking: asyncio.Task[None] | None = None
         self._closing = False
@@ -122,6 +123,10 @@ class StreamStore:
     def session(self) -> str:
         """What tells this store from others, of whatever name, where it owns a stream."""
         return self._session.name
+
+    def bound_ids(self, ids: IdRoom) -> None:
+        """Let writers that are opened from here on remember ids only in this room, which other stores may share."""
+        self._ids = ids
 
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
@@ -308,6 +313,7 @@ class StreamStore:
             NotEnoughBookies: no segment can be made.
             RecoveryFailed, BookieUnavailable, MetadataUnavailable, ...: what the writer before left cannot be settled
                 now; try again.
+            Busy: there is no room for the ids of its last records, where the store has a limit.
             As ``info``.
         """
         head = await self._find(name)
@@ -379,7 +385,11 @@ class StreamStore:
             most_bytes=most_bytes,
         )
         segments = Segments(self._catalog, self._client, head, owner, flow, self._clock, self._tasks)
-        await segments.begin()
+        try:
+            await segments.begin()
+        except BaseException:
+            window.clear()
+            raise
         writer = StreamWriter(
             flow,
             segments,
@@ -404,15 +414,23 @@ class StreamStore:
         """The ids of the last records, as they are in the stream."""
         marks = head.settled_marks
         records = head.policy.dedup_records
-        window: DedupWindow[PendingRecord] = DedupWindow(records)
+        window: DedupWindow[PendingRecord] = DedupWindow(records, self._ids)
         first = max(marks.next_sequence - records, head.truncation.sequence)
         if marks.ids_before > first:
-            reader = self._reader_of(head, Start.sequence(first), follow=False, gaps="yield")
-            async for batch in reader.batches():
+            try:
+                await self._fill(window, self._reader_of(head, Start.sequence(first), follow=False, gaps="yield"))
+            except BaseException:
+                window.clear()
+                raise
+        return window
+
+    async def _fill(self, window: DedupWindow[PendingRecord], reader: StreamReader) -> None:
+        async with aclosing(reader.batches()) as batches:
+            async for batch in batches:
                 for record in [] if isinstance(batch, Gap) else batch:
                     if record.dedup_id is not None:
+                        window.check_room((record.dedup_id,), record.sequence)
                         window.add(record.dedup_id, record.sequence, settled_record(record.position))
-        return window
 
     def reader(
         self,

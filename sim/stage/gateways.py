@@ -84,7 +84,7 @@ class Gateway:
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.tasks = client_tasks(name)
         self.limits, self.counts = Limits(chosen), Counts()
-        self.stores = Stores(client, name, self.tasks)
+        self.stores = Stores(client, name, self.tasks, int(chosen.max_id_bytes))
         self._clock = cluster.world.clock
         self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks)
         self._calls = client_tasks("calls")

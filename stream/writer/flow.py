@@ -84,6 +84,8 @@ class Flow:
         self._open: RecordGroup | None = None
         self._full: deque[RecordGroup] = deque()
         self._sent: deque[RecordGroup] = deque()
+        self._closed_bytes = 0
+        """Of the budget, for groups that are full or sent."""
         self._sent_marks = marks
         self._highest_txid = marks.highest_txid
         self._scheduled = False
@@ -147,6 +149,7 @@ class Flow:
     def close_group(self) -> None:
         """What is gathered from here on is in another envelope."""
         if self._open is not None:
+            self._closed_bytes += self._open.held_bytes
             self._full.append(self._open)
             self._open = None
 
@@ -159,6 +162,7 @@ class Flow:
             group.complete(self.error.told_as(Outcome.NOT_DONE))
             return group
         self._budget.exchange(0, group.held_bytes)
+        self._closed_bytes += group.held_bytes
         self._full.append(group)
         self._schedule()
         return group
@@ -223,6 +227,7 @@ class Flow:
         group = self._open
         if group is None or (sent and group.bytes * MAX_SENT < sent * self._full_bytes):
             return None
+        self._closed_bytes += group.held_bytes
         self._open = None
         return group
 
@@ -273,6 +278,7 @@ class Flow:
             self.last_place = (group.segment, group.entry, group.count - 1)
         # Who waits for it, or remembers its id, needs no more than its place.
         group.payload = b""
+        self._closed_bytes -= group.held_bytes
         group.complete()
         self._moved.set()
 
@@ -295,6 +301,7 @@ class Flow:
                 self._budget.exchange(0, group.held_bytes)
                 self._full.appendleft(group)
             else:
+                self._closed_bytes -= group.held_bytes
                 group.complete()
         # Marks are not sent again: there may be nothing left that anybody waits for.
         self._moved.set()
@@ -312,6 +319,7 @@ class Flow:
             group.complete(error.told_as(Outcome.NOT_DONE))
         self._sent.clear()
         self._full.clear()
+        self._closed_bytes = 0
         self._moved.set()
 
     # -- waiting -----------------------------------------------------------------------------------------------------
@@ -320,6 +328,23 @@ class Flow:
     def idle(self) -> bool:
         """Whether everything that was gathered is settled."""
         return not (self._sent or self._full or self._open)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is gathered and not settled counts for in the client's budget."""
+        return self._closed_bytes + (self._open.held_bytes if self._open is not None else 0)
+
+    def leaves_room(self, size: int) -> bool:
+        """Whether this stream, with so much more, has no more of the budget than it leaves for all others.
+
+        One that has nothing pending is always let in, so what it waits for here is only its own appends.
+        """
+        pending, budget = self.pending_bytes, self._budget
+        return not pending or pending + size <= budget.limit_bytes - budget.taken_bytes
+
+    async def room_left(self, size: int) -> None:
+        """Wait until this stream may have so much more, or takes nothing any more. Bound the wait."""
+        await self._until(lambda: self.leaves_room(size), lambda: False)
 
     async def drained(self) -> bool:
         """Wait until nothing that was sent is unconfirmed; ``False`` if it has failed. Bound the wait."""

@@ -72,7 +72,7 @@ class StreamWriter:
         self._budget = budget
         self._closing = self._closed = False
         self._ending = self._end_marked = False
-        self._one_condition = asyncio.Lock()
+        self._one_condition, self._one_share = asyncio.Lock(), asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class StreamWriter:
             txid: a number of the application's, which never falls.
 
         Raises:
-            Busy: the client's byte budget is used up.
+            Busy: the client's byte budget is used up; or there is no room for ids, where the store has a limit.
             EntryTooLarge, OutOfOrder, InvalidArgument: the record cannot be appended; the writer stays good.
             StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
         """
@@ -145,7 +145,7 @@ class StreamWriter:
         known = self._known(record.dedup_id)
         if known is not None:
             return known
-        self._flow.check_order(record.txid)
+        self._check_new(record)
         self._take_room_now(size)
         return self._gather(record, size)
 
@@ -175,7 +175,7 @@ class StreamWriter:
                 raise self._refusal()
             known = self._known(record.dedup_id)
             if known is None:
-                self._flow.check_order(record.txid)
+                self._check_new(record)
         except BaseException:
             self._budget.give(size + ROOM_BYTES)
             raise
@@ -205,7 +205,7 @@ class StreamWriter:
             RequestTimeout: no room in the client's budget, or earlier appends stay unconfirmed; not sent.
             StreamFenced: another writer has the stream. The outcome tells whether the record was not sent, or may be
                 there.
-            As ``append_nowait``, but for ``Busy``.
+            As ``append_nowait``; ``Busy`` only for want of room for ids.
         """
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         if isinstance(if_position, Anything):
@@ -256,7 +256,8 @@ class StreamWriter:
     async def send(self, records: Sequence[Outgoing], *, as_set: bool = False) -> list[PendingRecord]:
         """Send records off, all of them or none; return what to await for their positions, one for each.
 
-        It waits for room and for nothing else. Once they are sent off, each is there or not, unless they are a set.
+        It waits for room and for nothing else; it takes none that is for other streams. Once they are sent off, each is
+        there or not, unless they are a set.
 
         Args:
             as_set: as ``append_set``.
@@ -272,10 +273,12 @@ class StreamWriter:
         if not sizes:
             return []
         room = sum(sizes) + len(sizes) * ROOM_BYTES
-        await self._take_room(room, Outcome.NOT_DONE)
+        await self._take_share(room)
         try:
             known = self._known_set(records) if as_set else []
             self._check_orders(records)
+            ids = [record.dedup_id for record in records if record.dedup_id is not None]
+            self._window.check_room(ids, self._flow.next_sequence)
         except BaseException:
             self._budget.give(room)
             raise
@@ -320,7 +323,7 @@ class StreamWriter:
 
     async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
         """Gather a record once there is room for it; what is true of the stream may be another thing by then."""
-        self._flow.check_order(record.txid)
+        self._check_new(record)
         if self._budget.try_take(size + ROOM_BYTES):
             return self._gather(record, size)
         await self._take_room(size + ROOM_BYTES, outcome)
@@ -342,7 +345,7 @@ class StreamWriter:
                     self._admissible(record)
                     known = self._known(record.dedup_id)
                     if known is None:
-                        self._flow.check_order(record.txid)
+                        self._check_new(record)
                         self._check_last(expected)
                 except BaseException:
                     self._budget.give(size + ROOM_BYTES)
@@ -381,6 +384,17 @@ class StreamWriter:
         if size > self._most_plain_bytes:
             raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._most_bytes}")
         return size
+
+    def _check_new(self, record: Outgoing) -> None:
+        """See whether a record may be appended that is not there already.
+
+        Raises:
+            OutOfOrder: its transaction id is below one that was appended.
+            Busy: there is no room for its id.
+        """
+        self._flow.check_order(record.txid)
+        if record.dedup_id is not None:
+            self._window.check_room((record.dedup_id,), self._flow.next_sequence)
 
     def _check_last(self, expected: Position | None) -> None:
         last = self.last_position
@@ -422,6 +436,19 @@ class StreamWriter:
     def _take_room_now(self, size: int) -> None:
         if not self._budget.try_take(size + ROOM_BYTES):
             raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
+
+    async def _take_share(self, size: int) -> None:
+        """Take room that is not for others: a stream that is slow would have all of it after a while."""
+        if not self._one_share.locked() and self._flow.leaves_room(size):
+            await self._take_room(size, Outcome.NOT_DONE)
+            return
+        try:
+            # Who came first goes first, or a large message would be waiting for as long as small ones come.
+            async with asyncio.timeout(APPEND_SECONDS), self._one_share:
+                await self._flow.room_left(size)
+                await self._take_room(size, Outcome.NOT_DONE)
+        except TimeoutError:
+            raise RequestTimeout(f"stream {self.name}: too much is pending there", outcome=Outcome.NOT_DONE) from None
 
     async def _take_room(self, size: int, outcome: Outcome) -> None:
         try:
@@ -517,6 +544,7 @@ class StreamWriter:
         await self._settled()
         await self._segments.finish()
         self._closed = True
+        self._window.clear()
         self._flow.die(StreamEnded(f"stream {self.name} has ended") if self._ending else self._refusal())
 
     async def _settled(self) -> None:
@@ -533,6 +561,7 @@ class StreamWriter:
         if self._closed:
             return
         self._closing = self._closed = True
+        self._window.clear()
         self._segments.abandon()
         self._flow.die(StreamClosed(f"the writer of stream {self.name} was abandoned"))
         # Whoever waits for the stream need not wait for this process to end.

@@ -209,10 +209,11 @@ async def test_a_gateway_that_stops_waits_for_its_ledgers_no_longer_than_it_may(
         call.say(pb.AppendRequest(payloads=lines(1, 1)))
         await cluster.world.clock.sleep(0.1)
         before = cluster.world.clock.monotonic()
-        await gateway.service.stop()
-        assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1)
+        for _ in range(2):
+            await gateway.service.stop()
+            assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1), "in all"
         for bookie in cluster.bookies.values():
             bookie.release_commits()
-        await gateway.service.stop()
+        await eventually(gateway.idle, cluster)
         assert call.replies[-1].closed.last_entry_id == 1
         assert gateway.idle()

@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchStream
-from tallybook.core.limits import KIB
+from tallybook.core.limits import KIB, MIB
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.sim.stage.calls import FakeCall
@@ -172,6 +172,48 @@ async def test_a_reader_that_takes_nothing_holds_little_and_is_told_where_it_was
 
 
 @scenario()
+async def test_a_client_that_does_not_take_the_word_of_a_gap_is_told_where_it_was(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, slow_reader_ms=2_000) as [gateway]:
+        positions = await written(gateway, lines(10))
+        before = pb.StreamStart(sequence=4)
+        await gateway.ask("Truncate", pb.TruncateStreamRequest(name="s", before=before), pb.Stream)
+        read = Reading(start=pb.StreamStart(position=positions[1]), gaps_as_messages=True)
+        read.taking.clear()
+        code, reason, metadata = await refusal(gateway.call("Read", read))
+        assert (code, reason, metadata["position"]) == (code_pb2.ABORTED, "ReaderTooSlow", positions[1])
+        assert gateway.number("too_slow") == 1
+
+
+@scenario()
+async def test_a_subscriber_that_takes_no_more_is_told_where_it_was_whatever_is_said_to_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, slow_reader_ms=2_000) as [gateway]:
+        positions = await written(gateway, lines(10))
+        unopened = Subscribing()
+        unopened.taking.clear()
+        assert (await refusal(gateway.call("Subscribe", unopened)))[2]["position"] == positions[0]
+        call = Subscribing()
+        serving = gateway.call("Subscribe", call)
+        await eventually(lambda: call.payloads() == lines(10), cluster)
+        call.taking.clear()
+        call.advance(positions[6])
+        code, reason, metadata = await refusal(serving)
+        assert (code, reason, metadata["position"]) == (code_pb2.ABORTED, "ReaderTooSlow", positions[6])
+        again = Subscribing(**NO_WAIT)
+        serving = gateway.call("Subscribe", again)
+        await eventually(lambda: again.payloads() == lines(3, 7), cluster)
+        again.taking.clear()
+        await gateway.ask("End", pb.EndStreamRequest(name="s"), pb.Stream)
+        position = (await refusal(serving))[2]["position"]
+        rest = Reading(start=pb.StreamStart(position=position))
+        await gateway.call("Read", rest)
+        assert rest.payloads() == [], "the end is all that it has not got"
+
+
+@scenario()
 async def test_a_client_that_goes_ends_its_read(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster) as [gateway]:
         reads = [Reading(follow=True) for _ in range(3)]
@@ -241,6 +283,37 @@ async def test_a_subscription_has_one_reader_who_is_waited_for_or_taken_from(
         await eventually(lambda: third.payloads() == lines(5, 5), cluster)
         third.advance(positions[1])
         assert (await refusal(serving))[:2] == (code_pb2.INVALID_ARGUMENT, "InvalidArgument")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_clients_that_both_insist_do_not_fight_for_a_subscription(count: int) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with gateways(cluster, count) as found:
+            sent = Appending(opening(credit_bytes=MIB), records(lines(1_000)), COMMIT, CLOSE)
+            await found[0].call("Append", sent)
+            positions = iter(sent.positions())
+            clock, swaps = cluster.world.clock, 0
+            until = clock.monotonic() + 60
+
+            async def insist(gateway: Gateway) -> None:
+                nonlocal swaps
+                while clock.monotonic() < until:
+                    call = Subscribing(take_over=True)
+                    serving = gateway.call("Subscribe", call)
+                    while not serving.done():
+                        if clock.monotonic() < until:
+                            call.advance(next(positions))
+                        else:
+                            call.end()
+                        await clock.sleep(0.2)
+                    swaps += bool(call.replies)
+                    await asyncio.gather(serving, return_exceptions=True)
+
+            await asyncio.gather(insist(found[0]), insist(found[-1]))
+            assert 3 <= swaps <= 9, "about one in ten seconds"
+
+    play()
 
 
 @scenario()

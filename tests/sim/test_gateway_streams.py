@@ -491,6 +491,13 @@ async def test_a_gateway_that_stops_waits_for_its_streams_no_longer_than_it_may(
         before = cluster.world.clock.monotonic()
         await gateway.service.stop()
         assert cluster.world.clock.monotonic() - before == pytest.approx(0.5, abs=0.1)
+        await gateway.ask("Create", pb.CreateStreamRequest(name="late"), pb.Stream)
+        late = Appending(opening("late"), records(lines(1)))
+        gateway.call("Append", late)
+        await eventually(lambda: bool(late.replies), cluster)
+        before = cluster.world.clock.monotonic()
+        await gateway.service.stop()
+        assert cluster.world.clock.monotonic() == pytest.approx(before, abs=0.1), "its time was over"
         code, reason, metadata = await refusal(serving)
         assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
         assert (metadata["retriable"], metadata["outcome"]) == ("true", "unknown")
@@ -519,18 +526,3 @@ async def test_who_waits_for_a_stream_is_told_when_a_gateway_lets_go_of_all(
         assert two.idle()
         for bookie in cluster.bookies.values():
             bookie.release_commits()
-
-
-@scenario()
-async def test_only_so_many_streams_are_written_through_one_gateway(cluster: MemoryCluster, client: Client) -> None:
-    async with gateways(cluster, max_writers=1, writer_idle_ms=100) as [gateway]:
-        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
-        call = Appending(opening())
-        serving = gateway.call("Append", call)
-        await eventually(lambda: bool(call.replies), cluster)
-        refused = gateway.call("Append", Appending(opening("other")))
-        assert (await refusal(refused))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
-        call.say(CLOSE)
-        await serving
-        await eventually(gateway.idle, cluster)
-        await gateway.call("Append", Appending(opening("other"), CLOSE))

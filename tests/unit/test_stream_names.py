@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.core.errors import ForeignPosition, InvalidArgument
+from tallybook.core.errors import Busy, ForeignPosition, InvalidArgument
 from tallybook.metadata.rules import check_record_name
-from tallybook.stream.dedup import DedupWindow
+from tallybook.stream.dedup import DedupWindow, IdRoom
 from tallybook.stream.names import (
     chapter_record,
     check_namespace,
@@ -197,3 +197,40 @@ def test_an_id_is_known_for_as_many_records_as_the_window_has(records, ids):
             window.add(dedup_id, sequence, sequence)
             last[dedup_id] = sequence
     assert len(window) <= records
+
+
+@given(st.integers(0, 6), st.lists(st.tuples(st.booleans(), st.lists(st.binary(min_size=1, max_size=900), max_size=4))))
+def test_windows_that_share_room_never_take_more_and_one_leaves_as_much_as_it_has(records, run):
+    room = IdRoom(8_000)
+    windows, ends = [DedupWindow(records, room), DedupWindow(records, room)], [0, 0]
+    for which, ids in run:
+        window = windows[which]
+        before = room.taken_bytes
+        try:
+            window.check_room(ids, ends[which])
+        except Busy:
+            assert room.taken_bytes == before > 0 or sum(map(len, ids)) + 700 * len(set(ids)) > 4_000
+            continue
+        for each in ids:
+            if window.find(each, ends[which]) is None:
+                window.add(each, ends[which], "there")
+                ends[which] += 1
+        assert room.taken_bytes <= 8_000
+    for window in windows:
+        window.clear()
+    assert room.taken_bytes == 0
+
+
+def test_a_window_that_is_full_goes_on_where_there_is_no_room_left():
+    room = IdRoom(4_000)
+    window, other = DedupWindow(2, room), DedupWindow(2, room)
+    for sequence, dedup_id in enumerate((b"a", b"b")):
+        window.check_room([dedup_id], sequence)
+        window.add(dedup_id, sequence, "there")
+    other.check_room([b"x"], 0)
+    other.add(b"x", 0, "there")
+    with pytest.raises(Busy, match="there is no room for more") as caught:
+        other.check_room([b"y", b"z"], 1)
+    assert caught.value.retry_after_ms > 0
+    window.check_room([b"c"], 2)
+    window.check_room([b"a", b"b"], 2)

@@ -1,0 +1,181 @@
+"""What streams that are written through a gateway take of it, on a simulated cluster: writers, ids, room."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from google.protobuf.message import Message
+from google.rpc import code_pb2
+
+from tallybook.client.client import Client
+from tallybook.core.limits import KIB, MIB
+from tallybook.gateway.writers import CLOSE_SECONDS
+from tallybook.proto import stream_pb2 as pb
+from tallybook.sim.stage.calls import FakeCall
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, Gateway, gateways, opening, records, refusal
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+from tallybook.sim.stage.scenario import eventually, lines, scenario
+
+
+@scenario()
+async def test_only_so_many_streams_are_written_through_one_gateway(cluster: MemoryCluster, client: Client) -> None:
+    async with gateways(cluster, max_writers=1, writer_idle_ms=100) as [gateway]:
+        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        call = Appending(opening())
+        serving = gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        refused = gateway.call("Append", Appending(opening("other")))
+        assert (await refusal(refused))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
+        call.say(CLOSE)
+        await serving
+        await eventually(gateway.idle, cluster)
+        await gateway.call("Append", Appending(opening("other"), CLOSE))
+
+
+@scenario()
+async def test_the_writer_that_nobody_has_used_for_longest_makes_room_for_another_stream(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, max_writers=2, writer_idle_ms=600_000) as [gateway]:
+        for name in ("b", "c"):
+            await gateway.ask("Create", pb.CreateStreamRequest(name=name), pb.Stream)
+        for name in ("s", "b", "s", "c"):
+            await gateway.call("Append", Appending(opening(name), records([b"one"]), CLOSE))
+        owners = [(await gateway.describe(name)).stream.owner for name in ("s", "b", "c")]
+        assert owners == ["10.0.0.0:7450", "", "10.0.0.0:7450"]
+        assert gateway.number("writers") == 2
+        for name in ("b", "s", "c"):
+            calls = [Appending(opening(name), records([b"two"]), CLOSE) for _ in range(3)]
+            await asyncio.gather(*(gateway.call("Append", call) for call in calls))
+            assert [call.acked() for call in calls] == [1] * 3
+        owners = [(await gateway.describe(name)).stream.owner for name in ("s", "b", "c")]
+        assert owners == ["10.0.0.0:7450", "", "10.0.0.0:7450"]
+
+
+@scenario()
+async def test_who_waits_for_a_writer_that_cannot_be_closed_is_told_so_in_time(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, writer_idle_ms=0, max_writers=1) as [gateway]:
+        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        gone = Appending(opening())
+        serving = gateway.call("Append", gone)
+        await eventually(lambda: bool(gone.replies), cluster)
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        gone.say(records([b"one"]))
+        await cluster.world.clock.sleep(0.01)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        began = cluster.world.clock.monotonic()
+        waiting = [gateway.call("Append", Appending(opening(name))) for name in ("s", "other")]
+        for each in waiting:
+            code, reason, metadata = await refusal(each)
+            assert (code, reason) == (code_pb2.DEADLINE_EXCEEDED, "RequestTimeout")
+            assert (metadata["outcome"], metadata["retriable"]) == ("not done", "true")
+        assert cluster.world.clock.monotonic() - began == pytest.approx(CLOSE_SECONDS, abs=1)
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+
+
+@scenario()
+async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they_may(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, max_id_bytes=100 * KIB, writer_idle_ms=0) as [gateway]:
+        await gateway.ask("Create", pb.CreateStreamRequest(name="other"), pb.Stream)
+        wanted = lines(90)
+        call = Appending(
+            opening(), records(wanted[:50], ids=True), records(wanted[50:], ids=True), records([b"behind"])
+        )
+        code, reason, metadata = await refusal(gateway.call("Append", call))
+        assert (code, reason, metadata["retriable"]) == (code_pb2.RESOURCE_EXHAUSTED, "Busy", "true")
+        assert call.acked() == 50
+        assert await gateway.payloads() == wanted[:50]
+        await eventually(gateway.idle, cluster)
+        # What a stream has of ids comes back with its writer, and is given up with it.
+        again = Appending(opening(), records(wanted[:50], ids=True))
+        serving = gateway.call("Append", again)
+        await eventually(lambda: again.acked() == 50, cluster)
+        other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
+        assert (await refusal(gateway.call("Append", other)))[1] == "Busy"
+        again.say(CLOSE)
+        await serving
+        await eventually(gateway.idle, cluster)
+        other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
+        await gateway.call("Append", other)
+        assert other.acked() == 60
+        assert len(await gateway.payloads()) == 50
+
+
+START = pb.StreamStart(sequence=0)
+READING: dict[str, tuple[Message, type[Message]]] = {
+    "Describe": (pb.DescribeStreamRequest(name="s"), pb.StreamDescription),
+    "Truncate": (pb.TruncateStreamRequest(name="s", before=START), pb.Stream),
+    "ListSubscriptions": (pb.ListSubscriptionsRequest(name="s"), pb.ListSubscriptionsReply),
+    "ResetSubscription": (pb.ResetSubscriptionRequest(name="s", subscription="x", start=START), pb.Subscription),
+}
+
+
+@pytest.mark.parametrize("method", READING)
+def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_is_no_stream(method: str) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with gateways(cluster, max_connection_streams=1, max_connection_bytes=8 * MIB) as [gateway]:
+            await gateway.call("Append", Appending(opening(), records(lines(3)), COMMIT, CLOSE))
+            subscribed: FakeCall[pb.SubscribeReply] = FakeCall(pb.SubscribeReply)
+            subscribed.say(pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription="x")))
+            subscribed.end()
+            await gateway.call("Subscribe", subscribed)
+            with gateway.limits.admit("here", 7 * MIB):
+                request, kind = READING[method]
+                call = FakeCall(kind)
+                call.say(request)
+                assert (await refusal(gateway.call(method, call)))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
+            with gateway.limits.admit("here", MIB):
+                await gateway.ask(method, *READING[method])
+            assert gateway.limits.total.reserved_bytes == 0
+
+    play()
+
+
+async def _opened(gateway: Gateway, cluster: MemoryCluster, name: str) -> tuple[Appending, MemoryBookie]:
+    """A client of a stream that is on one bookie, and that bookie."""
+    policy = pb.StreamPolicy(ensemble=1, write_quorum=1, ack_quorum=1)
+    await gateway.ask("Create", pb.CreateStreamRequest(name=name, policy=policy), pb.Stream)
+    before = {each async for each in gateway.client.list_ledgers()}
+    call = Appending(opening(name), records([b"first"]))
+    gateway.call("Append", call)
+    await eventually(lambda: call.acked() == 1, cluster)
+    [ledger_id] = [each async for each in gateway.client.list_ledgers() if each not in before]
+    [bookie] = [each for each in cluster.bookies.values() if each.durable_batches(ledger_id)]
+    return call, bookie
+
+
+@scenario()
+async def test_a_stream_whose_bookies_are_slow_leaves_room_for_the_others_of_its_gateway(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        slow, away = await _opened(gateway, cluster, "slow")
+        quick, bookie = slow, away
+        for number in range(20):
+            if bookie is not away:
+                break
+            quick, bookie = await _opened(gateway, cluster, f"quick{number}")
+        away.hold_commits()
+        more = [Appending(opening("slow")) for _ in range(4)]
+        for call in more:
+            call.say(records([bytes(900)] * 20))
+            gateway.call("Append", call)
+        await eventually(lambda: all(call.replies for call in more), cluster)
+        await cluster.world.clock.sleep(0.1)
+        quick.say(records([bytes(900)] * 20))
+        await eventually(lambda: quick.acked() == 21, cluster, 1)
+        assert slow.acked() + sum(call.acked() for call in more) == 1
+        away.release_commits()
+        await eventually(lambda: all(call.acked() == 20 for call in more), cluster)
+        flows = [shared.writer._flow for shared in gateway.service._writers._shared.values()]
+        await eventually(lambda: not any(flow.pending_bytes for flow in flows), cluster)
