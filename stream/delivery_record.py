@@ -35,6 +35,8 @@ class Stage(Enum):
 
     ANNOUNCED = "announced"
     """It may be committed, and some of its records may be in the stream."""
+    WITHDRAWN = "withdrawn"
+    """Likewise, but it is committed already or never will be: another batch of the sink is about to be announced."""
     APPENDED = "appended"
     """All of its records are in the stream; staged ledgers may be left."""
     DONE = "done"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -14,13 +14,13 @@ from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, DataMissing, NoSuchStream, OutOfOrder, StreamOwned, TallybookError
 from tallybook.metadata.commits import commit, note_attempt
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names, read_sink
+from tallybook.metadata.transactions import Transaction, names, read_sink
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.rng import SystemRng
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.spark.records.staging import Staging
-from tallybook.stream import StreamStore
+from tallybook.stream import StreamStore, deliveries
 from tallybook.stream.deliveries import Deliveries
 from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, deliveries_of, staging
 
@@ -415,3 +415,83 @@ async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_a
         assert not await driver.deliver(1, again, owner="old")
         assert await driver.payloads() == [*rows(2), *rows(9, "first")]
         await driver.close()
+
+
+@dataclass
+class StandStill:
+    """Where drivers stand still between announcing a batch and committing it, by the numbers of their batches."""
+
+    there: dict[int, asyncio.Event] = field(default_factory=dict)
+    gates: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def of(cls, *numbers: int) -> Iterator[StandStill]:
+        found = cls(*({number: asyncio.Event() for number in numbers} for _ in range(2)))
+
+        async def slow(
+            store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *rest: Iterable[int], **more: object
+        ) -> bool:
+            if transaction.number in found.gates:
+                found.there[transaction.number].set()
+                await found.gates[transaction.number].wait()
+            return await commit(store, updater, transaction, *rest, **more)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(deliveries, "commit", slow)
+            yield found
+
+
+async def two_drivers_between_announce_and_commit(
+    cluster: MemoryCluster, client: Client, first: int, second: int, *, second_dies: bool
+) -> None:
+    """Whatever becomes of the two: a batch that was said to be there is there, and of another one nothing is."""
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        one, other = [await Driver.start(cluster) for _ in range(2)]
+        assert await one.deliver(1, await one.stage(1, rows(2, "before")))
+        with StandStill.of(first, second) as still:
+            work = [asyncio.ensure_future(one.deliver(first, await one.stage(first, rows(9, "one"))))]
+            await still.there[first].wait()
+            # The first one has stood still for so long that it is taken for dead.
+            await (await streams.writer("s")).close()
+            work.append(asyncio.ensure_future(other.deliver(second, await other.stage(second, rows(9, "other")))))
+            await still.there[second].wait()
+            still.gates[first].set()
+            await asyncio.wait(work[:1])
+            if second_dies:
+                work[1].cancel()
+            still.gates[second].set()
+            done = await asyncio.gather(*work, return_exceptions=True)
+        later = await Driver.start(cluster)
+        assert await later.deliver(9, await later.stage(9, rows(2, "later")))
+        expected = rows(2, "before")
+        for name, result in zip(("one", "other"), done, strict=True):
+            assert isinstance(result, bool | TallybookError | asyncio.CancelledError), result
+            expected += rows(9, name) if result is True else []
+        assert await later.payloads() == [*expected, *rows(2, "later")]
+        assert isinstance(done[0], Conflict), done
+        assert second_dies or done[1] is True, done
+        for driver in (one, other, later):
+            await driver.close()
+
+
+@scenario()
+async def test_a_batch_whose_driver_stood_still_while_a_higher_one_was_announced_is_refused_and_not_lost(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await two_drivers_between_announce_and_commit(cluster, client, 5, 7, second_dies=False)
+
+
+@scenario()
+async def test_a_batch_whose_driver_stood_still_while_a_lower_one_was_announced_is_refused_and_not_lost(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await two_drivers_between_announce_and_commit(cluster, client, 7, 5, second_dies=False)
+
+
+@scenario()
+async def test_a_batch_that_was_ruled_out_stays_so_though_the_driver_that_did_it_dies(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await two_drivers_between_announce_and_commit(cluster, client, 5, 7, second_dies=True)
