@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -429,13 +430,11 @@ class StandStill:
     def of(cls, *numbers: int) -> Iterator[StandStill]:
         found = cls(*({number: asyncio.Event() for number in numbers} for _ in range(2)))
 
-        async def slow(
-            store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *rest: Iterable[int], **more: object
-        ) -> bool:
+        async def slow(store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
             if transaction.number in found.gates:
                 found.there[transaction.number].set()
                 await found.gates[transaction.number].wait()
-            return await commit(store, updater, transaction, *rest, **more)  # type: ignore[arg-type]
+            return await commit(store, updater, transaction, *more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(deliveries, "commit", slow)
@@ -495,3 +494,52 @@ async def test_a_batch_that_was_ruled_out_stays_so_though_the_driver_that_did_it
     cluster: MemoryCluster, client: Client
 ) -> None:
     await two_drivers_between_announce_and_commit(cluster, client, 5, 7, second_dies=True)
+
+
+@scenario()
+async def test_of_batches_that_are_brought_at_once_and_cut_off_each_is_there_whole_or_not_at_all(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Though drivers of one sink do not know of each other, and are taken for dead and go on."""
+    rng, refused, committed = cluster.world.rng.fork("cuts"), 0, set[int]()
+
+    async def slow(store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, *more: Any) -> bool:
+        await cluster.world.clock.sleep(rng.random() * 8)
+        if done := await commit(store, updater, transaction, *more):
+            committed.add(transaction.number)
+        return done
+
+    async with StreamStore(client) as streams, AsyncExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(deliveries, "commit", slow)
+        await streams.create("s", dedup_records=1)
+        expected: list[bytes] = []
+        for turn in range(40):
+            drivers = [await Driver.start(cluster) for _ in range(3)]
+            work = []
+            for at, driver in enumerate(drivers):
+                staged = await driver.stage(10 * turn + at, rows(9, f"{turn}.{at}"))
+                work.append(asyncio.ensure_future(driver.deliver(10 * turn + at, staged)))
+            for at in map(int, rng.shuffled(["0", "1", "2"])):
+                await cluster.world.clock.sleep(rng.random() * 3)
+                with suppress(TallybookError):
+                    await (await streams.writer("s")).close()
+                if rng.random() < 0.5:
+                    work[at].cancel()
+            done = await asyncio.gather(*work, return_exceptions=True)
+            later = await Driver.start(cluster)
+            assert await later.deliver(10 * turn + 9, await later.stage(10 * turn + 9, rows(1, f"{turn}.9")))
+            seen = await later.payloads()
+            assert seen[: len(expected)] == expected
+            added, expected = seen[len(expected) :], seen
+            assert added[-1:] == rows(1, f"{turn}.9")
+            for at, result in enumerate(done):
+                mine = [payload for payload in added if payload.startswith(b"%d.%d " % (turn, at))]
+                assert mine in ([], rows(9, f"{turn}.{at}"))
+                assert mine or (result is not True and 10 * turn + at not in committed), "it is committed"
+                assert not (mine and isinstance(result, Conflict)), "it was said not to be there"
+                refused += isinstance(result, Conflict)
+            for driver in (*drivers, later):
+                await driver.close()
+        assert refused, "some were refused"
+        left = [each async for each in client.list_ledgers()]
+        assert [each for each in left if PART in (await client.ledger_metadata(each)).custom] == []
