@@ -110,7 +110,7 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         streams = Streams(place)
         found = {}
         for head, latest in await _with_ends(streams, await streams.heads(self._bounds)):
-            begin = await streams.at(head, self._bounds.start, latest)
+            begin = await streams.begin(head, self._bounds.start, latest)
             found[head.stream_id] = Reached(head.name, begin.place, begin.sequence)
         return RecordOffset(place.cluster_id, found)
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap
+from tallybook.core.errors import DataMissing, InvalidArgument, NoSuchStream, StreamGap
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.spark.columns import columns_for
@@ -26,6 +26,7 @@ from tallybook.spark.records.settling import Streams, settle_records
 from tallybook.spark.records.snapshot import RecordRange
 from tallybook.spark.records.stretches import RecordPartition
 from tallybook.stream import Start, StreamStore
+from tallybook.stream.record import Outgoing
 
 ALL = RecordBounds("default", "s", "")
 
@@ -189,3 +190,71 @@ async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
             assert await read(place, end.since(since)) == lines(5, 5)
         with pytest.raises(StreamGap, match="the stream begins at record 5"):
             await plan_records(place, end.since(began), fail=True)
+
+
+@scenario()
+async def test_a_bound_in_what_is_lost_is_a_place_where_whoever_reads_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for start in (0, 10, 20):
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(10, start))
+        positions = [str(record.position) async for record in streams.reader("s", follow=False)]
+        head = await Streams(place).catalog.find("default", "s")
+        await client.delete_ledger(head.segments[1].ledger_id)
+        for text in ("sequence:13", positions[13]):
+            begin, end = parse_place(text), parse_place(text)
+            since = await settle_records(place, bounds_of("default", "s", None, begin, None))
+            until = await settle_records(place, bounds_of("default", "s", None, None, end))
+            plan = await plan_records(place, since.ranges, fail=False)
+            assert [(gap.kind, gap.last) for gap in plan.gaps] == [("lost", 19)]
+            with pytest.raises(DataMissing):
+                await plan_records(place, since.ranges, fail=True)
+            plan = await plan_records(place, until.ranges, fail=False)
+            assert len(plan.stretches) == 1
+            following_ = following(
+                ReadOptions(Place("sim:", None), records=bounds_of("default", "s", None, begin, None))
+            )
+            began = await following_._began(place)
+            end_ = await following_._advanced(place, began, bounded=False)
+            assert [gap.kind for gap in (await plan_records(place, end_.since(began), fail=False)).gaps] == ["lost"]
+
+
+@scenario()
+async def test_a_stream_whose_end_is_lost_is_said_to_be_so(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+            head = await Streams(place).catalog.find("default", "s")
+            [segment] = head.open_segments
+            await client.delete_ledger(segment.ledger_id)
+            with pytest.raises(DataMissing, match=f"ledger {segment.ledger_id}"):
+                await settle_records(place, ALL)
+            writer.abandon()
+
+
+@scenario()
+async def test_a_query_does_not_begin_before_what_it_asks_for(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(Outgoing(line, 1000 + at) for at, line in enumerate(lines(5)))
+
+        async def begun(text: str) -> int:
+            bounds = bounds_of("default", "s", None, parse_place(text), None)
+            began = await following(ReadOptions(Place("sim:", None), records=bounds))._began(place)
+            return next(iter(began.streams.values())).sequence
+
+        for text in ("sequence:6", "9000-01-01T00:00:00Z"):
+            with pytest.raises(InvalidArgument, match=r"startingPosition .* of stream s"):
+                await begun(text)
+        assert await begun("sequence:5") == 5, "the one that comes next"
+        # Later than what is there: what comes next is later still.
+        assert await begun("2020-01-01T00:00:00Z") == 5
+        assert await begun("txid:7") == 5
