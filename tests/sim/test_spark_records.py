@@ -258,3 +258,30 @@ async def test_a_query_does_not_begin_before_what_it_asks_for(cluster: MemoryClu
         # Later than what is there: what comes next is later still.
         assert await begun("2020-01-01T00:00:00Z") == 5
         assert await begun("txid:7") == 5
+
+
+@scenario()
+async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    for bounds, another in (
+        (bounds_of("default", None, "a/*", None, None), "a/s"),
+        (bounds_of("default", "t", None, None, None), "t"),
+    ):
+        async with StreamStore(client) as streams:
+            await streams.create(another)
+            async with await streams.writer(another) as writer:
+                await writer.append_many(lines(5))
+            reader = following(ReadOptions(Place("sim:", None), records=bounds))
+            began = await reader._began(place)
+            offset = await reader._advanced(place, began, bounded=False)
+            await streams.rename(another, f"b/{another}")
+            async with await streams.writer(f"b/{another}") as writer:
+                await writer.append_many(lines(5, 5))
+            end = await reader._advanced(place, offset, bounded=True)
+            assert await read(place, end.since(offset)) == lines(5, 5)
+            # A query that ends with what is there began when the stream had its new name.
+            once = following(ReadOptions(Place("sim:", None), records=bounds))
+            once._target = {}
+            end = await once._advanced(place, offset, bounded=False)
+            assert await read(place, end.since(offset)) == lines(5, 5)
+            assert [each.name for each in end.streams.values()] == [f"b/{another}"]
