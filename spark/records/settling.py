@@ -253,14 +253,15 @@ async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnap
     found = []
     for head in await streams.heads(bounds):
         latest = await streams.latest(head)
-        first = (await streams.bound(head, bounds.start, latest)).place
+        first, sequence = await streams.bound(head, bounds.start, latest)
         end = (await streams.bound(head, bounds.end, latest)).place
         if end < first and bounds.end != LATEST and bounds.name is not None:
             raise InvalidConfig(
                 f"endingPosition {Position(*end, tag=head.tag)} lies before startingPosition "
                 f"{Position(*first, tag=head.tag)}"
             )
-        found.append(RecordRange(head.name, head.stream_id, first, max(first, end)))
+        known = None if sequence < 0 else sequence
+        found.append(RecordRange(head.name, head.stream_id, first, max(first, end), known))
     return RecordSnapshot(place.cluster_id, tuple(found))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,9 +25,10 @@ from tallybook.spark.records.following import RecordStreamReader
 from tallybook.spark.records.planning import plan_records, sizes_of
 from tallybook.spark.records.rows import RecordRows
 from tallybook.spark.records.settling import Streams, settle_records
-from tallybook.spark.records.snapshot import RecordRange
+from tallybook.spark.records.snapshot import RecordRange, RecordSnapshot
 from tallybook.spark.records.stretches import RecordPartition
 from tallybook.stream import Start, StreamStore
+from tallybook.stream.position import Position
 from tallybook.stream.record import Outgoing
 
 ALL = RecordBounds("default", "s", "")
@@ -285,3 +288,28 @@ async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluste
             end = await once._advanced(place, offset, bounded=False)
             assert await read(place, end.since(offset)) == lines(5, 5)
             assert [each.name for each in end.streams.values()] == [f"b/{another}"]
+
+
+@scenario()
+async def test_who_begins_behind_all_that_was_truncated_since_misses_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for start in (0, 5):
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(5, start))
+        head = await Streams(place).catalog.find("default", "s")
+        first, second = head.segments
+        assert first.end is not None
+        behind = Start.at(Position(first.number, first.end.last_entry + 1, 0, tag=head.tag))
+        bounds = replace(ALL, start=behind)
+        token = str(await settle_records(place, bounds))
+        await streams.truncate("s", before=Position(second.number, 0, 0, tag=head.tag))
+        known = RecordSnapshot.of_json(json.loads(token))
+        assert await read(place, known.ranges) == lines(5, 5)
+        # Of a position alone nobody knows any more whether there was a record.
+        bare = (await settle_records(place, bounds)).ranges
+        with pytest.raises(StreamGap, match="whether any are missing is not known"):
+            await plan_records(place, bare, fail=True)

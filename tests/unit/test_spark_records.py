@@ -192,6 +192,8 @@ def test_a_snapshot_has_a_segment_once_and_a_stream_as_often_as_one_that_is_read
         {"stream": "s", "id": STREAM_ID, "from": "1-0-0@11112222", "to": f"1-0-1@{TAG}"},
         {"stream": "s", "id": STREAM_ID, "from": f"1-0-2@{TAG}", "to": f"1-0-1@{TAG}"},
         {"stream": "s", "id": STREAM_ID, "from": "1-0-2", "to": f"1-0-1@{TAG}"},
+        {"stream": "s", "id": STREAM_ID, "from": f"1-0-0@{TAG}", "to": f"1-0-1@{TAG}", "sequence": -1},
+        {"stream": "s", "id": STREAM_ID, "from": f"1-0-0@{TAG}", "to": f"1-0-1@{TAG}", "sequence": True},
     ],
 )
 def test_what_is_no_snapshot_of_streams_is_refused(stream):
