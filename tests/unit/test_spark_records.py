@@ -130,6 +130,7 @@ def test_a_bucket_has_no_streams():
         ({"createStream": "true"}, "give option stream, too"),
         ({"namespace": "prod"}, "give option stream, too"),
         ({"stream": "a", "createStream": "maybe"}, "neither true nor false"),
+        ({"stream": "a", "password": "secret"}, "streams have no password"),
     ],
 )
 def test_a_sink_that_makes_no_sense_is_refused(options, said):
