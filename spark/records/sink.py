@@ -8,6 +8,7 @@ it, and of one that is not committed no record ever is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, NoSuchStream, PeerError, StreamEnded
+from tallybook.core.errors import (
+    Conflict,
+    InvalidArgument,
+    InvalidConfig,
+    NoSuchStream,
+    PeerError,
+    StreamEnded,
+    StreamExists,
+)
 from tallybook.core.limits import MIB
 from tallybook.metadata.commits import discard, note_attempt
 from tallybook.metadata.transactions import Transaction, last_committed
@@ -166,8 +175,9 @@ class Target:
             cluster = await Writing.open(options)
             try:
                 async with StreamStore(cluster.client, namespace=options.namespace) as streams:
-                    if options.create_stream and not await streams.exists(name):
-                        return await streams.create(name)
+                    if options.create_stream:
+                        with suppress(StreamExists):
+                            return await streams.create(name)
                     return await streams.info(name)
             except NoSuchStream as error:
                 raise NoSuchStream(f"{error.message} (option createStream=true makes it)") from error
