@@ -178,24 +178,21 @@ class Deliveries:
             return
         if record is not None and found is not None and found.number != number and found.stage is not Stage.DONE:
             record = await self._withdraw(sink, name, found, record)
-        await self._write(name, wanted.encode(), record)
+        await self._write(name, wanted, record)
 
-    async def _withdraw(self, sink: str, name: str, found: Delivery, record: Record) -> Record | None:
+    async def _withdraw(self, sink: str, name: str, found: Delivery, record: Record) -> Record:
         """See to it that a batch that is announced and not committed never is: it could not be found again.
 
         Raises:
-            MetadataConflict: it is committed, or somebody else has announced one.
+            MetadataConflict: it is committed.
         """
         if found.stage is Stage.ANNOUNCED:
-            await self._write(name, replace(found, stage=Stage.WITHDRAWN).encode(), record)
+            record = await self._write(name, replace(found, stage=Stage.WITHDRAWN), record)
         # Whoever looked before it was withdrawn cannot commit it from now on; who looks later is refused.
         last = (await renew(self._store, staging_sink(self._stream_id, sink), found.number)).last
         if last.number == found.number:
             raise MetadataConflict(f"stream {self._name}: batch {found.number} of sink {sink} was committed meanwhile")
-        left = await self._store.read_record(name, linearizable=True)
-        if left is None or Delivery.decode(name, left.value) != replace(found, stage=Stage.WITHDRAWN):
-            raise MetadataConflict(f"the record {name} was changed by somebody else meanwhile")
-        return left
+        return record
 
     async def _check_announced(self, sink: str, number: int) -> None:
         """See to it that a batch can be found again once it is committed.
@@ -215,10 +212,13 @@ class Deliveries:
                 "and nothing of it will be there: a sink is for one job at a time"
             )
 
-    async def _write(self, name: str, value: bytes, known: Record | None) -> None:
+    async def _write(self, name: str, delivery: Delivery, known: Record | None) -> Record:
+        """Replace what is known, and nothing else: whoever stood still may find the batch of somebody else there."""
+        value = delivery.encode()
         result = await self._store.write_record(name, value, None if known is None else known.version)
         if not isinstance(result, Ok):
             raise MetadataConflict(f"the record {name} was changed by somebody else meanwhile")
+        return Record(value, result.version)
 
     async def _complete_all(self, writer: StreamWriter, mine: str) -> None:
         for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
@@ -241,7 +241,7 @@ class Deliveries:
         record = await self._store.read_record(name, linearizable=True)
         with suppress(DamagedFile):
             if record is not None and (found := Delivery.decode(name, record.value)).stage in _UNDER_WAY:
-                await self._write(name, replace(found, stage=Stage.GIVEN_UP).encode(), record)
+                await self._write(name, replace(found, stage=Stage.GIVEN_UP), record)
 
     async def _complete(self, writer: StreamWriter, sink: str, *, again: bool = True) -> None:
         """See to it that the batch that a sink has committed last is in the stream, all of it.
@@ -268,13 +268,15 @@ class Deliveries:
                     f"is left of it cannot be appended any more: {error.message}; under another name of the sink it is "
                     "written anew"
                 ) from error
-            found = replace(found, stage=Stage.APPENDED)
-            await self._write(name, found.encode(), record)
-            record = await self._store.read_record(name, linearizable=True)
-        for ledger_id in last.ledger_ids:
+            record = await self._write(name, replace(found, stage=Stage.APPENDED), record)
+        await self._discard(name, found, record, last.ledger_ids)
+
+    async def _discard(self, name: str, found: Delivery, record: Record, ledger_ids: Iterable[int]) -> None:
+        """Delete what was staged for a batch, all of which is in the stream."""
+        for ledger_id in ledger_ids:
             with suppress(NoSuchLedger):
                 await self._client.delete_ledger(ledger_id)
-        await self._write(name, replace(found, stage=Stage.DONE).encode(), record)
+        await self._write(name, replace(found, stage=Stage.DONE), record)
 
     async def _append(self, writer: StreamWriter, delivery: Delivery, ledger_ids: Iterable[int]) -> None:
         """Append what of a batch is not in the stream."""
