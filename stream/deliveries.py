@@ -144,6 +144,24 @@ class Deliveries:
             if writer.stream_id == self._stream_id:
                 await self._complete_all(writer, "")
 
+    async def give_up(self) -> None:
+        """Let nobody look any more for batches that were cut off in a stream that was ended since.
+
+        Raises:
+            MetadataConflict, MetadataUnavailable, DamagedFile: some may be left; call it again.
+        """
+        for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
+            sink = name.rpartition("/")[2]
+            record = await self._store.read_record(name, linearizable=True)
+            last = (await read_sink(self._store, staging_sink(self._stream_id, sink))).record.last
+            if record is None or (found := Delivery.decode(name, record.value)).number != last.number:
+                continue
+            if found.stage is Stage.APPENDED:
+                await self._discard(name, found, record, last.ledger_ids)
+            elif found.stage in _UNDER_WAY:
+                _log.warning("a stream was ended before a batch was complete", stream=self._name, sink=sink)
+                await self._give_up(sink)
+
     async def forget(self, sink: str) -> None:
         """Leave no record of a sink that nobody writes to again, unless a batch of it is still to be completed.
 
@@ -361,10 +379,14 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
                 # It was deleted while somebody was bringing a batch who did not know it yet.
                 await forget_all(client, catalog, stream_id)
                 continue
-            if head.deleting or head.ended:
+            if head.deleting:
                 continue
             async with store_of(head.namespace) as streams:
-                await Deliveries(streams, client, updater, head.name, stream_id).complete()
+                found = Deliveries(streams, client, updater, head.name, stream_id)
+                if head.ended:
+                    await found.give_up()
+                    continue
+                await found.complete()
             sometimes("stream: a batch that was cut off is completed by the keeper")
         except StreamOwned as error:
             _log.info("batches are completed later", stream=stream_id, error=error.message)

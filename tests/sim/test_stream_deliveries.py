@@ -23,7 +23,7 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.deliveries import Driver, rows
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, deliveries_of, staging
+from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, Stage, delivered, deliveries_of, staging
 
 
 @scenario()
@@ -336,4 +336,28 @@ async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_a
         again = await driver.stage(1, rows(9, "again"), owner="old")
         assert not await driver.deliver(1, again, owner="old")
         assert await driver.payloads() == [*rows(2), *rows(9, "first")]
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_that_was_cut_off_before_its_stream_was_ended_is_given_up_and_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(900))
+        cut = 0.0
+        while not (seen := await driver.payloads()):
+            cut += 0.003
+            assert not await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(0, staged)))
+        assert len(seen) < 900, "it was cut off"
+        async with await streams.writer("s") as writer:
+            await writer.end_stream()
+        assert await streams.keep() == 0
+        record = await driver.store.read_record(deliveries_of(driver.stream_id) + "sales", linearizable=True)
+        assert record is not None
+        assert Delivery.decode("", record.value).stage is Stage.GIVEN_UP
+        with pytest.raises(StreamEnded):
+            await driver.deliver(0, staged)
         await driver.close()
