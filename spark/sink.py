@@ -8,11 +8,11 @@ and is deleted by the next commit, or in the end by the offloader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tallybook.client.writer.handle import LedgerWriter as Appends
+
+T = TypeVar("T")
 
 _log = logger("spark.sink")
 
@@ -92,8 +94,7 @@ class LedgerWriter(DataSourceArrowWriter):
             return Transaction.once(SystemRng().uuid())
         if self._options.transaction is not None:
             return Transaction(self._options.sink, self._options.transaction)
-        with LoopThread("tallybook") as loop:
-            return Transaction(self._options.sink, loop.run(next_number(self._options, self._options.sink)))
+        return Transaction(self._options.sink, next_number(self._options, self._options.sink))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
@@ -256,6 +257,24 @@ class Writing:
         await self.client.close()
 
 
+def on_cluster(options: WriteOptions, work: Callable[[Writing], Awaitable[T]]) -> T:
+    """What ``work`` makes of the cluster, which is opened for it.
+
+    Raises:
+        As ``Writing.open``, and whatever ``work`` raises.
+    """
+
+    async def done() -> T:
+        cluster = await Writing.open(options)
+        try:
+            return await work(cluster)
+        finally:
+            await cluster.close()
+
+    with LoopThread("tallybook") as loop:
+        return loop.run(done())
+
+
 def payload_batches(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
     """The payloads of all rows, up to some MiB, or some thousands, at a time.
 
@@ -302,18 +321,13 @@ def ledger_ids_of(written: Sequence[Written]) -> list[int]:
 def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[Written]) -> bool:
     """Commit; says whether it was this commit that did it, or one with the same ledgers."""
 
-    async def work() -> bool:
-        cluster = await Writing.open(options)
-        try:
-            done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
-            if transaction.is_once:
-                await _forget(cluster, transaction.sink)
-            return done
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> bool:
+        done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
+        if transaction.is_once:
+            await _forget(cluster, transaction.sink)
+        return done
 
-    with LoopThread("tallybook") as loop:
-        return loop.run(work())
+    return on_cluster(options, work)
 
 
 async def _forget(cluster: Writing, sink: str) -> None:
@@ -325,40 +339,26 @@ async def _forget(cluster: Writing, sink: str) -> None:
 
 
 def _was_committed(options: WriteOptions, transaction: Transaction) -> bool:
-    async def work() -> bool:
-        cluster = await Writing.open(options)
-        try:
-            last = await last_committed(cluster.store, transaction.sink)
-            same = last is not None and last.number == transaction.number
-            return same or await was_committed(cluster.store, transaction)
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> bool:
+        last = await last_committed(cluster.store, transaction.sink)
+        same = last is not None and last.number == transaction.number
+        return same or await was_committed(cluster.store, transaction)
 
-    with LoopThread("tallybook") as loop:
-        return loop.run(work())
+    return on_cluster(options, work)
 
 
 def undo(options: WriteOptions, transaction: Transaction, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Delete what was written, unless it is committed after all."""
 
-    async def work() -> None:
-        cluster = await Writing.open(options)
-        try:
-            await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(written_of(messages)))
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> None:
+        await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(written_of(messages)))
 
-    with LoopThread("tallybook") as loop:
-        loop.run(work())
+    on_cluster(options, work)
 
 
-async def next_number(options: WriteOptions, sink: str) -> int:
+def next_number(options: WriteOptions, sink: str) -> int:
     """The number of a sink's next transaction."""
-    cluster = await Writing.open(options)
-    try:
-        last = await last_committed(cluster.store, sink)
-    finally:
-        await cluster.close()
+    last = on_cluster(options, lambda cluster: last_committed(cluster.store, sink))
     return 0 if last is None else last.number + 1
 
 

@@ -27,7 +27,6 @@ from tallybook.core.errors import (
     StreamExists,
 )
 from tallybook.metadata.transactions import Transaction, last_committed
-from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
@@ -45,6 +44,7 @@ from ..sink import (
     ledger_ids_of,
     local_property,
     next_number,
+    on_cluster,
     task_ledger,
     undo,
     written_of,
@@ -86,8 +86,7 @@ class RecordWriter(DataSourceArrowWriter):
             return 0
         if self._options.transaction is not None:
             return self._options.transaction
-        with LoopThread("tallybook") as loop:
-            return loop.run(next_number(self._options, staging_sink(self._target.stream_id, self._sink)))
+        return next_number(self._options, staging_sink(self._target.stream_id, self._sink))
 
     @property
     def _transaction(self) -> Transaction:
@@ -178,21 +177,17 @@ class Target:
         if name is None:
             raise InvalidConfig("say which stream is written to: option stream")
 
-        async def work() -> StreamInfo:
-            cluster = await Writing.open(options)
-            try:
-                async with StreamStore(cluster.client, namespace=options.namespace) as streams:
-                    if options.create_stream:
-                        with suppress(StreamExists):
-                            return await streams.create(name)
-                    return await streams.info(name)
-            except NoSuchStream as error:
-                raise NoSuchStream(f"{error.message} (option createStream=true makes it)") from error
-            finally:
-                await cluster.close()
+        async def work(cluster: Writing) -> StreamInfo:
+            async with StreamStore(cluster.client, namespace=options.namespace) as streams:
+                if options.create_stream:
+                    with suppress(StreamExists):
+                        return await streams.create(name)
+                return await streams.info(name)
 
-        with LoopThread("tallybook") as loop:
-            found = loop.run(work())
+        try:
+            found = on_cluster(options, work)
+        except NoSuchStream as error:
+            raise NoSuchStream(f"{error.message} (option createStream=true makes it)") from error
         if found.ended:
             raise StreamEnded(f"stream {name} has ended: nothing can be appended to it")
         policy = found.policy
@@ -240,38 +235,27 @@ def deliver(
     parts = sorted(staged, key=lambda each: each.part)
     txids = [each.txids for each in parts if each.txids is not None]
 
-    async def work() -> int | None:
-        cluster = await Writing.open(options)
-        try:
-            async with StreamStore(cluster.client, namespace=target.namespace, name=f"spark {sink}") as streams:
-                deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
-                if await deliveries.deliver(sink, transaction, ledger_ids_of(parts), txids):
-                    if forget:
-                        await _forget(deliveries, sink)
-                    return None
-            last = await last_committed(cluster.store, transaction.sink)
-            return -1 if last is None else last.number
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> int | None:
+        async with StreamStore(cluster.client, namespace=target.namespace, name=f"spark {sink}") as streams:
+            deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
+            if await deliveries.deliver(sink, transaction, ledger_ids_of(parts), txids):
+                if forget:
+                    await _forget(deliveries, sink)
+                return None
+        last = await last_committed(cluster.store, transaction.sink)
+        return -1 if last is None else last.number
 
-    with LoopThread("tallybook") as loop:
-        return loop.run(work())
+    return on_cluster(options, work)
 
 
 def forget(options: WriteOptions, target: Target, sink: str) -> None:
     """Leave no record of a sink of which nothing is to come."""
 
-    async def work() -> None:
-        cluster = await Writing.open(options)
-        try:
-            async with StreamStore(cluster.client, namespace=target.namespace) as streams:
-                deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
-                await _forget(deliveries, sink)
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> None:
+        async with StreamStore(cluster.client, namespace=target.namespace) as streams:
+            await _forget(Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id), sink)
 
-    with LoopThread("tallybook") as loop:
-        loop.run(work())
+    on_cluster(options, work)
 
 
 async def _forget(deliveries: Deliveries, sink: str) -> None:
