@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -59,12 +59,17 @@ async def note_attempt(store: MetadataStore, transaction: Transaction, ledger_id
 
 
 async def commit(
-    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
-) -> bool:
+    store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int],
+    allowed: Callable[[], Awaitable[None]] | None = None,
+) -> bool:  # fmt: skip
     """Bring the ledgers of a transaction into view; ``False`` if it was committed before, and nothing has changed.
 
     The ledgers of other attempts at this and at older transactions are deleted. Where that cannot be done once this one
     is committed, it is left to the next commit, or the offloader.
+
+    Args:
+        allowed: raises where the transaction may not be committed any more. It is asked behind each look at the record
+            of the sink: whoever forbids it, and then writes that record anew, can be sure.
 
     Raises:
         InvalidArgument: too many ledgers.
@@ -72,6 +77,7 @@ async def commit(
             nothing comes into view.
         MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable: it may be committed; the same call settles it.
         DamagedFile: the record cannot be understood.
+        What ``allowed`` raises: nothing comes into view.
     """
     wanted = check_fits(Committed(transaction.number, tuple(sorted(ledger_ids)), transaction.owner))
     sink, done, wrote = transaction.sink, False, False
@@ -91,6 +97,8 @@ async def commit(
             done = ours or (record.last.number > wanted.number and await _any_settled(store, wanted))
             break
         _refuse(transaction, set(record.given_up) & set(wanted.ledger_ids))
+        if allowed is not None:
+            await allowed()
         # A view that has a younger transaction takes those before it for settled.
         await settle(updater, record)
         known = await _present(store, wanted)
@@ -173,21 +181,31 @@ async def abandon(
         As ``commit``; some may be left, for the next commit to delete, or for ``left_behind``.
     """
     sink = transaction.sink
-    for _ in range(MOST_TRIES):
-        stored = await read_sink(store, sink)
-        if stored.record.last.number >= transaction.number:
-            break
-        # The same again, at another version: what was to replace the one before cannot land any more.
-        if isinstance(await write_sink(store, sink, stored.record, stored), Ok):
-            break
-    else:
-        raise MetadataConflict(f"sink {sink}: others commit to it all the time")
-    await settle(updater, await dated(store, sink) if is_once(sink) else stored.record)
+    record = await renew(store, sink, transaction.number)
+    await settle(updater, await dated(store, sink) if is_once(sink) else record)
     await each(partial(discard_pending, updater), ledger_ids)
-    if transaction.is_once and stored.record.last == NOTHING:
+    if transaction.is_once and record.last == NOTHING:
         # Nobody commits to this sink any more, and what has become of it all is settled.
         await sweep(store, updater, sink, SinkRecord(Committed(transaction.number, ())))
         await delete_emptied(store, sink)
+
+
+async def renew(store: MetadataStore, sink: str, number: int) -> SinkRecord:
+    """Write the record of a sink as it is, unless a transaction of this or of a higher number is committed; what it
+    says.
+
+    It has another version then: what was to replace the one before cannot land any more.
+
+    Raises:
+        MetadataConflict, MetadataUnavailable, DamagedFile: it may not be written; the same call tries again.
+    """
+    for _ in range(MOST_TRIES):
+        stored = await read_sink(store, sink)
+        if stored.record.last.number >= number:
+            return stored.record
+        if isinstance(await write_sink(store, sink, stored.record, stored), Ok):
+            return stored.record
+    raise MetadataConflict(f"sink {sink}: others commit to it all the time")
 
 
 async def delete_emptied(store: MetadataStore, sink: str) -> bool:

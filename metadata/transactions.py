@@ -34,6 +34,8 @@ SINK: Final = "tallybook.sink"
 PENDING: Final = "tallybook.pending"
 SINCE: Final = "tallybook.since"
 """Key of the tick of the sinks' clock from which on a ledger vouches for itself."""
+STAGED: Final = "stream."
+"""What names of sinks begin with whose ledgers are on their way into a stream. Those that users name have no dot."""
 
 _MOST_DIGITS: Final = 19
 
@@ -135,6 +137,12 @@ def transaction_of(metadata: LedgerMetadata) -> Transaction | None:
 def is_pending(metadata: LedgerMetadata) -> bool:
     """Whether a ledger waits for the commit of its transaction, or was left behind by an attempt."""
     return PENDING in metadata.custom
+
+
+def is_staged(metadata: LedgerMetadata) -> bool:
+    """Whether a ledger has records that are on their way into a stream: nobody else's business."""
+    mark = transaction_of(metadata)
+    return mark is not None and mark.sink.startswith(STAGED)
 
 
 def unmarked(metadata: LedgerMetadata) -> LedgerMetadata:

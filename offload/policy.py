@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tallybook.core.config import OffloadSettings
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.transactions import is_pending
+from tallybook.metadata.transactions import is_pending, is_staged
 
 CLOCKS_DIFFER_MS: Final = 60_000
 """What seems to be made later than that from now was made by a clock that was wrong, and counts as old."""
@@ -54,13 +54,16 @@ class PlannedObject(NamedTuple):
 def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
     """Closed ledgers that are in no object, and that the policy lets go, in the order of their ids.
 
-    Those of a transaction that is not committed wait for it: a bucket holds nothing that nobody may see.
+    Those of a transaction that is not committed wait for it, and those that are on their way into a stream go with its
+    segments: a bucket holds nothing that nobody may see.
 
     A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
     """
     found = []
     for metadata in ledgers:
-        if not metadata.closed or metadata.archived is not None or is_pending(metadata):
+        if not metadata.closed or metadata.archived is not None:
+            continue
+        if is_pending(metadata) or is_staged(metadata):
             continue
         young = _age_ms(metadata.created_at_ms, now_ms) < _or(_own_min_age_s(metadata), settings) * 1000
         if young or metadata.length < settings.min_bytes:

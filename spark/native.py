@@ -26,7 +26,7 @@ from tallybook.runtime.settings import variable
 
 from .choosing import FILE, WantedObject, chosen_rows
 from .columns import ENTRY_DDL
-from .options import SNAPSHOT_BOUNDS, ReadOptions, options_of, read_options
+from .options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
 from .places import LedgerPlace, opened
 from .plan import stretch_of
 from .planning import settle
@@ -70,7 +70,7 @@ def take_snapshot(metadata: str | None = None, **options: object) -> str:
     Raises:
         As ``format("tallybook")``.
     """
-    chosen = read_options(options_of(metadata, options))
+    chosen = batch_options(options_of(metadata, options))
     with LoopThread("tallybook") as loop:
         return str(loop.run(_settled(chosen)))
 
@@ -91,7 +91,7 @@ def read_ledgers(
         As ``format("tallybook")`` otherwise.
     """
     given = options_of(metadata, options)
-    chosen = read_options(given)
+    chosen = batch_options(given)
     if chosen.table != "entries" or chosen.payload.kind != "raw":
         raise InvalidConfig("read_ledgers gives raw payloads: parse column payload, or use format('tallybook')")
     frames = []

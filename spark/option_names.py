@@ -22,7 +22,7 @@ PLACE_OPTIONS: Final = (
         "",
         "URL of a bucket that is read without its cluster; with `metadata`, where the archive is.",
     ),
-    OptionInfo("password", "", "Password of every ledger that has one."),
+    OptionInfo("password", "", "Password of every ledger that has one. Streams have none."),
 )
 
 READ_OPTIONS: Final = (
@@ -73,8 +73,8 @@ READ_OPTIONS: Final = (
         "streams, where reading begins: `earliest`, `latest`, a position, `sequence:1000`, `txid:42` or a time.",
     ),
     OptionInfo("endingPosition", "latest", "Of streams, in a batch: where reading ends, not included. As above."),
-    OptionInfo("maxBytesPerTrigger", "", "Payload of a micro-batch, about."),
-    OptionInfo("maxEntriesPerTrigger", "", "Entries of a micro-batch; of streams, records."),
+    OptionInfo("maxBytesPerTrigger", "", "Of `readStream`: payload of a micro-batch, about."),
+    OptionInfo("maxEntriesPerTrigger", "", "Of `readStream`: entries of a micro-batch; of streams, records."),
 )  # fmt: skip
 
 WRITE_OPTIONS: Final = (

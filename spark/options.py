@@ -173,6 +173,20 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return found
 
 
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    """What a reader of a batch is told.
+
+    Raises:
+        InvalidConfig: an option would not be heeded; or as ``read_options``.
+    """
+    found = read_options(given)
+    ignored = [] if found.of_streams else ["startingposition"]
+    ignored += ["maxbytespertrigger", "maxentriespertrigger"]
+    for name in {name.lower() for name in given}.intersection(ignored):
+        raise InvalidConfig(f"option {PROPER_NAMES[name]} is for readStream, and a batch would not heed it")
+    return found
+
+
 def _check_streams(found: ReadOptions) -> None:
     if found.of_streams and found.table != "entries":
         raise InvalidConfig("option table is about ledgers: give no stream, or snapshot of streams, with it")
@@ -197,6 +211,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     made = sorted(PROPER_NAMES[each] for each in ("ensemble", "writequorum", "ackquorum") if each in options.given)
     if made and "stream" in options.given:
         raise InvalidConfig(f"the policy of a stream says how it is kept, and {', '.join(made)} is of ledgers")
+    if place.password and "stream" in options.given:
+        raise InvalidConfig("streams have no password: rows would be written for everybody to read")
     if transaction >= 0 and sink is None:
         raise InvalidConfig("a transaction is known by its sink: give that, too")
     return WriteOptions(

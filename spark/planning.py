@@ -20,7 +20,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.stream.delivery_record import is_staged
+from tallybook.metadata.transactions import is_staged
 
 from .gaps import Gap
 from .options import ReadOptions

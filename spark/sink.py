@@ -8,9 +8,11 @@ and is deleted by the next commit, or in the end by the offloader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tallybook.client.writer.handle import LedgerWriter as Appends
+
+T = TypeVar("T")
 
 _log = logger("spark.sink")
 
@@ -90,8 +94,7 @@ class LedgerWriter(DataSourceArrowWriter):
             return Transaction.once(SystemRng().uuid())
         if self._options.transaction is not None:
             return Transaction(self._options.sink, self._options.transaction)
-        with LoopThread("tallybook") as loop:
-            return Transaction(self._options.sink, loop.run(next_number(self._options, self._options.sink)))
+        return Transaction(self._options.sink, next_number(self._options, self._options.sink))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
@@ -162,63 +165,72 @@ def write_rows(
     first = next(payloads, None)
     if first is None:
         return Written(transaction.sink, transaction.owner, ())
-    with LoopThread("tallybook") as loop:
-        output = loop.run(_Output.create(options, transaction))
-        try:
-            loop.run(output.append(first))
-            for following in payloads:
-                loop.run(output.append(following))
-            loop.run(output.close())
-        except BaseException:
-            loop.run(output.discard_if_possible())
-            raise
-        finally:
-            loop.run(output.release())
-    return Written(transaction.sink, transaction.owner, (output.ledger_id,))
+    quorum = (options.ensemble, options.write_quorum, options.ack_quorum)
+    with task_ledger(options, transaction, quorum, transaction.marks) as ledger:
+        ledger.extend(chain([first], payloads))
+    return Written(transaction.sink, transaction.owner, (ledger.ledger_id,))
 
 
-class _Output:
-    """The ledger of one task."""
+class TaskLedger:
+    """The ledger that a task writes."""
 
-    def __init__(self, cluster: Writing, ledger: Appends) -> None:
-        self._cluster = cluster
+    def __init__(self, loop: LoopThread, ledger: Appends, max_entry_bytes: int) -> None:
+        self._loop = loop
         self._ledger = ledger
         self.ledger_id = ledger.id
+        self.max_entry_bytes = max_entry_bytes
 
-    @classmethod
-    async def create(cls, options: WriteOptions, transaction: Transaction) -> _Output:
-        cluster = await Writing.open(options)
+    def extend(self, payloads: Iterable[list[bytes]]) -> None:
+        """Append entries, some at a time."""
+        for some in payloads:
+            self._loop.run(self._ledger.append_many(some))
+
+
+@contextmanager
+def task_ledger(
+    options: WriteOptions, transaction: Transaction, quorum: tuple[int, int, int], custom: Mapping[str, bytes]
+) -> Iterator[TaskLedger]:
+    """A new ledger, not yet in view: closed in the end, or deleted where something fails.
+
+    Args:
+        quorum: ensemble, write quorum and ack quorum.
+        custom: metadata, with the marks of the transaction.
+
+    Raises:
+        TallybookError: the cluster does not take it.
+    """
+    ensemble, write_quorum, ack_quorum = quorum
+    with LoopThread("tallybook") as loop:
+        cluster = loop.run(Writing.open(options))
         try:
-            ledger = await cluster.client.create_ledger(
-                ensemble=options.ensemble,
-                write_quorum=options.write_quorum,
-                ack_quorum=options.ack_quorum,
-                password=options.place.password,
-                custom=transaction.marks,
+            ledger = loop.run(
+                cluster.client.create_ledger(
+                    ensemble=ensemble,
+                    write_quorum=write_quorum,
+                    ack_quorum=ack_quorum,
+                    password=options.place.password,
+                    custom=custom,
+                )
             )
-            await note_attempt(cluster.store, transaction, ledger.id)
-        except BaseException:
-            await cluster.close()
-            raise
-        return cls(cluster, ledger)
+            loop.run(note_attempt(cluster.store, transaction, ledger.id))
+            try:
+                yield TaskLedger(loop, ledger, cluster.client.max_entry_bytes)
+                loop.run(ledger.close())
+            except BaseException:
+                loop.run(_discard_if_possible(cluster, ledger.id))
+                raise
+        finally:
+            loop.run(cluster.close())
 
-    async def append(self, payloads: list[bytes]) -> None:
-        await self._ledger.append_many(payloads)
 
-    async def close(self) -> None:
-        await self._ledger.close()
-
-    async def discard_if_possible(self) -> None:
-        """Delete the ledger; if that cannot be, others do. What has failed before is what counts."""
-        try:
-            await discard(self._cluster.updater, [self.ledger_id])
-        except PeerError as error:
-            _log.warning(
-                "a ledger is left for a commit, or the offloader, to delete", ledger=self.ledger_id, error=error.message
-            )
-
-    async def release(self) -> None:
-        await self._cluster.close()
+async def _discard_if_possible(cluster: Writing, ledger_id: int) -> None:
+    """Delete a ledger; if that cannot be, others do. What has failed before is what counts."""
+    try:
+        await discard(cluster.updater, [ledger_id])
+    except PeerError as error:
+        _log.warning(
+            "a ledger is left for a commit, or the offloader, to delete", ledger=ledger_id, error=error.message
+        )
 
 
 class Writing:
@@ -245,26 +257,55 @@ class Writing:
         await self.client.close()
 
 
+def on_cluster(options: WriteOptions, work: Callable[[Writing], Awaitable[T]]) -> T:
+    """What ``work`` makes of the cluster, which is opened for it.
+
+    Raises:
+        As ``Writing.open``, and whatever ``work`` raises.
+    """
+
+    async def done() -> T:
+        cluster = await Writing.open(options)
+        try:
+            return await work(cluster)
+        finally:
+            await cluster.close()
+
+    with LoopThread("tallybook") as loop:
+        return loop.run(done())
+
+
 def payload_batches(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[list[bytes]]:
     """The payloads of all rows, up to some MiB, or some thousands, at a time.
 
     Raises:
         InvalidArgument: a row has no payload.
     """
-    gathered: list[bytes] = []
-    size = rows = 0
-    for batch in batches:
-        for payload in batch.column(batch.schema.get_field_index(column)).cast(pa.binary()).to_pylist():
-            if payload is None:
-                raise InvalidArgument(f"row {rows} of a task has no {column}: null cannot be an entry")
-            gathered.append(payload)
-            rows += 1
-            size += len(payload)
-            if size >= APPEND_BYTES or len(gathered) == APPEND_ROWS:
-                yield gathered
-                gathered, size = [], 0
-    if gathered:
-        yield gathered
+
+    def rows() -> Iterator[bytes]:
+        number = 0
+        for batch in batches:
+            for payload in batch.column(batch.schema.get_field_index(column)).cast(pa.binary()).to_pylist():
+                if payload is None:
+                    raise InvalidArgument(f"row {number} of a task has no {column}: null cannot be an entry")
+                yield payload
+                number += 1
+
+    return gathered(rows())
+
+
+def gathered(payloads: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """What is appended at a time: up to some MiB, or some thousands."""
+    found: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        found.append(payload)
+        size += len(payload)
+        if size >= APPEND_BYTES or len(found) == APPEND_ROWS:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found
 
 
 def written_of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -280,18 +321,13 @@ def ledger_ids_of(written: Sequence[Written]) -> list[int]:
 def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[Written]) -> bool:
     """Commit; says whether it was this commit that did it, or one with the same ledgers."""
 
-    async def work() -> bool:
-        cluster = await Writing.open(options)
-        try:
-            done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
-            if transaction.is_once:
-                await _forget(cluster, transaction.sink)
-            return done
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> bool:
+        done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
+        if transaction.is_once:
+            await _forget(cluster, transaction.sink)
+        return done
 
-    with LoopThread("tallybook") as loop:
-        return loop.run(work())
+    return on_cluster(options, work)
 
 
 async def _forget(cluster: Writing, sink: str) -> None:
@@ -303,40 +339,26 @@ async def _forget(cluster: Writing, sink: str) -> None:
 
 
 def _was_committed(options: WriteOptions, transaction: Transaction) -> bool:
-    async def work() -> bool:
-        cluster = await Writing.open(options)
-        try:
-            last = await last_committed(cluster.store, transaction.sink)
-            same = last is not None and last.number == transaction.number
-            return same or await was_committed(cluster.store, transaction)
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> bool:
+        last = await last_committed(cluster.store, transaction.sink)
+        same = last is not None and last.number == transaction.number
+        return same or await was_committed(cluster.store, transaction)
 
-    with LoopThread("tallybook") as loop:
-        return loop.run(work())
+    return on_cluster(options, work)
 
 
 def undo(options: WriteOptions, transaction: Transaction, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Delete what was written, unless it is committed after all."""
 
-    async def work() -> None:
-        cluster = await Writing.open(options)
-        try:
-            await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(written_of(messages)))
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> None:
+        await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(written_of(messages)))
 
-    with LoopThread("tallybook") as loop:
-        loop.run(work())
+    on_cluster(options, work)
 
 
-async def next_number(options: WriteOptions, sink: str) -> int:
+def next_number(options: WriteOptions, sink: str) -> int:
     """The number of a sink's next transaction."""
-    cluster = await Writing.open(options)
-    try:
-        last = await last_committed(cluster.store, sink)
-    finally:
-        await cluster.close()
+    last = on_cluster(options, lambda cluster: last_committed(cluster.store, sink))
     return 0 if last is None else last.number + 1
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from .columns import columns_for
-from .options import read_options, write_options
+from .options import batch_options, read_options, write_options
 from .tables import TABLES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class TallybookDataSource(DataSource):
         """A batch: entries, or one of the tables of metadata."""
         from .batch import EntryReader, TableReader  # noqa: PLC0415
 
-        options = read_options(self.options)
+        options = batch_options(self.options)
         if options.table != "entries":
             return TableReader(options)
         self._has_reader = True

@@ -12,6 +12,9 @@ reads the stream from where it was announced, and appends what is not there: how
 many records that are. Nobody else can append meanwhile, for a stream has one writer, and what the one before had sent
 is settled before a new one begins.
 
+The record of a sink's deliveries has room for one batch. Before another one takes its place, that one is withdrawn: so
+its driver, which may only be slow, is refused when it goes on to commit it.
+
 A batch is in the stream or will be once it is committed; of one that is not, no record ever is. A second attempt at a
 batch that is committed changes nothing, whatever rows it has. ``metadata/commits`` has the commit itself.
 """
@@ -22,10 +25,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tallybook.client.client import Client
 from tallybook.core.errors import (
+    Conflict,
     DamagedFile,
     DataMissing,
     InvalidArgument,
@@ -39,7 +44,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
-from tallybook.metadata.commits import commit
+from tallybook.metadata.commits import commit, renew
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.sink_record import SINKS
@@ -67,6 +72,7 @@ WAIT_SECONDS: Final = 60.0
 """How long another writer of the stream is waited for, who is still there."""
 DEAD_SECONDS: Final = LEASE_SECONDS + 2
 """How long a writer is looked at who may be dead."""
+_UNDER_WAY: Final = frozenset({Stage.ANNOUNCED, Stage.WITHDRAWN})
 MOST_UNDER_WAY: Final = 64
 """Sets that are appended and not confirmed."""
 
@@ -104,7 +110,8 @@ class Deliveries:
         Raises:
             OutOfOrder: transaction ids would fall. Nothing is committed, unless the message says that it was: where
                 somebody has appended a higher one since.
-            Conflict: the sink belongs to another owner, or ledgers were given up as nobody committed them for long.
+            Conflict: the sink belongs to another owner, ledgers were given up as nobody committed them for long, or
+                a batch of another number was announced for the sink meanwhile. Nothing is committed.
             StreamOwned: somebody else writes the stream, and goes on doing so.
             StreamEnded, NoSuchStream: nobody may write it any more.
             DataMissing: how much of a batch is in the stream cannot be told, or its ledgers are gone.
@@ -121,7 +128,8 @@ class Deliveries:
             if last is None or (last.number < transaction.number and last.owner == transaction.owner):
                 _check_order(writer, txids)
                 await self._announce(writer, sink, transaction.number)
-            done = await commit(self._store, self._updater, transaction, ledger_ids)
+            announced = partial(self._check_announced, sink, transaction.number)
+            done = await commit(self._store, self._updater, transaction, ledger_ids, announced)
             await self._complete(writer, sink)
             return done
 
@@ -135,6 +143,24 @@ class Deliveries:
         async with await self._streams.writer(self._name, wait_s=DEAD_SECONDS) as writer:
             if writer.stream_id == self._stream_id:
                 await self._complete_all(writer, "")
+
+    async def give_up(self) -> None:
+        """Let nobody look any more for batches that were cut off in a stream that was ended since.
+
+        Raises:
+            MetadataConflict, MetadataUnavailable, DamagedFile: some may be left; call it again.
+        """
+        for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
+            sink = name.rpartition("/")[2]
+            record = await self._store.read_record(name, linearizable=True)
+            last = (await read_sink(self._store, staging_sink(self._stream_id, sink))).record.last
+            if record is None or (found := Delivery.decode(name, record.value)).number != last.number:
+                continue
+            if found.stage is Stage.APPENDED:
+                await self._discard(name, found, record, last.ledger_ids)
+            elif found.stage in _UNDER_WAY:
+                _log.warning("a stream was ended before a batch was complete", stream=self._name, sink=sink)
+                await self._give_up(sink)
 
     async def forget(self, sink: str) -> None:
         """Leave no record of a sink that nobody writes to again, unless a batch of it is still to be completed.
@@ -159,19 +185,58 @@ class Deliveries:
         """Let whoever comes after know that a batch may be committed, and where its records begin.
 
         Raises:
-            MetadataConflict: another writer is about to do so.
+            MetadataConflict: another writer is about to do so, or has committed the one that was announced before.
         """
         name = deliveries_of(self._stream_id) + sink
         record = await self._store.read_record(name, linearizable=True)
-        if record is not None and Delivery.decode(name, record.value).number == number:
-            return  # as it was announced first: no record of it can be before that
-        wanted = Delivery(number, writer.next_sequence).encode()
+        found = None if record is None else Delivery.decode(name, record.value)
+        # A batch that was announced before is as it was announced first: no record of it can be before that.
+        wanted = Delivery(number, writer.next_sequence if found is None or found.number != number else found.since)
+        if found == wanted:
+            return
+        if record is not None and found is not None and found.number != number and found.stage is not Stage.DONE:
+            record = await self._withdraw(sink, name, found, record)
         await self._write(name, wanted, record)
 
-    async def _write(self, name: str, value: bytes, known: Record | None) -> None:
+    async def _withdraw(self, sink: str, name: str, found: Delivery, record: Record) -> Record:
+        """See to it that a batch that is announced and not committed never is: it could not be found again.
+
+        Raises:
+            MetadataConflict: it is committed.
+        """
+        if found.stage is Stage.ANNOUNCED:
+            record = await self._write(name, replace(found, stage=Stage.WITHDRAWN), record)
+        # Whoever looked before it was withdrawn cannot commit it from now on; who looks later is refused.
+        last = (await renew(self._store, staging_sink(self._stream_id, sink), found.number)).last
+        if last.number == found.number:
+            raise MetadataConflict(f"stream {self._name}: batch {found.number} of sink {sink} was committed meanwhile")
+        return record
+
+    async def _check_announced(self, sink: str, number: int) -> None:
+        """See to it that a batch can be found again once it is committed.
+
+        Raises:
+            Conflict: another one was announced in its place.
+        """
+        name = deliveries_of(self._stream_id) + sink
+        record = await self._store.read_record(name, linearizable=True)
+        found = None if record is None else Delivery.decode(name, record.value)
+        if found is not None and (found.number, found.stage) == (number, Stage.ANNOUNCED):
+            return
+        # A write of the commit may still be under way: from here on it has landed, or comes to nothing.
+        if (await renew(self._store, staging_sink(self._stream_id, sink), number)).last.number != number:
+            raise Conflict(
+                f"stream {self._name}: another batch of sink {sink} was announced before batch {number} was committed, "
+                "and nothing of it will be there: a sink is for one job at a time"
+            )
+
+    async def _write(self, name: str, delivery: Delivery, known: Record | None) -> Record:
+        """Replace what is known, and nothing else: whoever stood still may find the batch of somebody else there."""
+        value = delivery.encode()
         result = await self._store.write_record(name, value, None if known is None else known.version)
         if not isinstance(result, Ok):
             raise MetadataConflict(f"the record {name} was changed by somebody else meanwhile")
+        return Record(value, result.version)
 
     async def _complete_all(self, writer: StreamWriter, mine: str) -> None:
         for name in [name async for name in names(self._store, deliveries_of(self._stream_id))]:
@@ -193,8 +258,8 @@ class Deliveries:
         name = deliveries_of(self._stream_id) + sink
         record = await self._store.read_record(name, linearizable=True)
         with suppress(DamagedFile):
-            if record is not None and (found := Delivery.decode(name, record.value)).stage is Stage.ANNOUNCED:
-                await self._write(name, replace(found, stage=Stage.GIVEN_UP).encode(), record)
+            if record is not None and (found := Delivery.decode(name, record.value)).stage in _UNDER_WAY:
+                await self._write(name, replace(found, stage=Stage.GIVEN_UP), record)
 
     async def _complete(self, writer: StreamWriter, sink: str, *, again: bool = True) -> None:
         """See to it that the batch that a sink has committed last is in the stream, all of it.
@@ -221,13 +286,15 @@ class Deliveries:
                     f"is left of it cannot be appended any more: {error.message}; under another name of the sink it is "
                     "written anew"
                 ) from error
-            found = replace(found, stage=Stage.APPENDED)
-            await self._write(name, found.encode(), record)
-            record = await self._store.read_record(name, linearizable=True)
-        for ledger_id in last.ledger_ids:
+            record = await self._write(name, replace(found, stage=Stage.APPENDED), record)
+        await self._discard(name, found, record, last.ledger_ids)
+
+    async def _discard(self, name: str, found: Delivery, record: Record, ledger_ids: Iterable[int]) -> None:
+        """Delete what was staged for a batch, all of which is in the stream."""
+        for ledger_id in ledger_ids:
             with suppress(NoSuchLedger):
                 await self._client.delete_ledger(ledger_id)
-        await self._write(name, replace(found, stage=Stage.DONE).encode(), record)
+        await self._write(name, replace(found, stage=Stage.DONE), record)
 
     async def _append(self, writer: StreamWriter, delivery: Delivery, ledger_ids: Iterable[int]) -> None:
         """Append what of a batch is not in the stream."""
@@ -312,10 +379,14 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
                 # It was deleted while somebody was bringing a batch who did not know it yet.
                 await forget_all(client, catalog, stream_id)
                 continue
-            if head.deleting or head.ended:
+            if head.deleting:
                 continue
             async with store_of(head.namespace) as streams:
-                await Deliveries(streams, client, updater, head.name, stream_id).complete()
+                found = Deliveries(streams, client, updater, head.name, stream_id)
+                if head.ended:
+                    await found.give_up()
+                    continue
+                await found.complete()
             sometimes("stream: a batch that was cut off is completed by the keeper")
         except StreamOwned as error:
             _log.info("batches are completed later", stream=stream_id, error=error.message)

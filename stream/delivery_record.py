@@ -18,7 +18,7 @@ from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.sink_record import SINKS
-from tallybook.metadata.transactions import Transaction, transaction_of
+from tallybook.metadata.transactions import STAGED, Transaction
 
 DELIVERIES: Final = "stream-deliveries/"
 PART: Final = "tallybook.part"
@@ -26,8 +26,6 @@ PART: Final = "tallybook.part"
 FORMAT: Final = 1
 
 _ID: Final = re.compile(rb"delivery/([0-9]{1,19})-([0-9]{1,19})")
-_STAGED: Final = "stream."
-"""What the sinks of staged ledgers begin with. Those that users name have no dot."""
 
 
 class Stage(Enum):
@@ -35,6 +33,8 @@ class Stage(Enum):
 
     ANNOUNCED = "announced"
     """It may be committed, and some of its records may be in the stream."""
+    WITHDRAWN = "withdrawn"
+    """Likewise, but it is committed already or never will be: another batch of the sink is about to be announced."""
     APPENDED = "appended"
     """All of its records are in the stream; staged ledgers may be left."""
     DONE = "done"
@@ -85,7 +85,7 @@ def deliveries_of(stream_id: str) -> str:
 
 def staging_sink(stream_id: str, sink: str) -> str:
     """The sink that the staged ledgers of a sink of a stream belong to."""
-    return f"{_STAGED}{stream_id}.{sink}"
+    return f"{STAGED}{stream_id}.{sink}"
 
 
 def staging_sinks(stream_id: str) -> str:
@@ -96,12 +96,6 @@ def staging_sinks(stream_id: str) -> str:
 def staging(stream_id: str, sink: str, number: int, owner: str = "") -> Transaction:
     """The transaction that commits the staged ledgers of a batch."""
     return Transaction(staging_sink(stream_id, sink), number, owner)
-
-
-def is_staged(metadata: LedgerMetadata) -> bool:
-    """Whether a ledger has records that are on their way into a stream: nobody else's business."""
-    mark = transaction_of(metadata)
-    return mark is not None and mark.sink.startswith(_STAGED)
 
 
 def part_of(metadata: LedgerMetadata) -> tuple[int, int]:

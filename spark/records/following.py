@@ -7,7 +7,7 @@ being written. Where a micro-batch ends is settled on the driver, by positions, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._bounds: RecordBounds = options.records
         self._schema = schema
-        self._target: Mapping[str, At] | None = None
+        self._target: dict[str, At] | None = None
         self._place = KeptPlace(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -110,11 +110,11 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         streams = Streams(place)
         found = {}
         for head, latest in await _with_ends(streams, await streams.heads(self._bounds)):
-            begin = await streams.at(head, self._bounds.start, latest)
+            begin = await streams.begin(head, self._bounds.start, latest)
             found[head.stream_id] = Reached(head.name, begin.place, begin.sequence)
         return RecordOffset(place.cluster_id, found)
 
-    async def _ends(self, place: LedgerPlace) -> Mapping[str, At]:
+    async def _ends(self, place: LedgerPlace) -> dict[str, At]:
         streams = Streams(place)
         found = await _with_ends(streams, await streams.heads(self._bounds))
         return {head.stream_id: latest for head, latest in found}
@@ -122,13 +122,11 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _advanced(self, place: LedgerPlace, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
         _check_cluster(place, offset)
         streams, options = Streams(place), self._options
-        heads = await streams.heads(self._bounds)
-        gone = await self._gone(streams, offset, heads)
-        if self._target is not None:
-            heads = [head for head in heads if head.stream_id in self._target]
+        heads, gone = await self._heads(streams, offset)
         waiting: list[tuple[Head, At, At]] = []
         for head, found in await _with_ends(streams, heads):
-            latest = found if self._target is None else min(found, self._target[head.stream_id])
+            # One that has another name by now was not among those that were looked at: where it ends is found here.
+            latest = found if self._target is None else min(found, self._target.setdefault(head.stream_id, found))
             begin = _begin(offset, head)
             if begin.place < latest.place:
                 waiting.append((head, begin, latest))
@@ -155,26 +153,36 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return offset.advanced(reached, gone)
 
-    async def _gone(self, streams: Streams, offset: RecordOffset, heads: list[Head]) -> list[str]:
-        """Ids of streams that were deleted.
+    async def _heads(self, streams: Streams, offset: RecordOffset) -> tuple[list[Head], list[str]]:
+        """The streams that are read: those that are meant, and those that were, whatever they are called by now. And
+        the ids of those that were deleted.
 
         Raises:
-            NoSuchStream: one was, and data may not be missing.
+            NoSuchStream: one was, and data may not be missing; or there is none of the name that was given.
         """
-        there = {head.stream_id for head in heads}
-        found = []
+        try:
+            heads = await streams.heads(self._bounds)
+        except NoSuchStream:
+            if not offset.streams:
+                raise
+            heads = []
+        if self._target is not None:
+            heads = [head for head in heads if head.stream_id in self._target or head.stream_id in offset.streams]
+        there, gone = {head.stream_id for head in heads}, []
         for stream_id, each in offset.streams.items():
             if stream_id in there:
                 continue
             head = await streams.catalog.peek(stream_id)
-            if head is None or head.deleting:
-                if self._options.fail_on_data_loss:
-                    raise NoSuchStream(
-                        f"stream {each.name} of id {stream_id} was deleted while it was read (option "
-                        "failOnDataLoss=false goes on without it)"
-                    )
-                found.append(stream_id)
-        return found
+            if head is not None and not head.deleting:
+                heads.append(head)
+                continue
+            if self._options.fail_on_data_loss:
+                raise NoSuchStream(
+                    f"stream {each.name} of id {stream_id} was deleted while it was read (option "
+                    "failOnDataLoss=false goes on without it)"
+                )
+            gone.append(stream_id)
+        return heads, gone
 
 
 async def _with_ends(streams: Streams, heads: list[Head]) -> list[tuple[Head, At]]:

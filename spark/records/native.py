@@ -94,7 +94,8 @@ def unscanned(wanted: RecordRange, rank: int, plan: RecordPlan, ledgers: set[int
     for segment in [*sorted(each.segment for each in own if each.ledger_id in ledgers), wanted.end[0] + 1]:
         begin, behind = (segment, 0, 0), (segment + 1, 0, 0)
         if any(at[0] <= number < segment for number in left):
-            yield replace(wanted, first=at, end=min(begin, wanted.end))
+            sequence = wanted.sequence if at == wanted.first else None
+            yield replace(wanted, first=at, end=min(begin, wanted.end), sequence=sequence)
         at = max(at, behind)
 
 

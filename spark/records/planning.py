@@ -170,9 +170,10 @@ async def sizes_of(place: LedgerPlace, streams: Streams, head: Head, begin: At, 
 def _truncated(wanted: RecordRange, head: Head) -> RecordGap:
     at = Position(*wanted.first, tag=wanted.tag)
     last = None if wanted.end < head.truncation.place else head.truncation.sequence - 1
-    return RecordGap(
-        wanted.name, at, "truncated", None, last, f"the stream begins at record {head.truncation.sequence}"
-    )
+    reason = f"the stream begins at record {head.truncation.sequence}"
+    if wanted.sequence is None:
+        reason += ", and whether any are missing is not known: a position has no number"
+    return RecordGap(wanted.name, at, "truncated", None, last, reason)
 
 
 def _lost(wanted: RecordRange, segment: Segment, sequence: int | None) -> RecordGap:

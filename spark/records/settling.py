@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from tallybook.client.client import Client
 from tallybook.core.errors import (
+    DataMissing,
     InvalidArgument,
     InvalidConfig,
     MetadataConflict,
@@ -22,6 +23,7 @@ from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.stream.catalog import Catalog
 from tallybook.stream.envelope import Kind
+from tallybook.stream.gaps import is_lost
 from tallybook.stream.head import FIRST_SEGMENT, Head, Segment
 from tallybook.stream.position import Position
 from tallybook.stream.reader.seek import Seeker
@@ -92,6 +94,7 @@ class Streams:
 
         Raises:
             NoSuchStream: it was deleted.
+            DataMissing: the segment that was written last is lost.
             As ``Client.open_ledger`` and ``LedgerReader.read_entry``.
         """
         for _ in range(MOST_LOOKS):
@@ -105,7 +108,10 @@ class Streams:
             # The segment has just ended, and its bookies have not heard yet how far it is confirmed.
             await self._clock.sleep(LOOK_SECONDS)
             head = await self.catalog.read(head.stream_id, head.name)
-        return (await self._end_of(head))[0]
+        try:
+            return (await self._end_of(head))[0]
+        except NoSuchLedger as error:
+            raise DataMissing(f"stream {head.name}: where it ends cannot be told: {error.message}") from error
 
     async def _end_of(self, head: Head) -> tuple[At, bool]:
         """The end as far as it can be told, and whether there is more behind it."""
@@ -131,8 +137,53 @@ class Streams:
             complete = reader.closed or envelope.kind is Kind.END_OF_SEGMENT
         return found, False
 
+    async def bound(self, head: Head, start: Start, latest: At) -> At:
+        """Where a query begins, or ends; in records that are lost, somewhere before them: whoever reads on is told.
+
+        Args:
+            latest: where the stream ends now.
+
+        Raises:
+            DataMissing: the segment that was written last is lost.
+            ForeignPosition, InvalidArgument: as ``at``.
+        """
+        try:
+            return await self.at(head, start, latest)
+        except (NoSuchLedger, StorageError) as error:
+            if isinstance(error, StorageError) and not is_lost(error):
+                raise
+        try:
+            place = (await self.seeker.find(head, start)).place
+        except NoSuchLedger as error:
+            raise DataMissing(f"stream {head.name}: {start.kind.value} cannot be found: {error.message}") from error
+        async with aclosing(self.segments(head, place, place)) as segments:
+            numbers = [number async for _, number in segments]
+        known = numbers[0] if numbers and not any(place[1:]) else None
+        return At(place, -1 if known is None else known)
+
+    async def begin(self, head: Head, start: Start, latest: At) -> At:
+        """Where a query begins that goes on with what comes: nothing of that may be before what it asks for.
+
+        Raises:
+            InvalidArgument: a number that is not next, or a time to come; or as ``at``.
+            As ``bound``.
+        """
+        found = await self.bound(head, start, latest)
+        if start.kind is StartKind.SEQUENCE and start.number > latest.sequence:
+            raise InvalidArgument(
+                f"startingPosition sequence:{start.number} lies behind the end of stream {head.name}, where record "
+                f"{latest.sequence} comes next"
+            )
+        to_come = start.kind is StartKind.TIMESTAMP and start.number > self._clock.wall_us() // 1000
+        if to_come and found.place >= latest.place:
+            raise InvalidArgument(
+                f"startingPosition is a time to come, and no record of stream {head.name} has it: what comes before "
+                "then would be read, too"
+            )
+        return found
+
     async def at(self, head: Head, start: Start, latest: At) -> At:
-        """Where a query begins, or ends.
+        """Where a start is in a stream.
 
         Args:
             latest: where the stream ends now.
@@ -202,14 +253,15 @@ async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnap
     found = []
     for head in await streams.heads(bounds):
         latest = await streams.latest(head)
-        first = (await streams.at(head, bounds.start, latest)).place
-        end = (await streams.at(head, bounds.end, latest)).place
+        first, sequence = await streams.bound(head, bounds.start, latest)
+        end = (await streams.bound(head, bounds.end, latest)).place
         if end < first and bounds.end != LATEST and bounds.name is not None:
             raise InvalidConfig(
                 f"endingPosition {Position(*end, tag=head.tag)} lies before startingPosition "
                 f"{Position(*first, tag=head.tag)}"
             )
-        found.append(RecordRange(head.name, head.stream_id, first, max(first, end)))
+        known = None if sequence < 0 else sequence
+        found.append(RecordRange(head.name, head.stream_id, first, max(first, end), known))
     return RecordSnapshot(place.cluster_id, tuple(found))
 
 

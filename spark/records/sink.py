@@ -8,18 +8,25 @@ it, and of one that is not committed no record ever is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, NoSuchStream, PeerError, StreamEnded
-from tallybook.core.limits import MIB
-from tallybook.metadata.commits import discard, note_attempt
+from tallybook.core.errors import (
+    Conflict,
+    InvalidArgument,
+    InvalidConfig,
+    NoSuchStream,
+    PeerError,
+    StreamEnded,
+    StreamExists,
+)
 from tallybook.metadata.transactions import Transaction, last_committed
-from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
@@ -28,18 +35,27 @@ from tallybook.stream.deliveries import Deliveries
 from tallybook.stream.delivery_record import PART, staging, staging_sink
 
 from ..options import WriteOptions
-from ..sink import BATCH_ID, QUERY_ID, Writing, Written, ledger_ids_of, local_property, next_number, undo, written_of
+from ..sink import (
+    BATCH_ID,
+    QUERY_ID,
+    Writing,
+    Written,
+    gathered,
+    ledger_ids_of,
+    local_property,
+    next_number,
+    on_cluster,
+    task_ledger,
+    undo,
+    written_of,
+)
 from .staging import Staging, check_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from tallybook.client.writer.handle import LedgerWriter as Appends
 
 _log = logger("spark.sink")
-
-APPEND_BYTES: Final = 4 * MIB
-"""Of envelopes that are appended at a time."""
 
 
 @dataclass
@@ -70,8 +86,7 @@ class RecordWriter(DataSourceArrowWriter):
             return 0
         if self._options.transaction is not None:
             return self._options.transaction
-        with LoopThread("tallybook") as loop:
-            return loop.run(next_number(self._options, staging_sink(self._target.stream_id, self._sink)))
+        return next_number(self._options, staging_sink(self._target.stream_id, self._sink))
 
     @property
     def _transaction(self) -> Transaction:
@@ -162,20 +177,17 @@ class Target:
         if name is None:
             raise InvalidConfig("say which stream is written to: option stream")
 
-        async def work() -> StreamInfo:
-            cluster = await Writing.open(options)
-            try:
-                async with StreamStore(cluster.client, namespace=options.namespace) as streams:
-                    if options.create_stream and not await streams.exists(name):
+        async def work(cluster: Writing) -> StreamInfo:
+            async with StreamStore(cluster.client, namespace=options.namespace) as streams:
+                if options.create_stream:
+                    with suppress(StreamExists):
                         return await streams.create(name)
-                    return await streams.info(name)
-            except NoSuchStream as error:
-                raise NoSuchStream(f"{error.message} (option createStream=true makes it)") from error
-            finally:
-                await cluster.close()
+                return await streams.info(name)
 
-        with LoopThread("tallybook") as loop:
-            found = loop.run(work())
+        try:
+            found = on_cluster(options, work)
+        except NoSuchStream as error:
+            raise NoSuchStream(f"{error.message} (option createStream=true makes it)") from error
         if found.ended:
             raise StreamEnded(f"stream {name} has ended: nothing can be appended to it")
         policy = found.policy
@@ -193,79 +205,16 @@ def stage_rows(
         InvalidArgument, EntryTooLarge, OutOfOrder: a row cannot be a record.
         TallybookError: the cluster does not take them.
     """
-    part = _partition()
-    first = next((batch for batch in batches if batch.num_rows), None)
+    part, clock = _partition(), RealClock()
+    there = (batch for batch in batches if batch.num_rows)
+    first = next(there, None)
     if first is None:
         return Staged(transaction.sink, transaction.owner, (), part)
-    with LoopThread("tallybook") as loop:
-        output = loop.run(_Output.create(options, target, transaction, part))
-        try:
-            loop.run(output.append(first))
-            for batch in batches:
-                loop.run(output.append(batch))
-            loop.run(output.close())
-        except BaseException:
-            loop.run(output.discard_if_possible())
-            raise
-        finally:
-            loop.run(output.release())
-    return Staged(transaction.sink, transaction.owner, (output.ledger_id,), part, output.txids)
-
-
-class _Output:
-    """The staged ledger of one task."""
-
-    def __init__(self, cluster: Writing, ledger: Appends) -> None:
-        self._cluster = cluster
-        self._ledger = ledger
-        self.ledger_id = ledger.id
-        clock = RealClock()
-        self._staging = Staging(ledger.id, cluster.client.max_entry_bytes, lambda: clock.wall_us() // 1000)
-
-    @property
-    def txids(self) -> tuple[int, int] | None:
-        return self._staging.txids
-
-    @classmethod
-    async def create(cls, options: WriteOptions, target: Target, transaction: Transaction, part: int) -> _Output:
-        cluster = await Writing.open(options)
-        try:
-            ledger = await cluster.client.create_ledger(
-                ensemble=target.ensemble,
-                write_quorum=target.write_quorum,
-                ack_quorum=target.ack_quorum,
-                custom={**transaction.marks, PART: b"%d" % part},
-            )
-            await note_attempt(cluster.store, transaction, ledger.id)
-        except BaseException:
-            await cluster.close()
-            raise
-        return cls(cluster, ledger)
-
-    async def append(self, batch: pa.RecordBatch) -> None:
-        gathered: list[bytes] = []
-        size = 0
-        for envelope in self._staging.envelopes(batch):
-            gathered.append(envelope)
-            size += len(envelope)
-            if size >= APPEND_BYTES:
-                await self._ledger.append_many(gathered)
-                gathered, size = [], 0
-        if gathered:
-            await self._ledger.append_many(gathered)
-
-    async def close(self) -> None:
-        await self._ledger.close()
-
-    async def discard_if_possible(self) -> None:
-        """Delete the ledger; if that cannot be, others do. What has failed before is what counts."""
-        try:
-            await discard(self._cluster.updater, [self.ledger_id])
-        except PeerError as error:
-            _log.warning("a staged ledger is left for others to delete", ledger=self.ledger_id, error=error.message)
-
-    async def release(self) -> None:
-        await self._cluster.close()
+    quorum = (target.ensemble, target.write_quorum, target.ack_quorum)
+    with task_ledger(options, transaction, quorum, {**transaction.marks, PART: b"%d" % part}) as ledger:
+        rows = Staging(ledger.ledger_id, ledger.max_entry_bytes, lambda: clock.wall_us() // 1000)
+        ledger.extend(gathered(envelope for batch in chain([first], there) for envelope in rows.envelopes(batch)))
+    return Staged(transaction.sink, transaction.owner, (ledger.ledger_id,), part, rows.txids)
 
 
 def deliver(
@@ -286,38 +235,27 @@ def deliver(
     parts = sorted(staged, key=lambda each: each.part)
     txids = [each.txids for each in parts if each.txids is not None]
 
-    async def work() -> int | None:
-        cluster = await Writing.open(options)
-        try:
-            async with StreamStore(cluster.client, namespace=target.namespace, name=f"spark {sink}") as streams:
-                deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
-                if await deliveries.deliver(sink, transaction, ledger_ids_of(parts), txids):
-                    if forget:
-                        await _forget(deliveries, sink)
-                    return None
-            last = await last_committed(cluster.store, transaction.sink)
-            return -1 if last is None else last.number
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> int | None:
+        async with StreamStore(cluster.client, namespace=target.namespace, name=f"spark {sink}") as streams:
+            deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
+            if await deliveries.deliver(sink, transaction, ledger_ids_of(parts), txids):
+                if forget:
+                    await _forget(deliveries, sink)
+                return None
+        last = await last_committed(cluster.store, transaction.sink)
+        return -1 if last is None else last.number
 
-    with LoopThread("tallybook") as loop:
-        return loop.run(work())
+    return on_cluster(options, work)
 
 
 def forget(options: WriteOptions, target: Target, sink: str) -> None:
     """Leave no record of a sink of which nothing is to come."""
 
-    async def work() -> None:
-        cluster = await Writing.open(options)
-        try:
-            async with StreamStore(cluster.client, namespace=target.namespace) as streams:
-                deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
-                await _forget(deliveries, sink)
-        finally:
-            await cluster.close()
+    async def work(cluster: Writing) -> None:
+        async with StreamStore(cluster.client, namespace=target.namespace) as streams:
+            await _forget(Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id), sink)
 
-    with LoopThread("tallybook") as loop:
-        loop.run(work())
+    on_cluster(options, work)
 
 
 async def _forget(deliveries: Deliveries, sink: str) -> None:

@@ -1,10 +1,12 @@
 """A snapshot of streams: which records a table has, as text that a person can read and keep.
 
     {"tallybook_snapshot": 1, "cluster": "5f0c...", "streams": [
-        {"stream": "orders/eu", "id": "5f0c9a21...", "from": "1-0-0@5f0c9a21", "to": "3-17-0@5f0c9a21"}]}
+        {"stream": "orders/eu", "id": "5f0c9a21...", "from": "1-0-0@5f0c9a21", "to": "3-17-0@5f0c9a21",
+         "sequence": 0}]}
 
 It names positions, ``to`` not included, which stay true over rolls, archiving and compaction. Records never change;
-those that were truncated by then fail the query, or are reported as a gap.
+those that were truncated by then fail the query, or are reported as a gap. ``sequence`` is the number of the record at
+``from``, where it is known: it tells whether any were.
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ class RecordSnapshot:
                         "id": each.stream_id,
                         "from": str(Position(*each.first, tag=each.tag)),
                         "to": str(Position(*each.end, tag=each.tag)),
+                        **({} if each.sequence is None else {"sequence": each.sequence}),
                     }
                     for each in self.ranges
                 ],
@@ -99,11 +102,13 @@ class RecordSnapshot:
 def _range_of(found: Any) -> RecordRange:
     if isinstance(found, dict):
         name, stream_id, first, end = (found.get(key) for key in ("stream", "id", "from", "to"))
-        if all(isinstance(each, str) for each in (name, stream_id, first, end)) and _ID.fullmatch(str(stream_id)):
+        sequence = found.get("sequence")
+        texts = all(isinstance(each, str) for each in (name, stream_id, first, end))
+        if texts and _ID.fullmatch(str(stream_id)) and (sequence is None or (type(sequence) is int and sequence >= 0)):
             begin = Position.parse(str(first)).of_stream(str(stream_id))
             behind = Position.parse(str(end)).of_stream(str(stream_id))
             if begin <= behind:
-                return RecordRange(str(name), str(stream_id), begin.place, behind.place)
+                return RecordRange(str(name), str(stream_id), begin.place, behind.place, sequence)
     raise InvalidArgument(
         "a snapshot lists streams as {'stream': 'orders/eu', 'id': '5f0c...', 'from': '1-0-0@5f0c9a21', "
         f"'to': '3-17-0@5f0c9a21'}}, not as {found!r:.200}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap
+from tallybook.core.errors import DataMissing, InvalidArgument, NoSuchStream, StreamGap
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.spark.columns import columns_for
@@ -23,9 +25,11 @@ from tallybook.spark.records.following import RecordStreamReader
 from tallybook.spark.records.planning import plan_records, sizes_of
 from tallybook.spark.records.rows import RecordRows
 from tallybook.spark.records.settling import Streams, settle_records
-from tallybook.spark.records.snapshot import RecordRange
+from tallybook.spark.records.snapshot import RecordRange, RecordSnapshot
 from tallybook.spark.records.stretches import RecordPartition
 from tallybook.stream import Start, StreamStore
+from tallybook.stream.position import Position
+from tallybook.stream.record import Outgoing
 
 ALL = RecordBounds("default", "s", "")
 
@@ -189,3 +193,123 @@ async def test_who_has_read_all_of_a_stream_misses_nothing_once_that_is_too_old(
             assert await read(place, end.since(since)) == lines(5, 5)
         with pytest.raises(StreamGap, match="the stream begins at record 5"):
             await plan_records(place, end.since(began), fail=True)
+
+
+@scenario()
+async def test_a_bound_in_what_is_lost_is_a_place_where_whoever_reads_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for start in (0, 10, 20):
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(10, start))
+        positions = [str(record.position) async for record in streams.reader("s", follow=False)]
+        head = await Streams(place).catalog.find("default", "s")
+        await client.delete_ledger(head.segments[1].ledger_id)
+        for text in ("sequence:13", positions[13]):
+            begin, end = parse_place(text), parse_place(text)
+            since = await settle_records(place, bounds_of("default", "s", None, begin, None))
+            until = await settle_records(place, bounds_of("default", "s", None, None, end))
+            plan = await plan_records(place, since.ranges, fail=False)
+            assert [(gap.kind, gap.last) for gap in plan.gaps] == [("lost", 19)]
+            with pytest.raises(DataMissing):
+                await plan_records(place, since.ranges, fail=True)
+            plan = await plan_records(place, until.ranges, fail=False)
+            assert len(plan.stretches) == 1
+            following_ = following(
+                ReadOptions(Place("sim:", None), records=bounds_of("default", "s", None, begin, None))
+            )
+            began = await following_._began(place)
+            end_ = await following_._advanced(place, began, bounded=False)
+            assert [gap.kind for gap in (await plan_records(place, end_.since(began), fail=False)).gaps] == ["lost"]
+
+
+@scenario()
+async def test_a_stream_whose_end_is_lost_is_said_to_be_so(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(5))
+            head = await Streams(place).catalog.find("default", "s")
+            [segment] = head.open_segments
+            await client.delete_ledger(segment.ledger_id)
+            with pytest.raises(DataMissing, match=f"ledger {segment.ledger_id}"):
+                await settle_records(place, ALL)
+            writer.abandon()
+
+
+@scenario()
+async def test_a_query_does_not_begin_before_what_it_asks_for(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(Outgoing(line, 1000 + at) for at, line in enumerate(lines(5)))
+
+        async def begun(text: str) -> int:
+            bounds = bounds_of("default", "s", None, parse_place(text), None)
+            began = await following(ReadOptions(Place("sim:", None), records=bounds))._began(place)
+            return next(iter(began.streams.values())).sequence
+
+        for text in ("sequence:6", "9000-01-01T00:00:00Z"):
+            with pytest.raises(InvalidArgument, match=r"startingPosition .* of stream s"):
+                await begun(text)
+        assert await begun("sequence:5") == 5, "the one that comes next"
+        # Later than what is there: what comes next is later still.
+        assert await begun("2020-01-01T00:00:00Z") == 5
+        assert await begun("txid:7") == 5
+
+
+@scenario()
+async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluster, client: Client) -> None:
+    place = place_of(client)
+    for bounds, another in (
+        (bounds_of("default", None, "a/*", None, None), "a/s"),
+        (bounds_of("default", "t", None, None, None), "t"),
+    ):
+        async with StreamStore(client) as streams:
+            await streams.create(another)
+            async with await streams.writer(another) as writer:
+                await writer.append_many(lines(5))
+            reader = following(ReadOptions(Place("sim:", None), records=bounds))
+            began = await reader._began(place)
+            offset = await reader._advanced(place, began, bounded=False)
+            await streams.rename(another, f"b/{another}")
+            async with await streams.writer(f"b/{another}") as writer:
+                await writer.append_many(lines(5, 5))
+            end = await reader._advanced(place, offset, bounded=True)
+            assert await read(place, end.since(offset)) == lines(5, 5)
+            # A query that ends with what is there began when the stream had its new name.
+            once = following(ReadOptions(Place("sim:", None), records=bounds))
+            once._target = {}
+            end = await once._advanced(place, offset, bounded=False)
+            assert await read(place, end.since(offset)) == lines(5, 5)
+            assert [each.name for each in end.streams.values()] == [f"b/{another}"]
+
+
+@scenario()
+async def test_who_begins_behind_all_that_was_truncated_since_misses_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        for start in (0, 5):
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(5, start))
+        head = await Streams(place).catalog.find("default", "s")
+        first, second = head.segments
+        assert first.end is not None
+        behind = Start.at(Position(first.number, first.end.last_entry + 1, 0, tag=head.tag))
+        bounds = replace(ALL, start=behind)
+        token = str(await settle_records(place, bounds))
+        await streams.truncate("s", before=Position(second.number, 0, 0, tag=head.tag))
+        known = RecordSnapshot.of_json(json.loads(token))
+        assert await read(place, known.ranges) == lines(5, 5)
+        # Of a position alone nobody knows any more whether there was a record.
+        bare = (await settle_records(place, bounds)).ranges
+        with pytest.raises(StreamGap, match="whether any are missing is not known"):
+            await plan_records(place, bare, fail=True)

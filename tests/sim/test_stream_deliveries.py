@@ -3,105 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
-import pyarrow as pa
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import Conflict, DataMissing, NoSuchStream, OutOfOrder, StreamOwned, TallybookError
-from tallybook.metadata.commits import commit, note_attempt
-from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names, read_sink
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.runtime.rng import SystemRng
+from tallybook.core.errors import (
+    Conflict,
+    DataMissing,
+    NoSuchStream,
+    OutOfOrder,
+    StreamEnded,
+    StreamOwned,
+    TallybookError,
+)
+from tallybook.metadata.commits import commit
+from tallybook.metadata.transactions import read_sink
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, scenario
-from tallybook.spark.records.staging import Staging
+from tallybook.sim.stage.deliveries import Driver, rows
+from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, delivered, deliveries_of, staging
-
-
-def rows(count: int, of: str = "row") -> list[bytes]:
-    return [f"{of} {number}".encode() for number in range(count)]
-
-
-@dataclass
-class Driver:
-    """A process that delivers, with a client of its own, which may end anywhere."""
-
-    cluster: MemoryCluster
-    client: Client
-    streams: StreamStore
-    stream_id: str = ""
-    staged: list[int] = field(default_factory=list)
-
-    @classmethod
-    async def start(cls, cluster: MemoryCluster) -> Driver:
-        client = cluster.client(SMALL)
-        driver = cls(cluster, client, StreamStore(client))
-        if await driver.streams.exists("s"):
-            driver.stream_id = (await driver.streams.info("s")).stream_id
-        return driver
-
-    @property
-    def store(self) -> MetadataStore:
-        return self.client.world.store
-
-    @property
-    def updater(self) -> LedgerUpdater:
-        return LedgerUpdater(self.store, self.cluster.world.clock, SystemRng())
-
-    @property
-    def deliveries(self) -> Deliveries:
-        return Deliveries(self.streams, self.client, self.updater, "s", self.stream_id)
-
-    async def stage(
-        self, number: int, *parts: Sequence[bytes], sink: str = "sales", owner: str = "", txids: Sequence[int] = ()
-    ) -> list[int]:
-        """The ledgers of a batch, the last part first, three rows in an entry."""
-        transaction, found = staging(self.stream_id, sink, number, owner), []
-        for part, payloads in reversed(list(enumerate(parts))):
-            custom = {**transaction.marks, PART: b"%d" % part}
-            ledger = await self.client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2, custom=custom)
-            await note_attempt(self.store, transaction, ledger.id)
-            staging_ = Staging(ledger.id, self.client.max_entry_bytes, lambda: 17)
-            for at in range(0, len(payloads), 3):
-                columns: dict[str, list[object]] = {"payload": list(payloads[at : at + 3])}
-                if txids:
-                    columns["txid"] = list(txids[at : at + 3])
-                await ledger.append_many(list(staging_.envelopes(pa.RecordBatch.from_pydict(columns))))
-            await ledger.close()
-            found.append(ledger.id)
-        return found
-
-    async def deliver(
-        self, number: int, ledger_ids: Sequence[int], *, sink: str = "sales", owner: str = "",
-        txids: Sequence[tuple[int, int]] = (),
-    ) -> bool:  # fmt: skip
-        return await self.deliveries.deliver(sink, staging(self.stream_id, sink, number, owner), ledger_ids, txids)
-
-    async def cut_off_after(self, seconds: float, work: asyncio.Task[bool]) -> bool:
-        """Let work go on for so long; whether it was done by then. What it holds is dropped, as by a crash."""
-        await asyncio.wait([work], timeout=seconds)
-        done = work.done()
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
-        return done
-
-    async def payloads(self) -> list[bytes]:
-        return [record.payload async for record in self.streams.reader("s", follow=False)]
-
-    async def words(self, prefix: str) -> list[str]:
-        return [name async for name in names(self.store, prefix)]
-
-    async def close(self) -> None:
-        await self.streams.close()
-        await self.client.close()
+from tallybook.stream.delivery_record import DELIVERIES, PART, Delivery, Stage, delivered, deliveries_of, staging
 
 
 @scenario()
@@ -414,4 +336,28 @@ async def test_a_batch_of_another_owner_does_not_take_the_place_of_one_that_is_a
         again = await driver.stage(1, rows(9, "again"), owner="old")
         assert not await driver.deliver(1, again, owner="old")
         assert await driver.payloads() == [*rows(2), *rows(9, "first")]
+        await driver.close()
+
+
+@scenario()
+async def test_a_batch_that_was_cut_off_before_its_stream_was_ended_is_given_up_and_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        driver = await Driver.start(cluster)
+        staged = await driver.stage(0, rows(900))
+        cut = 0.0
+        while not (seen := await driver.payloads()):
+            cut += 0.003
+            assert not await driver.cut_off_after(cut, asyncio.ensure_future(driver.deliver(0, staged)))
+        assert len(seen) < 900, "it was cut off"
+        async with await streams.writer("s") as writer:
+            await writer.end_stream()
+        assert await streams.keep() == 0
+        record = await driver.store.read_record(deliveries_of(driver.stream_id) + "sales", linearizable=True)
+        assert record is not None
+        assert Delivery.decode("", record.value).stage is Stage.GIVEN_UP
+        with pytest.raises(StreamEnded):
+            await driver.deliver(0, staged)
         await driver.close()

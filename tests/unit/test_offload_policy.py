@@ -11,6 +11,7 @@ from tallybook.core.config import OffloadSettings
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.transactions import Transaction, settled
 from tallybook.offload.orphans import OrphanWatch, Owned
 from tallybook.offload.policy import OFFLOAD_AFTER, Due, compact, dead_attempts, due, pack, releasable
 
@@ -50,6 +51,13 @@ def receipt(number: int, metadata: LedgerMetadata, *, key: str = "") -> Receipt:
         object_id, key or f"sets/{number}.parquet", 1_000, bytes(32), IndexPart(0, 1, 1, 0),
         metadata.last_entry_id + 1, metadata.length, 0, NOW_MS - 60_000,
     )  # fmt: skip
+
+
+def test_what_is_on_its_way_into_a_stream_does_not_go_though_it_is_committed() -> None:
+    pending = replace(ledger(1), custom=Transaction("sales", 3).marks)
+    staged = replace(ledger(2), custom=Transaction("stream.5f0c.sales", 3).marks)
+    found = due([pending, staged, settled(pending), settled(staged)], SETTINGS, NOW_MS)
+    assert [each.ledger_id for each in found] == [1], "a transaction of ledgers that is committed goes"
 
 
 def test_only_closed_ledgers_that_are_old_and_large_enough_go_and_none_twice() -> None:

@@ -8,7 +8,7 @@ from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.id_ranges import NO_IDS, IdRanges
-from tallybook.spark.options import READ, PayloadOptions, Place, ReadOptions, read_options, write_options
+from tallybook.spark.options import READ, PayloadOptions, Place, ReadOptions, batch_options, read_options, write_options
 from tallybook.spark.records.bounds import RecordBounds
 from tallybook.spark.snapshot import Snapshot, TimeRange
 
@@ -170,3 +170,23 @@ def test_writers_have_options_of_their_own() -> None:
 def test_options_of_writers_that_make_no_sense_are_told_by_name(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         write_options(HERE | given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"maxBytesPerTrigger": "1m"},
+        {"maxEntriesPerTrigger": "5", "stream": "s"},
+        {"startingPosition": "latest"},
+        {"startingPosition": "latest", "table": "ledgers"},
+    ],
+)
+def test_a_batch_refuses_what_only_a_stream_heeds(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfig, match=f"{next(iter(given))} is for readStream"):
+        batch_options(HERE | given)
+
+
+def test_a_batch_takes_every_other_option() -> None:
+    given = HERE | {"stream": "s", "startingPosition": "sequence:5", "minPartitions": "2"}
+    assert batch_options(given) == read_options(given)
+    assert batch_options(HERE) == read_options(HERE)

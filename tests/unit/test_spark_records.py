@@ -130,6 +130,7 @@ def test_a_bucket_has_no_streams():
         ({"createStream": "true"}, "give option stream, too"),
         ({"namespace": "prod"}, "give option stream, too"),
         ({"stream": "a", "createStream": "maybe"}, "neither true nor false"),
+        ({"stream": "a", "password": "secret"}, "streams have no password"),
     ],
 )
 def test_a_sink_that_makes_no_sense_is_refused(options, said):
@@ -192,6 +193,8 @@ def test_a_snapshot_has_a_segment_once_and_a_stream_as_often_as_one_that_is_read
         {"stream": "s", "id": STREAM_ID, "from": "1-0-0@11112222", "to": f"1-0-1@{TAG}"},
         {"stream": "s", "id": STREAM_ID, "from": f"1-0-2@{TAG}", "to": f"1-0-1@{TAG}"},
         {"stream": "s", "id": STREAM_ID, "from": "1-0-2", "to": f"1-0-1@{TAG}"},
+        {"stream": "s", "id": STREAM_ID, "from": f"1-0-0@{TAG}", "to": f"1-0-1@{TAG}", "sequence": -1},
+        {"stream": "s", "id": STREAM_ID, "from": f"1-0-0@{TAG}", "to": f"1-0-1@{TAG}", "sequence": True},
     ],
 )
 def test_what_is_no_snapshot_of_streams_is_refused(stream):

@@ -16,6 +16,7 @@ from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.spark.options import write_options
+from tallybook.spark.records.sink import Target
 from tallybook.spark.sink import (
     APPEND_BYTES,
     APPEND_ROWS,
@@ -25,6 +26,7 @@ from tallybook.spark.sink import (
     payload_batches,
     write_rows,
 )
+from tallybook.stream import StreamInfo, StreamStore
 
 SCHEMA = spark.StructType([spark.StructField("payload", spark.BinaryType())])
 
@@ -138,3 +140,18 @@ def test_a_batch_without_a_sink_comes_into_view_and_leaves_no_record_of_its_own(
         writer.abort(written)
     assert len(sink.visible()) == 4
     assert sink.records() == ["sink-clock"]
+
+
+def test_of_two_queries_that_make_the_same_stream_both_write_to_it(sink, monkeypatch):
+    made = StreamStore.create
+
+    async def made_by_both(streams: StreamStore, name: str) -> StreamInfo:
+        await made(streams, name)  # by the other one, since this one has looked
+        return await made(streams, name)
+
+    monkeypatch.setattr(StreamStore, "create", made_by_both)
+    options = sink.options(stream="s", createStream="true")
+    found = Target.of(options)
+    assert found == Target.of(options)
+    monkeypatch.undo()
+    assert found == Target.of(sink.options(stream="s"))

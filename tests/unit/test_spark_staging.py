@@ -23,7 +23,7 @@ from tallybook.core.errors import (
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.transactions import Transaction, settled
+from tallybook.metadata.transactions import Transaction, is_staged, settled
 from tallybook.spark import TallybookDataSource
 from tallybook.spark.columns import columns_for
 from tallybook.spark.options import read_options
@@ -36,7 +36,6 @@ from tallybook.stream.delivery_record import (
     Stage,
     delivered,
     delivery_id,
-    is_staged,
     part_of,
     staging,
 )
