@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
-from tallybook.core.errors import Busy
+from tallybook.core.errors import Busy, InvalidArgument
 
 T = TypeVar("T")
 
@@ -74,11 +74,13 @@ class DedupWindow(Generic[T]):
 
         Raises:
             Busy: there is not.
+            InvalidArgument: there would not be if no other window had anything.
         """
         if not self._records or self._room.limit_bytes is None:
             return
-        new = [each for each in set(dedup_ids) if self.find(each, next_sequence) is None]
-        more = sum(map(_cost, new))
+        new = [each for each in dict.fromkeys(dedup_ids) if self.find(each, next_sequence) is None]
+        # Of a message with more of them than the window has records, only the last ones stay.
+        more = sum(map(_cost, new[-self._records :]))
         if self._room.fits(more, self._held_bytes):
             return
         oldest = next_sequence + len(new) - self._records
@@ -86,13 +88,18 @@ class DedupWindow(Generic[T]):
             if sequence >= oldest:
                 break
             more -= _cost(known)
-        if not self._room.fits(more, self._held_bytes):
-            raise Busy(
-                f"the last {self._records} records are to be known by their ids: with {self._held_bytes} bytes of them "
-                f"there is no room for more, of {self._room.limit_bytes} for all streams that are written here, of "
-                f"which {self._room.taken_bytes} are taken",
-                retry_after_ms=RETRY_MS,
-            )
+        if self._room.fits(more, self._held_bytes):
+            return
+        limit, wanted = self._room.limit_bytes, self._held_bytes + more
+        wants = f"the last {self._records} records are to be known by their ids, which take {wanted} bytes"
+        if not IdRoom(limit).fits(wanted, 0):
+            raise InvalidArgument(f"{wants}: more than half of the {limit} that there are; lower dedup_records")
+        taken = self._room.taken_bytes
+        raise Busy(
+            f"{wants}: there is no room for them, of {limit} for all streams that are written here, of which {taken} "
+            "are taken",
+            retry_after_ms=RETRY_MS,
+        )
 
     def add(self, dedup_id: bytes, sequence: int, found: T) -> None:
         """Remember a record that was appended, and forget those that are out of the window."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,12 +36,12 @@ from tallybook.runtime.logging import logger
 
 from .catalog import Catalog
 from .compression import Compression
-from .dedup import DedupWindow, IdRoom
+from .dedup import IdRoom
 from .deliveries import complete_left
-from .gaps import Gap
 from .head import Head, Owner, begin_rename, release, set_policy, truncate
 from .info import StreamInfo, SubscriptionInfo, info_of
 from .keeping import Keeper
+from .last_ids import check_ids_fit, read_window
 from .names import (
     DEFAULT_NAMESPACE,
     check_namespace,
@@ -64,7 +64,6 @@ from .subscription.shelf import Shelf
 from .writer.flow import Flow
 from .writer.handle import StreamWriter
 from .writer.opening import take_over
-from .writer.pending import PendingRecord, settled_record
 from .writer.segments import Segments
 
 LET_GO_SECONDS: Final = 2.0
@@ -314,6 +313,7 @@ class StreamStore:
             RecoveryFailed, BookieUnavailable, MetadataUnavailable, ...: what the writer before left cannot be settled
                 now; try again.
             Busy: there is no room for the ids of its last records, where the store has a limit.
+            InvalidArgument: there never is, because they are too many.
             As ``info``.
         """
         head = await self._find(name)
@@ -331,6 +331,9 @@ class StreamStore:
         await self._session.begin()
         owner = Owner(self._rng.uuid(), self._session.name, self._name)
         patience = Patience(self._store, self._clock, wait_s)
+        if self._ids is not None:
+            head = await self._catalog.read(stream_id)
+            await check_ids_fit(head, self._ids, partial(self._from, head))
         try:
             head = await take_over(
                 self._catalog,
@@ -374,7 +377,7 @@ class StreamStore:
 
     async def _writer(self, head: Head, owner: Owner) -> StreamWriter:
         budget, most_bytes = self._client.budget, self._client.max_entry_bytes
-        window = await self._window(head)
+        window = await read_window(head, self._ids, partial(self._from, head))
         flow = Flow(
             head.settled_marks,
             head.last_place,
@@ -410,27 +413,8 @@ class StreamStore:
             for writer in self._writers:
                 writer.look()
 
-    async def _window(self, head: Head) -> DedupWindow[PendingRecord]:
-        """The ids of the last records, as they are in the stream."""
-        marks = head.settled_marks
-        records = head.policy.dedup_records
-        window: DedupWindow[PendingRecord] = DedupWindow(records, self._ids)
-        first = max(marks.next_sequence - records, head.truncation.sequence)
-        if marks.ids_before > first:
-            try:
-                await self._fill(window, self._reader_of(head, Start.sequence(first), follow=False, gaps="yield"))
-            except BaseException:
-                window.clear()
-                raise
-        return window
-
-    async def _fill(self, window: DedupWindow[PendingRecord], reader: StreamReader) -> None:
-        async with aclosing(reader.batches()) as batches:
-            async for batch in batches:
-                for record in [] if isinstance(batch, Gap) else batch:
-                    if record.dedup_id is not None:
-                        window.check_room((record.dedup_id,), record.sequence)
-                        window.add(record.dedup_id, record.sequence, settled_record(record.position))
+    def _from(self, head: Head, sequence: int) -> StreamReader:
+        return self._reader_of(head, Start.sequence(sequence), follow=False, gaps="yield")
 
     def reader(
         self,
