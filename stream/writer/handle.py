@@ -439,8 +439,7 @@ class StreamWriter:
 
     async def _take_share(self, size: int) -> None:
         """Take room that is not for others: a stream that is slow would have all of it after a while."""
-        if not self._one_share.locked() and self._flow.leaves_room(size):
-            await self._take_room(size, Outcome.NOT_DONE)
+        if not self._one_share.locked() and self._flow.leaves_room(size) and self._budget.try_take(size):
             return
         try:
             # Who came first goes first, or a large message would be waiting for as long as small ones come.

@@ -17,6 +17,8 @@ from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, Gateway, gateways, opening, records, refusal
 from tallybook.sim.stage.memory_bookie import MemoryBookie
 from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.stream import StreamStore
+from tallybook.stream.record import Outgoing
 
 
 @scenario()
@@ -91,7 +93,8 @@ async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they
             opening(), records(wanted[:50], ids=True), records(wanted[50:], ids=True), records([b"behind"])
         )
         code, reason, metadata = await refusal(gateway.call("Append", call))
-        assert (code, reason, metadata["retriable"]) == (code_pb2.RESOURCE_EXHAUSTED, "Busy", "true")
+        # All that there is, with nobody else, would not do.
+        assert (code, reason, metadata["retriable"]) == (code_pb2.INVALID_ARGUMENT, "InvalidArgument", "false")
         assert call.acked() == 50
         assert await gateway.payloads() == wanted[:50]
         await eventually(gateway.idle, cluster)
@@ -100,7 +103,8 @@ async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they
         serving = gateway.call("Append", again)
         await eventually(lambda: again.acked() == 50, cluster)
         other = Appending(opening("other"), records(wanted[:60], ids=True), CLOSE)
-        assert (await refusal(gateway.call("Append", other)))[1] == "Busy"
+        code, reason, metadata = await refusal(gateway.call("Append", other))
+        assert (code, reason, metadata["retriable"]) == (code_pb2.RESOURCE_EXHAUSTED, "Busy", "true")
         again.say(CLOSE)
         await serving
         await eventually(gateway.idle, cluster)
@@ -108,6 +112,45 @@ async def test_ids_of_all_streams_that_are_written_take_no_more_memory_than_they
         await gateway.call("Append", other)
         assert other.acked() == 60
         assert len(await gateway.payloads()) == 50
+
+
+@scenario()
+async def test_a_stream_whose_ids_never_fit_is_refused_before_the_one_who_writes_it_is_fenced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster, max_id_bytes=20 * KIB) as [gateway], StreamStore(client) as streams:
+        async with await streams.writer("s") as writer:
+            for number in range(30):
+                await writer.append(b"by somebody else", dedup_id=b"%d" % number)
+            await writer.flush()
+            call = Appending(opening(take_over=True), records([b"x"]))
+            assert (await refusal(gateway.call("Append", call)))[1] == "InvalidArgument"
+            await writer.append(b"as before")
+        assert len(await gateway.payloads()) == 31
+
+
+@scenario()
+async def test_a_stream_has_its_share_of_the_budget_though_all_its_clients_ask_while_there_is_no_room(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("burst")
+        async with await streams.writer("burst") as writer:
+            budget, most = client.budget, 0
+            size = budget.limit_bytes // 100
+            held = budget.limit_bytes - size
+            assert budget.try_take(held)
+            sending = [asyncio.ensure_future(writer.send([Outgoing(bytes(size))])) for _ in range(90)]
+            await cluster.world.clock.sleep(0.01)
+            for bookie in cluster.bookies.values():
+                bookie.hold_commits()
+            budget.give(held)
+            await cluster.world.clock.sleep(1)
+            most = writer._flow.pending_bytes
+            for bookie in cluster.bookies.values():
+                bookie.release_commits()
+            await asyncio.gather(*sending)
+            assert size < most < 0.6 * budget.limit_bytes
 
 
 START = pb.StreamStart(sequence=0)
