@@ -223,8 +223,9 @@ class Deliveries:
         found = None if record is None else Delivery.decode(name, record.value)
         if found is not None and (found.number, found.stage) == (number, Stage.ANNOUNCED):
             return
-        # A write of the commit may still be under way: from here on it has landed, or comes to nothing.
-        if (await renew(self._store, staging_sink(self._stream_id, sink), number)).last.number != number:
+        # A write of the commit may still be under way: from here on it has landed, or comes to nothing. Where a later
+        # batch is there, so may this one be, and the commit finds out.
+        if (await renew(self._store, staging_sink(self._stream_id, sink), number)).last.number < number:
             raise Conflict(
                 f"stream {self._name}: another batch of sink {sink} was announced before batch {number} was committed, "
                 "and nothing of it will be there: a sink is for one job at a time"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import Conflict, TallybookError
+from tallybook.core.errors import Conflict, StreamFenced, TallybookError
 from tallybook.metadata.commits import commit
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import Transaction
@@ -100,6 +100,41 @@ async def test_a_batch_that_was_ruled_out_stays_so_though_the_driver_that_did_it
     cluster: MemoryCluster, client: Client
 ) -> None:
     await two_drivers_between_announce_and_commit(cluster, client, 5, 7, second_dies=True)
+
+
+@scenario()
+async def test_a_batch_that_another_driver_has_brought_is_not_said_to_be_missing_though_the_next_one_is_there_too(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    there, gate, check = asyncio.Event(), asyncio.Event(), Deliveries._check_announced
+
+    async def slow(self: Deliveries, sink: str, number: int) -> None:
+        if not there.is_set():
+            there.set()
+            await gate.wait()
+        await check(self, sink, number)
+
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        one, other = [await Driver.start(cluster) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Deliveries, "_check_announced", slow)
+            work = asyncio.ensure_future(one.deliver(17, await one.stage(17, rows(3, "seventeen"))))
+            await there.wait()
+            await (await streams.writer("s")).close()
+            for number in (17, 18):
+                assert await other.deliver(number, await other.stage(number, rows(3, f"of {number}")))
+            gate.set()
+            # Its writer was fenced; what became of the batch the next attempt is told.
+            with pytest.raises(StreamFenced):
+                await work
+        assert not await one.deliver(17, await one.stage(17, rows(3, "seventeen")))
+        # What was staged first is committed: the batch is one of the two, and there once.
+        payloads = await other.payloads()
+        assert len(payloads) == 6
+        assert payloads[3:] == rows(3, "of 18")
+        for driver in (one, other):
+            await driver.close()
 
 
 @scenario()
