@@ -38,7 +38,7 @@ async def sent_from(send: Callable[[bytes], Awaitable[None]], message: bytes, pl
     """Send a message to a reader, and tell where it was if it does not take it.
 
     Args:
-        place: where a client goes on that has not got the message.
+        place: where a client goes on that has not got the message; empty where it began, as far as is known.
 
     Raises:
         ReaderTooSlow: with that place.
@@ -47,7 +47,7 @@ async def sent_from(send: Callable[[bytes], Awaitable[None]], message: bytes, pl
         await send(message)
     except ReaderTooSlow as error:
         counts.too_slow += 1
-        told = f"{error.message}, the message from {place} on being next"
+        told = f"{error.message}, the message from {place} on being next" if place else error.message
         raise ReaderTooSlow(told, position=place) from None
 
 

@@ -99,6 +99,8 @@ class Writers:
         self._clock = clock
         self._tasks = tasks
         self._shared: dict[str, SharedWriter] = {}
+        self._waiting = 0
+        """How many wait for one of them to be closed."""
         self._losses = Losses(clock)
 
     @asynccontextmanager
@@ -207,16 +209,20 @@ class Writers:
         if not unused:
             most = self._settings.max_writers
             raise Busy(f"{most} streams are written here, which is the limit", retry_after_ms=RETRY_MS)
-        closing = [shared.leaving for shared in unused if shared.closing and shared.leaving is not None]
-        if closing:
-            # One less may be enough for several who wait; one that takes long is not waited for alone.
-            done, _ = await asyncio.wait(closing, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if done:
-                return
-        idle = [shared for shared in unused if not (shared.closing or shared.users)]
-        if idle:
-            longest = min(idle, key=lambda shared: shared.idle_since)
-            await asyncio.wait([self._close_after(longest, 0)], timeout=LOOK_SECONDS)
+        self._waiting += 1
+        try:
+            closing = [shared.leaving for shared in unused if shared.closing and shared.leaving is not None]
+            if closing:
+                done, _ = await asyncio.wait(closing, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                # One that takes long is not waited for alone, but no more are closed than there are who wait.
+                if done or len(closing) >= self._waiting:
+                    return
+            idle = [shared for shared in unused if not (shared.closing or shared.users)]
+            if idle:
+                longest = min(idle, key=lambda shared: shared.idle_since)
+                await asyncio.wait([self._close_after(longest, 0)], timeout=LOOK_SECONDS)
+        finally:
+            self._waiting -= 1
 
     def _leave(self, shared: SharedWriter) -> None:
         shared.users -= 1
