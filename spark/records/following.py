@@ -116,7 +116,12 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _ends(self, place: LedgerPlace) -> dict[str, At]:
         streams = Streams(place)
-        found = await _with_ends(streams, await streams.heads(self._bounds))
+        try:
+            heads = await streams.heads(self._bounds)
+        except NoSuchStream:
+            # The query may follow it under another name; one that does not is told when it asks for an offset.
+            heads = []
+        found = await _with_ends(streams, heads)
         return {head.stream_id: latest for head, latest in found}
 
     async def _advanced(self, place: LedgerPlace, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
