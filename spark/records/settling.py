@@ -164,7 +164,7 @@ class Streams:
         return None
 
     async def bound(self, head: Head, start: Start, latest: At) -> At:
-        """Where a query begins, or ends; in records that are lost, somewhere before them: whoever reads on is told.
+        """Where a query begins; in records that are lost, somewhere before them: whoever reads on is told.
 
         Args:
             latest: where the stream ends now.
@@ -179,6 +179,26 @@ class Streams:
             if isinstance(error, StorageError) and not is_lost(error):
                 raise
         return await self._before_lost(head, start)
+
+    async def end(self, head: Head, start: Start, latest: At) -> Place:
+        """Where a query ends; in records that are lost, behind them: whoever reads up to there is told.
+
+        Args:
+            latest: where the stream ends now.
+
+        Raises:
+            As ``bound``.
+        """
+        try:
+            return (await self.at(head, start, latest)).place
+        except (NoSuchLedger, StorageError) as error:
+            if isinstance(error, StorageError) and not is_lost(error):
+                raise
+        found = await self._before_lost(head, start)
+        numbered = start.kind is StartKind.SEQUENCE and found.exact and found.sequence >= start.number
+        if numbered or start.position is not None:
+            return found.place  # all that is lost before the end lies before this place
+        return min(await self.seeker.behind_lost(head, start, found.place), latest.place)
 
     async def _before_lost(self, head: Head, start: Start) -> At:
         try:
@@ -304,7 +324,7 @@ async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnap
         latest = await streams.latest(head)
         begin = await streams.bound(head, bounds.start, latest)
         first = begin.place
-        end = (await streams.bound(head, bounds.end, latest)).place
+        end = first if bounds.end == bounds.start else await streams.end(head, bounds.end, latest)
         if end < first and bounds.end != LATEST and bounds.name is not None:
             raise InvalidConfig(
                 f"endingPosition {Position(*end, tag=head.tag)} lies before startingPosition "

@@ -183,6 +183,58 @@ async def test_of_a_place_without_a_number_it_is_said_that_nobody_knows_whether_
 
 
 @scenario()
+async def test_an_end_in_what_is_lost_lies_behind_it_so_that_the_query_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    place = place_of(client)
+    async with StreamStore(client) as streams:
+        _, positions = await three_segments(streams, client)
+
+        async def gaps(text: str, begin: str | None = None) -> list[tuple[str, int | None, int | None]]:
+            start = None if begin is None else parse_place(begin)
+            found = await settle_records(place, bounds_of("default", "s", None, start, parse_place(text)))
+            plan = await plan_records(place, found.ranges, fail=False)
+            assert len(plan.stretches) == (begin is None)
+            return [(gap.kind, gap.first, gap.last) for gap in plan.gaps]
+
+        for text in ("sequence:13", "sequence:19", positions[13]):
+            assert await gaps(text) == [("lost", 10, 19)]
+        for text in ("sequence:10", positions[10]):
+            assert await gaps(text) == [], "nothing that is lost is asked for"
+        assert await gaps("sequence:13", "sequence:13") == []
+        assert await gaps("sequence:15", "sequence:13") == [("lost", 10, 19)]
+
+
+@scenario()
+async def test_an_end_behind_lost_entries_leaves_out_nothing_that_is_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        writer, ledger_id = await small_entries(streams, 10, each=2)
+        lose(cluster, ledger_id, 3, 4, 5)
+        other = cluster.client(SMALL)
+        place = place_of(other)
+        ends = [
+            ("sequence:5", 5, (1, 2, 1)),
+            ("sequence:6", 6, (1, 3, 0)),
+            ("sequence:7", 12, (1, 6, 0)),
+            ("sequence:9", 12, (1, 6, 0)),
+            ("sequence:12", 12, (1, 6, 0)),
+            ("sequence:13", 13, (1, 6, 1)),
+            ("1970-01-01T00:00:01.013Z", 13, (1, 6, 1)),
+            ("sequence:15", 15, (1, 7, 1)),
+        ]
+        for text, count, end in ends:
+            [wanted] = (await settle_records(place, bounds_of("default", "s", None, None, parse_place(text)))).ranges
+            assert wanted.end == end, text
+            payloads, gaps = await look(place, (wanted,))
+            assert payloads == [line for at, line in enumerate(lines(count)) if not 6 <= at < 12]
+            assert [first for first, _ in gaps] == ([6] if count > 6 else [])
+        writer.abandon()
+        await other.close()
+
+
+@scenario()
 async def test_a_stream_whose_last_entry_is_lost_is_read_up_to_there_and_on_from_there(
     cluster: MemoryCluster, client: Client
 ) -> None:

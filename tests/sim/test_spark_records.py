@@ -218,6 +218,7 @@ async def test_a_bound_in_what_is_lost_is_a_place_where_whoever_reads_is_told(
                 await plan_records(place, since.ranges, fail=True)
             plan = await plan_records(place, until.ranges, fail=False)
             assert len(plan.stretches) == 1
+            assert [(gap.kind, gap.first, gap.last) for gap in plan.gaps] == [("lost", 10, 19)]
             following_ = following(
                 ReadOptions(Place("sim:", None), records=bounds_of("default", "s", None, begin, None))
             )
