@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, NoSuchStream, StorageError
 from tallybook.stream.gaps import is_lost
 from tallybook.stream.head import Head
+from tallybook.stream.position import Position
 from tallybook.stream.start import Start
 
 from ..columns import check_columns
@@ -30,10 +31,9 @@ from ..kept import KeptPlace
 from ..options import NO_LIMIT, ReadOptions
 from ..places import LedgerPlace
 from .bounds import LATEST, RecordBounds
-from .offsets import Reached, RecordOffset, records_within, shares
+from .offsets import NO_NUMBER, Reached, RecordOffset, records_within, shares
 from .planning import cut_records, plan_records, sizes_of
 from .settling import At, Streams, listed
-from .snapshot import Place
 from .stretches import RecordPartition
 from .task import read_records
 
@@ -111,12 +111,17 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {}
         for head, latest in await _with_ends(streams, await streams.heads(self._bounds)):
             begin = await streams.begin(head, self._bounds.start, latest)
-            found[head.stream_id] = Reached(head.name, begin.place, begin.sequence)
+            found[head.stream_id] = Reached(head.name, begin.place, begin.number)
         return RecordOffset(place.cluster_id, found)
 
     async def _ends(self, place: LedgerPlace) -> dict[str, At]:
         streams = Streams(place)
-        found = await _with_ends(streams, await streams.heads(self._bounds))
+        try:
+            heads = await streams.heads(self._bounds)
+        except NoSuchStream:
+            # The query may follow it under another name; one that does not is told when it asks for an offset.
+            heads = []
+        found = await _with_ends(streams, heads)
         return {head.stream_id: latest for head, latest in found}
 
     async def _advanced(self, place: LedgerPlace, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
@@ -127,7 +132,7 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for head, found in await _with_ends(streams, heads):
             # One that has another name by now was not among those that were looked at: where it ends is found here.
             latest = found if self._target is None else min(found, self._target.setdefault(head.stream_id, found))
-            begin = _begin(offset, head)
+            begin = await _begin(streams, offset, head, latest)
             if begin.place < latest.place:
                 waiting.append((head, begin, latest))
         ends = [latest for _, _, latest in waiting]
@@ -146,7 +151,7 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = [await _end_of(streams, *each, count) for each, count in zip(waiting, taken, strict=True)]
         reached = {
             head.stream_id: Reached(
-                head.name, end.place, end.sequence, None if head.stream_id in offset.streams else begin.place
+                head.name, end.place, end.number, None if head.stream_id in offset.streams else begin.place
             )
             for (head, begin, _), end in zip(waiting, ends, strict=True)
             if end.place > begin.place
@@ -200,39 +205,51 @@ async def _with_ends(streams: Streams, heads: list[Head]) -> list[tuple[Head, At
     return [(head, end) for head, end in zip(heads, found, strict=True) if end is not None]
 
 
-def _begin(offset: RecordOffset, head: Head) -> At:
+async def _begin(streams: Streams, offset: RecordOffset, head: Head, latest: At) -> At:
     """Where to go on. A stream that has come since the query was begun is read from its beginning."""
     reached = offset.streams.get(head.stream_id)
     if reached is None:
         return At(head.truncation.place, head.truncation.sequence)
-    return At(reached.at, reached.sequence)
+    if reached.sequence != NO_NUMBER or reached.at >= latest.place:
+        return At(reached.at, max(0, reached.sequence), exact=reached.sequence != NO_NUMBER)
+    # It may have a number now: of what comes behind a lost record, somebody has the next one by then.
+    return await streams.bound(head, Start.at(Position(*reached.at, tag=head.tag)), latest)
 
 
 async def _end_of(streams: Streams, head: Head, begin: At, latest: At, count: int) -> At:
     """Where so many records end."""
     behind = begin.sequence + count
+    beginning = At(head.truncation.place, head.truncation.sequence)
     if not count:
         return begin
+    if not begin.exact:
+        # How many records come before the next one of a known number, nobody can tell: all of them are taken at once.
+        if begin.place < beginning.place:
+            return min(beginning, latest)
+        return await _behind_loss(streams, head, begin, latest)
     if behind >= latest.sequence:
         return latest
-    if behind <= head.truncation.sequence:
-        return At(head.truncation.place, head.truncation.sequence)
-    found: Place
+    if begin.place < beginning.place and behind <= beginning.sequence:
+        return beginning
     try:
-        found, sequence = await streams.at(head, Start.sequence(behind), latest)
+        found = await streams.at(head, Start.sequence(behind), latest)
     except (NoSuchLedger, StorageError) as error:
         if isinstance(error, StorageError) and not is_lost(error):
             raise
         return await _behind_loss(streams, head, begin, latest, behind)
-    return At(max(found, begin.place), sequence)
+    # A number too low for its place, from an offset of old, would have the query stand still.
+    return found if found.place > begin.place else await _behind_loss(streams, head, begin, latest, behind)
 
 
-async def _behind_loss(streams: Streams, head: Head, begin: At, latest: At, sequence: int) -> At:
+async def _behind_loss(streams: Streams, head: Head, begin: At, latest: At, sequence: int = 0) -> At:
     """Behind the segment with a record that cannot be looked for, as it is lost: whoever reads that is told."""
     segments = (await listed(streams, head, begin.place, latest.place))[1]
     for segment, _ in segments:
-        if (end := segment.end) is not None and end.marks.next_sequence >= sequence:
-            return min(At((segment.number, end.last_entry + 1, 0), end.marks.next_sequence), latest)
+        if (end := segment.end) is None or end.marks.next_sequence < sequence:
+            continue
+        found = At((segment.number, end.last_entry + 1, 0), end.marks.next_sequence)
+        if found.place > begin.place:
+            return min(found, latest)
     return latest
 
 

@@ -3,8 +3,9 @@
     {"v": 1, "cluster": "5f0c...", "streams": {
         "5f0c9a21...": {"name": "orders/eu", "at": "3-17-0@5f0c9a21", "sequence": 1842}}}
 
-``at`` is the position that comes next, and ``sequence`` the number of the record there. A stream that was not in the
-offset before has ``from`` too: where it was begun. So two offsets name the records between them, for ever.
+``at`` is the position that comes next, and ``sequence`` the number of the record there, -1 where that is not known, as
+records are lost. A stream that was not in the offset before has ``from`` too: where it was begun. So two offsets name
+the records between them, for ever.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tallybook.stream.position import TAG_CHARS, Position
 from .snapshot import Place, RecordRange
 
 FORMAT: Final = 1
+NO_NUMBER: Final = -1
+"""In place of the number of a record that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Reached:
 
     Args:
         name: as of when it was last looked at.
-        sequence: number of the record at ``at``.
+        sequence: number of the record at ``at``; ``NO_NUMBER`` where it is not known.
         begun: where it began, in the first offset that has it.
     """
 
@@ -84,7 +87,7 @@ class RecordOffset:
             before = start.streams.get(stream_id)
             first = before.at if before is not None else each.begun or each.at
             if first < each.at:
-                sequence = None if before is None else before.sequence
+                sequence = None if before is None or before.sequence == NO_NUMBER else before.sequence
                 found.append(RecordRange(each.name, stream_id, first, each.at, sequence))
         return tuple(sorted(found, key=lambda wanted: (wanted.name, wanted.stream_id)))
 

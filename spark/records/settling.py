@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from tallybook.client.client import Client
+from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import (
     DataMissing,
     InvalidArgument,
@@ -22,7 +23,7 @@ from tallybook.metadata.record_update import RecordUpdater
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.stream.catalog import Catalog
-from tallybook.stream.envelope import Kind
+from tallybook.stream.envelope import Envelope, Kind
 from tallybook.stream.gaps import is_lost
 from tallybook.stream.head import FIRST_SEGMENT, Head, Segment
 from tallybook.stream.position import Position
@@ -32,6 +33,7 @@ from tallybook.stream.writer.ending import envelope_at
 
 from ..places import CONCURRENT_LOOKUPS, Cluster, LedgerPlace
 from .bounds import EARLIEST, LATEST, RecordBounds
+from .offsets import NO_NUMBER
 from .snapshot import Place, RecordRange, RecordSnapshot
 
 MOST_STREAMS: Final = 10_000
@@ -39,13 +41,25 @@ MOST_STREAMS: Final = 10_000
 LOOK_SECONDS: Final = 0.05
 MOST_LOOKS: Final = 20
 """How often, and after what pause, an end is looked for that is only just being told."""
+MOST_LOOKED_BACK: Final = 16
+"""Entries before a lost one that are looked at for what its number is not below."""
 
 
 class At(NamedTuple):
-    """A place in a stream, and the number of the record that is there, or comes there."""
+    """A place in a stream, and the number of the record that is there, or comes there.
+
+    Args:
+        exact: whether that is its number; otherwise it is not known, as records are lost, and not below ``sequence``.
+    """
 
     place: Place
     sequence: int
+    exact: bool = True
+
+    @property
+    def number(self) -> int:
+        """The number, for an offset: ``NO_NUMBER`` if it is not known."""
+        return self.sequence if self.exact else NO_NUMBER
 
 
 class Streams:
@@ -131,14 +145,26 @@ class Streams:
             except StorageError as error:
                 if error.retriable:
                     raise
-                found, complete = At(place, found.sequence), reader.closed  # whoever reads it is told
+                before = await self._readable_before(reader, segment.number, last, head.tag)
+                number = found.sequence if before is None else before.marks.next_sequence
+                found, complete = At(place, number, exact=False), reader.closed  # whoever reads it is told
                 continue
             found = At(place, envelope.marks.next_sequence)
             complete = reader.closed or envelope.kind is Kind.END_OF_SEGMENT
         return found, False
 
+    async def _readable_before(self, reader: LedgerReader, number: int, entry: int, tag: str) -> Envelope | None:
+        """The last entry before one that somebody has; ``None`` if it is not among those close by."""
+        for at in range(entry - 1, max(NO_ENTRY, entry - 1 - MOST_LOOKED_BACK), -1):
+            try:
+                return await envelope_at(reader, number, at, tag)
+            except StorageError as error:
+                if error.retriable:
+                    raise
+        return None
+
     async def bound(self, head: Head, start: Start, latest: At) -> At:
-        """Where a query begins, or ends; in records that are lost, somewhere before them: whoever reads on is told.
+        """Where a query begins; in records that are lost, somewhere before them: whoever reads on is told.
 
         Args:
             latest: where the stream ends now.
@@ -152,14 +178,55 @@ class Streams:
         except (NoSuchLedger, StorageError) as error:
             if isinstance(error, StorageError) and not is_lost(error):
                 raise
+        return await self._before_lost(head, start)
+
+    async def end(self, head: Head, start: Start, latest: At) -> Place:
+        """Where a query ends; in records that are lost, behind them: whoever reads up to there is told.
+
+        Args:
+            latest: where the stream ends now.
+
+        Raises:
+            As ``bound``.
+        """
+        try:
+            return (await self.at(head, start, latest)).place
+        except (NoSuchLedger, StorageError) as error:
+            if isinstance(error, StorageError) and not is_lost(error):
+                raise
+        found = await self._before_lost(head, start)
+        numbered = start.kind is StartKind.SEQUENCE and found.exact and found.sequence >= start.number
+        if numbered or start.position is not None:
+            return found.place  # all that is lost before the end lies before this place
+        return min(await self.seeker.behind_lost(head, start, found.place), latest.place)
+
+    async def _before_lost(self, head: Head, start: Start) -> At:
         try:
             place = (await self.seeker.find(head, start)).place
         except NoSuchLedger as error:
             raise DataMissing(f"stream {head.name}: {start.kind.value} cannot be found: {error.message}") from error
+        return await self._numbered(head, place)
+
+    async def _numbered(self, head: Head, place: Place) -> At:
+        """A place in what is lost, with the number that what is before it tells."""
+        number, entry, slot = place
         async with aclosing(self.segments(head, place, place)) as segments:
-            numbers = [number async for _, number in segments]
-        known = numbers[0] if numbers and not any(place[1:]) else None
-        return At(place, -1 if known is None else known)
+            found = [each async for each in segments]
+        if not found:
+            return At(place, 0, exact=False)
+        [(segment, first)] = found
+        if segment.end is not None and entry > segment.end.last_entry:
+            return At(place, segment.end.marks.next_sequence)
+        if not entry:
+            return At(place, (first or 0) + slot, exact=first is not None)
+        try:
+            reader = await self.client.open_ledger(segment.ledger_id, recover=False)
+            before = await envelope_at(reader, number, entry - 1, head.tag)
+        except (NoSuchLedger, StorageError) as error:
+            if isinstance(error, StorageError) and not is_lost(error):
+                raise
+            return At(place, first or 0, exact=False)
+        return At(place, before.marks.next_sequence + slot)
 
     async def begin(self, head: Head, start: Start, latest: At) -> At:
         """Where a query begins that goes on with what comes: nothing of that may be before what it asks for.
@@ -169,7 +236,9 @@ class Streams:
             As ``bound``.
         """
         found = await self.bound(head, start, latest)
-        if start.kind is StartKind.SEQUENCE and start.number > latest.sequence:
+        # Where the last records are lost, nobody knows what comes next: a number among them is not one to come.
+        behind = start.kind is StartKind.SEQUENCE and start.number > latest.sequence
+        if behind and found.place >= latest.place:
             raise InvalidArgument(
                 f"startingPosition sequence:{start.number} lies behind the end of stream {head.name}, where record "
                 f"{latest.sequence} comes next"
@@ -203,7 +272,7 @@ class Streams:
             if place > max(latest.place, beginning.place):
                 raise InvalidArgument(f"{start.position} lies behind the end of stream {head.name}")
             if place < beginning.place:
-                return At(place, -1)  # it was truncated, which who reads it is told
+                return At(place, 0, exact=False)  # it was truncated, which who reads it is told
         if start.kind is StartKind.SEQUENCE and start.number < beginning.sequence:
             return At((1, 0, 0), start.number)
         found = await self.seeker.begin_at(head, start)
@@ -253,14 +322,15 @@ async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnap
     found = []
     for head in await streams.heads(bounds):
         latest = await streams.latest(head)
-        first, sequence = await streams.bound(head, bounds.start, latest)
-        end = (await streams.bound(head, bounds.end, latest)).place
+        begin = await streams.bound(head, bounds.start, latest)
+        first = begin.place
+        end = first if bounds.end == bounds.start else await streams.end(head, bounds.end, latest)
         if end < first and bounds.end != LATEST and bounds.name is not None:
             raise InvalidConfig(
                 f"endingPosition {Position(*end, tag=head.tag)} lies before startingPosition "
                 f"{Position(*first, tag=head.tag)}"
             )
-        known = None if sequence < 0 else sequence
+        known = begin.sequence if begin.exact else None
         found.append(RecordRange(head.name, head.stream_id, first, max(first, end), known))
     return RecordSnapshot(place.cluster_id, tuple(found))
 

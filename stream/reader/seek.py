@@ -93,6 +93,37 @@ class Seeker:
             raise InvalidArgument(f"stream {head.name} has no record {slot} in entry {entry} of segment {number}")
         return Truncation(number, entry, slot, envelope.first_sequence + slot)
 
+    async def behind_lost(self, head: Head, start: Start, place: Place) -> Place:
+        """Where the first record is that ``start`` asks for, of those that somebody has; or the end of its segment.
+
+        Args:
+            start: asks for a number, a transaction id or a time.
+            place: what ``find`` says; what is there is lost.
+
+        Raises:
+            As ``find``.
+        """
+        fits = _condition(start)[1]
+        segment = await self._catalog.segment_from(head, place[0])
+        if segment is None or segment.number != place[0]:
+            return place
+        last = await self.last_entry(segment)
+        try:
+            reader = await self._client.open_ledger(segment.ledger_id, recover=False)
+        except NoSuchLedger:
+            return segment.number, last + 1, 0
+        for entry in range(place[1], last + 1):
+            try:
+                envelope = await envelope_at(reader, segment.number, entry, head.tag)
+                slots = [at for at, record in enumerate(envelope.records()) if fits(record)] if envelope.count else []
+            except StorageError as error:
+                if not is_lost(error):
+                    raise
+            else:
+                # Where none fits, what was asked for is among the lost ones before.
+                return segment.number, entry, slots[0] if slots else 0
+        return segment.number, last + 1, 0
+
     async def last(self, head: Head) -> tuple[Place, int] | None:
         """Where the last record is that readers see, and its number; ``None`` if none is there.
 

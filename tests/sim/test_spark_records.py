@@ -218,6 +218,7 @@ async def test_a_bound_in_what_is_lost_is_a_place_where_whoever_reads_is_told(
                 await plan_records(place, since.ranges, fail=True)
             plan = await plan_records(place, until.ranges, fail=False)
             assert len(plan.stretches) == 1
+            assert [(gap.kind, gap.first, gap.last) for gap in plan.gaps] == [("lost", 10, 19)]
             following_ = following(
                 ReadOptions(Place("sim:", None), records=bounds_of("default", "s", None, begin, None))
             )
@@ -284,10 +285,16 @@ async def test_a_query_follows_a_stream_under_its_new_name(cluster: MemoryCluste
             assert await read(place, end.since(offset)) == lines(5, 5)
             # A query that ends with what is there began when the stream had its new name.
             once = following(ReadOptions(Place("sim:", None), records=bounds))
-            once._target = {}
+            once._target = await once._ends(place)
             end = await once._advanced(place, offset, bounded=False)
             assert await read(place, end.since(offset)) == lines(5, 5)
             assert [each.name for each in end.streams.values()] == [f"b/{another}"]
+            assert not await read(place, (await once._advanced(place, end, bounded=False)).since(end))
+            if bounds.name is not None:
+                with pytest.raises(NoSuchStream):
+                    await once._began(place)
+                with pytest.raises(NoSuchStream):
+                    await once._advanced(place, replace(offset, streams={}), bounded=False)
 
 
 @scenario()
