@@ -243,7 +243,7 @@ class _Checked:
 
     def _elsewhere(self, attempt: Attempt) -> bool:
         """Whether a record of the same id may be there where nobody has read, or has been given up."""
-        return attempt.identified and self._records[0].sequence > 0
+        return attempt.identified and self._records[-1].sequence != len(self._records) - 1
 
     def _out_of_producers_order(self) -> Iterator[StreamViolation]:
         """What a producer appends again until it is confirmed is there in the order in which it wanted it."""

@@ -240,6 +240,19 @@ def again_and_known(told: Told) -> None:
     told.second.append(b"producer-0/2/", identified=True).ok((1, 1, 0))
 
 
+def again_and_too_old_to_be_read(told: Told) -> None:
+    told.history.retention_s = 4.0
+    told.story.first_sequence = 5
+    del told.read("follower").items[1:]
+    del told.final.items[:5]
+    again = told.second.append(b"producer-0/2/", identified=True)
+    again.sent = True
+    again.ok((1, 1, 0))
+    last = told.second.append(b"producer-1/3/")
+    last.ok((2, 1, 0))
+    told.final.items.append(told.seen(last, 7))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -250,6 +263,7 @@ def again_and_known(told: Told) -> None:
         unknown_and_absent,
         again_outside_the_window,
         again_and_known,
+        again_and_too_old_to_be_read,
     ],
 )
 def test_what_may_be_is_not_taken_for_wrong(change: Callable[[Told], None]) -> None:
