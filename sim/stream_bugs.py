@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tallybook.core.errors import Outcome, PositionMismatch
 from tallybook.core.ids import NO_ENTRY
-from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader, head
+from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader, head, streams
 from tallybook.stream.dedup import DedupWindow
 from tallybook.stream.head import SegmentEnd
 from tallybook.stream.keeping import Keeper, expired
@@ -43,8 +43,8 @@ def _any_owner(_right: Any) -> Any:
 
 
 def _no_ids(_right: Any) -> Any:
-    async def window(self: Any, found: Any) -> DedupWindow[Any]:
-        return DedupWindow(found.policy.dedup_records)
+    async def window(head: Any, room: Any, _reader_from: Any) -> DedupWindow[Any]:
+        return DedupWindow(head.policy.dedup_records, room)
 
     return window
 
@@ -158,7 +158,7 @@ STREAM_BUGS: Final[dict[str, Bug]] = {
     "ids forgotten at a takeover": Bug(
         "a writer that takes over does not learn the ids of the last records",
         "S2",
-        [(StreamStore, "_window", _no_ids)],
+        [(streams, "read_window", _no_ids)],
         of_streams=True,
     ),
     "set in several entries": Bug(
