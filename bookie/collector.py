@@ -13,32 +13,30 @@ each, at a pace. What ``garbage.Judge`` condemns is dropped, in this order:
 A crash before 1 is durable leaves the ledger as it was; after it, the ledger answers nothing,
 and a later round, which meets its rows again, does the rest.
 
-Then entry logs: one in whose map all ledgers are gone (a tombstone, and no row) is unlinked,
-after the index is durable, because rows that come back must find their log. Which log is looked
-at is narrowed by ``garbage.Witnesses``. Logs that are partly dead stay as they are.
+Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import Busy, DamagedFile, DiskFailed, EntryUnknown, OutOfFiles, TallybookError, is_defect
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.errors import Busy, DiskFailed, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, unless_set
 
+from .damage import DamageList
 from .fates import FateLookup
-from .garbage import Fate, Judge, Witnesses
-from .ledger_state import TOMBSTONE, decode_row, encode_row
+from .garbage import Fate, Judge
+from .ledger_state import TOMBSTONE, encode_row
 from .pace import Pace
-from .storage.entry_log_format import LedgerShare
+from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
@@ -53,20 +51,6 @@ LOOKUP_SECONDS: Final = 10.0
 """Longest wait for one answer of the metadata."""
 
 
-class RemovableLogs(Protocol):
-    """The part of the entry logs that can be let go of."""
-
-    @property
-    def settled_log_ids(self) -> list[int]:
-        """Logs to which nothing is added any more and that may be removed, ascending."""
-
-    async def complete_map(self, log_id: int) -> Mapping[int, LedgerShare]:
-        """Which ledgers have batches in a log; ``DamagedFile`` where that is not certain."""
-
-    async def remove(self, log_id: int) -> int:
-        """Delete a log, durably; how many bytes it had."""
-
-
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """Where a bookie has what it holds.
@@ -76,7 +60,7 @@ class Holdings:
     """
 
     index: Index
-    logs: RemovableLogs
+    logs: ReclaimableLogs
     cache: WriteCache
     read_cache: ReadCache
     refuse: Callable[[int], Awaitable[None]]
@@ -89,6 +73,7 @@ class Collector:
         fate_of: what the metadata say of a ledger.
         id_counter: all ledger ids ever handed out lie below it; a linearizable read.
         fail_safe: ends the node; called with the reason when the device failed in the middle of a change.
+        settle_bytes, pressed, damage: see ``Reclaimer``.
     """
 
     def __init__(
@@ -101,6 +86,9 @@ class Collector:
         clock: Clock,
         tasks: Tasks,
         fail_safe: Callable[[str], None],
+        settle_bytes: int,
+        pressed: Callable[[], bool],
+        damage: DamageList,
     ) -> None:
         self._held = held
         self._fate_of = fate_of
@@ -111,20 +99,33 @@ class Collector:
         self._tasks = tasks
         self._fail_safe = fail_safe
         self._judge = Judge()
-        self._witnesses = Witnesses()
         self._round = asyncio.Lock()
+        self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
+        self.reclaimer = Reclaimer(
+            held.index,
+            held.logs,
+            settings,
+            settle_bytes=settle_bytes,
+            clock=clock,
+            undisturbed=self._undisturbed,
+            pressed=pressed,
+            damage=damage,
+        )
+        self._damage = damage
         self.rounds = 0
         """Rounds that came to their end."""
         self.dropped_ledgers = 0
-        self.removed_logs = 0
-        self.removed_bytes = 0
 
     def start(self) -> None:
         """Begin with the rounds, unless the settings want none."""
         if self._interval_seconds:
             self._rounds = self._tasks.spawn(self._run_for_ever(), name="collector", essential=True)
+
+    def request(self) -> None:
+        """Ask for a round at once, where there are rounds at all."""
+        self._wanted.set()
 
     async def close(self) -> None:
         """End the rounds, and wait for the change that is under way: half of one would leave storage unusable."""
@@ -149,12 +150,13 @@ class Collector:
                     garbage = await self._garbage_of(page)
                     if garbage:
                         await self._undisturbed(self._drop(garbage))
-            await self._undisturbed(self._remove_logs())
+            await self.reclaimer.reclaim()
             self.rounds += 1
 
     async def _run_for_ever(self) -> None:
         while True:
-            await self._clock.sleep(self._interval_seconds)
+            await unless_set(self._wanted, self._clock.sleep(self._interval_seconds))
+            self._wanted.clear()
             try:
                 await self.collect()
             except DiskFailed as error:
@@ -222,9 +224,11 @@ class Collector:
                     gone.append(ledger_id)
         if gone:
             sometimes("collector: drops ledgers")
+            by_log = await self.reclaimer.bytes_of(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
             await held.index.apply((), tombstones, drop_ledgers=gone)
-            self._witnesses.dropped(gone)
+            self.reclaimer.dropped(by_log)
+            self._damage.forget_ledgers(gone)
             self.dropped_ledgers += len(gone)
             log.info("dropped %d ledgers from %d to %d", len(gone), gone[0], gone[-1])
 
@@ -234,53 +238,3 @@ class Collector:
         except Busy:
             return False
         return True
-
-    # -- entry logs ---------------------------------------------------------------------------
-
-    async def _remove_logs(self) -> None:
-        logs = self._held.logs
-        doubtful = self._witnesses.without(logs.settled_log_ids)
-        if not doubtful:
-            return
-        # What was dropped and is not durable comes back after a crash, and must find its log.
-        await self._held.index.sync()
-        for log_id in doubtful:
-            ledger_ids = await self._ledgers_in(log_id)
-            if ledger_ids is None:
-                continue
-            witness = await self._first_held(ledger_ids)
-            if witness is not None:
-                self._witnesses.vouch(log_id, witness)
-                continue
-            sometimes("collector: removes an entry log")
-            self.removed_bytes += await logs.remove(log_id)
-            self.removed_logs += 1
-            log.info("removed entry log %d: none of its ledgers is kept", log_id)
-
-    async def _ledgers_in(self, log_id: int) -> list[int] | None:
-        """The ledgers that have batches in a log, the youngest first: it is kept longest. ``None``: it is to stay."""
-        try:
-            return sorted(await self._held.logs.complete_map(log_id), reverse=True)
-        except DamagedFile as error:
-            log.warning("an entry log stays, because not all that is in it can be told: %s", error)
-            self._witnesses.keep(log_id)
-        except (DiskFailed, OutOfFiles) as error:
-            log.warning("entry log %d is looked at later: %s", log_id, error)
-        return None
-
-    async def _first_held(self, ledger_ids: Iterable[int]) -> int | None:
-        for ledger_id in ledger_ids:
-            if not await self._is_gone(ledger_id):
-                return ledger_id
-        return None
-
-    async def _is_gone(self, ledger_id: int) -> bool:
-        """Whether the index says, for certain, that the ledger was dropped."""
-        index = self._held.index
-        try:
-            state = await index.load_state(ledger_id)
-            if state is None or not decode_row(ledger_id, state).deleted:
-                return False
-            return await index.last_entry(ledger_id) == NO_ENTRY
-        except (EntryUnknown, DamagedFile):
-            return False

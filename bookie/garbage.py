@@ -1,4 +1,4 @@
-"""Which ledgers a bookie need not keep, and which entry logs hold nothing that it keeps: decisions, no I/O.
+"""Which ledgers a bookie need not keep: decisions, no I/O.
 
 A bookie drops a ledger for ever, so what it believes must be certain.
 
@@ -14,14 +14,11 @@ that have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
 
 MAX_SUSPECTS: Final = 100_000
 """Ledgers found missing for the first time in one round; others wait for the rounds after."""
-
-_NOBODY: Final = -1
 
 
 class Fate(Enum):
@@ -65,29 +62,3 @@ class Judge:
         if len(self._now) < self._max_suspects:
             self._now.add(ledger_id)
         return ledger_id in self._before
-
-
-class Witnesses:
-    """For each entry log one ledger that is kept and has batches in it: as long as it is, the log is not looked at."""
-
-    def __init__(self) -> None:
-        self._of_log: dict[int, int] = {}
-
-    def without(self, log_ids: Sequence[int]) -> list[int]:
-        """Those of all logs that have no witness. The others are forgotten where they are not among them."""
-        present = set(log_ids)
-        self._of_log = {log_id: witness for log_id, witness in self._of_log.items() if log_id in present}
-        return [log_id for log_id in log_ids if log_id not in self._of_log]
-
-    def vouch(self, log_id: int, ledger_id: int) -> None:
-        """The ledger is kept, and has batches in the log."""
-        self._of_log[log_id] = ledger_id
-
-    def keep(self, log_id: int) -> None:
-        """The log is to stay, whatever is dropped."""
-        self._of_log[log_id] = _NOBODY
-
-    def dropped(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are not kept any more."""
-        gone = set(ledger_ids)
-        self._of_log = {log_id: witness for log_id, witness in self._of_log.items() if witness not in gone}

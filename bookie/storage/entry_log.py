@@ -25,7 +25,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
 from ..pace import Pace
-from .entry_log_format import LedgerShare, TableRow, parse_log_name, uuid_bytes
+from .entry_log_format import LOG_HEADER_BYTES, LedgerShare, TableRow, parse_log_name, uuid_bytes
 from .entry_log_lengths import read_lengths, write_lengths
 from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
@@ -51,7 +51,8 @@ class EntryLogs:
         self._full_bytes = settings.entry_log_bytes
         self._pace = Pace(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
-        self._writer: LogWriter | None = None
+        self._writers: dict[bool, LogWriter] = {}
+        """What is written: by checkpoints, and, where the key is true, by compaction."""
         self._finished: list[LogWriter] = []
         self._log_ids: list[int] = []
         self._next_id = 1
@@ -92,8 +93,8 @@ class EntryLogs:
 
     @property
     def current_log_id(self) -> int | None:
-        """The log that is being appended to, if one has been begun."""
-        return self._writer.log.log_id if self._writer else None
+        """The log that checkpoints append to, if one has been begun."""
+        return self._writers[False].log.log_id if False in self._writers else None
 
     @property
     def settled_log_ids(self) -> list[int]:
@@ -101,8 +102,18 @@ class EntryLogs:
 
         The last one is not among them, because the ids of logs only grow, also across restarts.
         """
-        unsettled = {writer.log.log_id for writer in (*self._finished, *filter(None, (self._writer,)))}
+        unsettled = {writer.log.log_id for writer in (*self._finished, *self._writers.values())}
         return [log_id for log_id in self._log_ids[:-1] if log_id not in unsettled]
+
+    @property
+    def growing_log_ids(self) -> list[int]:
+        """Logs that are written."""
+        return sorted(writer.log.log_id for writer in self._writers.values())
+
+    def size_of(self, log_id: int) -> int:
+        """Bytes of a log: of one that is written all, of another what is durable."""
+        sizes = {writer.log.log_id: writer.size for writer in self._writers.values()}
+        return sizes.get(log_id, self._lengths.get(log_id, 0))
 
     @property
     def durable_bytes(self) -> int:
@@ -111,7 +122,7 @@ class EntryLogs:
 
     # -- writing -----------------------------------------------------------------------------
 
-    async def append(self, batches: Sequence[Buffer], *, paced: bool = True) -> list[Location]:
+    async def append(self, batches: Sequence[Buffer], *, paced: bool = True, aside: bool = False) -> list[Location]:
         """Write ``batches`` to one log, in this order, and return where each one lies.
 
         Nothing is durable before ``sync``. All of them go to one log, so a log may exceed
@@ -119,6 +130,7 @@ class EntryLogs:
 
         Args:
             paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
+            aside: write to a log of their own, for what is copied because it lasts.
 
         Raises:
             InvalidBatch: one of them is not well-formed. None of them is kept.
@@ -126,7 +138,7 @@ class EntryLogs:
             DiskFailed: no more can be appended; the bookie must stop.
         """
         async with self._exclusively():
-            writer = await self._with_room()
+            writer = await self._with_room(aside)
             return await writer.append(batches, self._pace.spend if paced else _unpaced)
 
     async def sync(self) -> None:
@@ -175,29 +187,35 @@ class EntryLogs:
                 if not stopped:
                     await self._finish_last()
             finally:
-                for writer in (*self._finished, *filter(None, (self._writer,))):
+                for writer in (*self._finished, *self._writers.values()):
                     await writer.close()
-                self._writer, self._finished = None, []
+                self._writers, self._finished = {}, []
                 await self._reader.close()
 
-    async def _with_room(self) -> LogWriter:
-        """The current log; a new one where there is none or it is full."""
-        if self._writer is not None and self._writer.size >= self._full_bytes:
-            await self._writer.finish()
-            self._finished.append(self._writer)
-            self._writer = None
-        if self._writer is None:
+    async def _with_room(self, aside: bool) -> LogWriter:
+        """The log to append to; a new one where there is none or it is full."""
+        writer = self._writers.get(aside)
+        if writer is not None and writer.size >= self._full_bytes:
+            await self._finish(aside)
+            writer = None
+        if writer is None:
             log_id, self._next_id = self._next_id, self._next_id + 1
-            self._writer = await LogWriter.create(self._disk, self._directory, self._reader.log(log_id))
+            writer = self._writers[aside] = await LogWriter.create(
+                self._disk, self._directory, self._reader.log(log_id)
+            )
             self._log_ids.append(log_id)
-        return self._writer
+        return writer
+
+    async def _finish(self, aside: bool) -> None:
+        await self._writers[aside].finish()
+        self._finished.append(self._writers.pop(aside))
 
     async def _sync(self) -> None:
         while self._finished:
             await self._sync_writer(self._finished[0])
             await self._finished.pop(0).close()
-        if self._writer is not None:
-            await self._sync_writer(self._writer)
+        for writer in self._writers.values():
+            await self._sync_writer(writer)
         await self._note_lengths()
 
     async def _sync_writer(self, writer: LogWriter) -> None:
@@ -212,8 +230,8 @@ class EntryLogs:
 
     async def _finish_last(self) -> None:
         try:
-            if self._writer is not None:
-                await self._writer.finish()
+            for writer in self._writers.values():
+                await writer.finish()
             await self._sync()
         except DiskFull:
             # It stays without a footer, or with its old length noted, as after a crash. What was synced is safe.
@@ -233,6 +251,21 @@ class EntryLogs:
                 # Also when cancelled: a write that nobody waits for may still reach the file.
                 self._stopped = repr(error)
                 raise
+
+    async def settle(self, log_id: int) -> None:
+        """Finish a log that is written, so that it may be removed; the next append begins another one.
+
+        One without batches follows it at once, because the ids of logs only grow, and the last one is never removed.
+
+        Raises:
+            DiskFull, DiskFailed: as for ``append`` and ``sync``.
+        """
+        async with self._exclusively():
+            for aside, writer in [*self._writers.items()]:
+                if writer.log.log_id == log_id:
+                    await self._finish(aside)
+                    await self._with_room(aside)
+                    await self._sync()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -287,8 +320,9 @@ class EntryLogs:
         Raises:
             DamagedFile, DiskFailed: as for ``scan``.
         """
-        if self._writer is not None and self._writer.log.log_id == log_id:
-            return dict(self._writer.ledgers)
+        for writer in self._writers.values():
+            if writer.log.log_id == log_id:
+                return dict(writer.ledgers)
         return await self._reader.ledger_map(log_id)
 
     async def complete_map(self, log_id: int) -> dict[int, LedgerShare]:
@@ -301,7 +335,30 @@ class EntryLogs:
             DamagedFile: any of what was durable is damaged, or it is not known how much was.
             DiskFailed: it cannot be read.
         """
-        return await self._reader.complete_map(log_id, self._noted.get(log_id, 0))
+        return await self._reader.complete_map(log_id, self._durable_of(log_id))
+
+    async def is_finished(self, log_id: int) -> bool:
+        """Whether a settled log has a footer, which a crash would have kept from it.
+
+        Raises:
+            DamagedFile, DiskFailed: it is missing, or cannot be read.
+        """
+        return await self._reader.footer(log_id) is not None
+
+    def durable_batches(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Like ``scan``, of a settled log, and where it ends without an error no batch is missing.
+
+        Raises:
+            DamagedFile, DiskFailed: as for ``complete_map``, at the end.
+        """
+        return self._reader.scan_whole(log_id, self._durable_of(log_id))
+
+    def _durable_of(self, log_id: int) -> int:
+        """How much of a log was durable; 0 where that is not known.
+
+        Of a log that the note does not name nothing was: it is written before any row points into the log.
+        """
+        return self._noted.get(log_id, LOG_HEADER_BYTES if self._noted else 0)
 
 
 async def _unpaced(_size: int) -> None:

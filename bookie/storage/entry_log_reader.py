@@ -150,12 +150,23 @@ class EntryLogReader:
         footer = await self.footer(log_id)
         if footer is not None:
             return footer.ledgers
+        await self._check_vouched(log_id, at_least)
+        return await self._map_of_tables(log_id, at_least)
+
+    async def scan_whole(self, log_id: int, at_least: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Every batch of a log; where it ends without an error, nothing that was durable is missing."""
+        if await self.footer(log_id) is None:
+            await self._check_vouched(log_id, at_least)
+        async with aclosing(self.scan(log_id, at_least)) as batches:
+            async for found in batches:
+                yield found
+
+    async def _check_vouched(self, log_id: int, at_least: int) -> None:
         path = self.log(log_id).path
         async with self._files.use(path) as file:
             size = await file.size()
         if not at_least and size > LOG_HEADER_BYTES:
             raise DamagedFile(f"{path} has no footer, and nothing tells how much of it was durable")
-        return await self._map_of_tables(log_id, at_least)
 
     async def _map_of_tables(self, log_id: int, at_least: int) -> dict[int, LedgerShare]:
         ledgers: dict[int, LedgerShare] = {}

@@ -7,7 +7,7 @@ before a failed read is believed, the index is asked whether the batch still lie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tallybook.core.batch import Buffer
@@ -34,10 +34,17 @@ class BatchReader(Protocol):
 
 
 class StoredBatches:
-    """Reads what was flushed."""
+    """Reads what was flushed.
 
-    def __init__(self, index: Index, logs: BatchReader, cache: ReadCache) -> None:
+    Args:
+        on_damage: told of each batch that fails its checks.
+    """
+
+    def __init__(
+        self, index: Index, logs: BatchReader, cache: ReadCache, on_damage: Callable[[IndexRow], None]
+    ) -> None:
         self._index = index
+        self._on_damage = on_damage
         self._logs = logs
         self._cache = cache
 
@@ -58,9 +65,11 @@ class StoredBatches:
                 return []
             try:
                 batches = await self._logs.read_many(rows)
-            except (EntryCorrupt, EntryUnknown):
+            except (EntryCorrupt, EntryUnknown) as error:
                 before, rows = rows, await self._rows(ledger_id, first, last, max_bytes)
                 if rows[:1] == before[:1]:
+                    if isinstance(error, EntryCorrupt):
+                        self._on_damage(before[0])
                     raise
                 sometimes("stored: a batch moved while it was read")
             else:

@@ -28,6 +28,7 @@ from tallybook.core.config import (
     BookieSettings,
     CollectionSettings,
     JournalSettings,
+    ScrubSettings,
     StorageSettings,
 )
 from tallybook.core.errors import InvariantViolation, MetadataConflict, check
@@ -47,9 +48,13 @@ def tiny_settings(
     flush_interval_ms: int = 10_000,
     entry_log_bytes: int = 64 * KIB,
     collect_interval_ms: int = 0,
+    compact_below_percent: int = 0,
+    scrub_period_s: int = 0,
+    read_only_percent: int = 95,
     admission: AdmissionSettings | None = None,
 ) -> BookieSettings:
-    """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given."""
+    """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given, and
+    copies no logs unless it is said of which part. It scrubs where a period is given."""
     return BookieSettings(
         bookie_id="b1",
         data_directory=ROOT,
@@ -60,9 +65,15 @@ def tiny_settings(
             entry_log_bytes=entry_log_bytes,
             min_free_bytes=0,
             flush_interval_ms=flush_interval_ms,
+            disk_warn_percent=min(90, read_only_percent),
+            disk_back_percent=min(92, read_only_percent),
+            disk_read_only_percent=read_only_percent,
         ),
         admission=admission or AdmissionSettings(),
-        collection=CollectionSettings(interval_ms=collect_interval_ms),
+        collection=CollectionSettings(
+            interval_ms=collect_interval_ms, compact_below_percent=compact_below_percent, compact_bytes_per_second=0
+        ),
+        scrub=ScrubSettings(period_s=scrub_period_s),
     )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tallybook.bookie.collector import Collector
+from tallybook.bookie.compaction import Compaction
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.errors import NoSuchLedger
@@ -139,16 +139,16 @@ def test_a_ledger_that_is_dropped_is_there_or_gone_and_the_others_are_there_what
 
 
 def test_a_log_that_goes_before_its_rows_are_durably_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Collector._remove_logs
+    right = Compaction.remove
 
     async def not_now(self: MemoryIndex) -> None:
         """What is pending stays so."""
 
-    async def without_sync(self: Collector) -> None:
+    async def without_sync(self: Compaction, log_id: int) -> int:
         with monkeypatch.context() as patched:
             patched.setattr(MemoryIndex, "sync", not_now)
-            await right(self)
+            return await right(self, log_id)
 
-    monkeypatch.setattr(Collector, "_remove_logs", without_sync)
+    monkeypatch.setattr(Compaction, "remove", without_sync)
     with pytest.raises(CrashFound, match="crash states fail"):
         enumerate_crashes(collect, holds_or_is_gone, disk=filled(), options=FEW, max_failures=1)

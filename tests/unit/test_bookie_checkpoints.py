@@ -40,10 +40,13 @@ async def fill(node: DiskBookie, count: int, *, size: int = 10) -> list[bytes]:
     return batches
 
 
+LOOKS = ("read", "space")
+
+
 def writes_after(node: DiskBookie) -> list[Operation]:
     """Collects what is written from now on."""
     seen: list[Operation] = []
-    node.disk.on_operation = lambda operation: seen.append(operation) if "read" not in operation.name else None
+    node.disk.on_operation = lambda operation: seen.append(operation) if operation.name not in LOOKS else None
     return seen
 
 

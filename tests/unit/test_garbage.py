@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tallybook.bookie.fates import fate_of
-from tallybook.bookie.garbage import Fate, Judge, Witnesses
+from tallybook.bookie.garbage import Fate, Judge
 from tallybook.core.errors import DamagedFile, InvariantViolation, MetadataUnavailable, NoSuchLedger, RequestTimeout
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.archived import IndexPart, Receipt
@@ -73,18 +73,6 @@ def test_suspects_are_bounded_and_the_others_have_their_turn_later() -> None:
         dropped.append(found)
         left -= found
     assert dropped == [set(), {1, 2}, set(), {3, 4}]
-
-
-def test_a_log_is_looked_at_until_it_has_a_witness_and_again_when_that_one_is_dropped() -> None:
-    witnesses = Witnesses()
-    assert witnesses.without([1, 2, 3]) == [1, 2, 3]
-    witnesses.vouch(1, 70)
-    witnesses.vouch(2, 80)
-    witnesses.keep(3)
-    witnesses.dropped([90])
-    assert witnesses.without([1, 2, 3]) == []
-    witnesses.dropped([70, 90])
-    assert witnesses.without([1, 2, 3, 4]) == [1, 4]
 
 
 class Store:

@@ -1,0 +1,252 @@
+"""Getting back the room of what was dropped: entry logs of which nothing counts are removed, others are compacted.
+
+    measure what is new -> remove what is dead -> finish what is written, if it is mostly dead -> compact
+
+How much of a log counts is known from a measurement and what was dropped since (storage/live_bytes.py), which is never
+too little. A log is removed on proof alone: every ledger in it is gone for certain, or every batch in it has moved.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Final, Protocol
+
+from tallybook.core.config import CollectionSettings
+from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown, OutOfFiles
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.marks import sometimes
+from tallybook.runtime.clock import Clock
+
+from .compaction import CompactableLogs, Compaction, Undisturbed
+from .compaction_plan import LogFacts, worth_copying
+from .damage import DamageList
+from .ledger_state import decode_row
+from .pace import Pace
+from .storage.entry_log_format import LedgerShare
+from .storage.index import MAX_FIND_ROWS, Index
+from .storage.live_bytes import LiveBytes, Measured
+from .storage.location import IndexRow
+from .storage.log_contents import LogContents
+
+log = logging.getLogger(__name__)
+
+PRESSED_BELOW: Final = 0.95
+"""A bookie that is short of disk copies whatever gives back more than a twentieth."""
+_LEDGERS_AT_ONCE: Final = 200
+
+
+class ReclaimableLogs(CompactableLogs, Protocol):
+    """The part of the entry logs that gives room back."""
+
+    @property
+    def settled_log_ids(self) -> list[int]:
+        """Logs to which nothing is added any more and that may be removed, ascending."""
+
+    @property
+    def growing_log_ids(self) -> list[int]:
+        """Logs that are written."""
+
+    def size_of(self, log_id: int) -> int:
+        """Bytes of a log."""
+
+    async def is_finished(self, log_id: int) -> bool:
+        """Whether a log has a footer: whoever wrote it has put everything in it into the index."""
+
+    async def ledger_map(self, log_id: int) -> Mapping[int, LedgerShare]:
+        """Which ledgers have batches in a log."""
+
+    async def complete_map(self, log_id: int) -> Mapping[int, LedgerShare]:
+        """The same of a settled log; ``DamagedFile`` where that is not certain."""
+
+    async def settle(self, log_id: int) -> None:
+        """Finish a log that is written; what is written next goes to another one."""
+
+
+class Reclaimer:
+    """Gives room back. Its calls are made one after the other, with nothing dropped meanwhile.
+
+    Args:
+        settle_bytes: a log that is written is finished early only if it has so many bytes.
+        undisturbed: see ``compaction.Undisturbed``.
+        pressed: whether the bookie is short of disk.
+        damage: where batches are noted that cannot be copied.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        logs: ReclaimableLogs,
+        settings: CollectionSettings,
+        *,
+        settle_bytes: int,
+        clock: Clock,
+        undisturbed: Undisturbed,
+        pressed: Callable[[], bool],
+        damage: DamageList,
+    ) -> None:
+        self._index = index
+        self._logs = logs
+        self._settings = settings
+        self._settle_bytes = settle_bytes
+        self._clock = clock
+        self._undisturbed = undisturbed
+        self._pressed = pressed
+        self._live = LiveBytes()
+        self._freed: set[int] = set()
+        """Logs of which something was dropped since the last round."""
+        self._left: set[int] = set()
+        """Logs that stay for what is damaged in them, until all are looked at again."""
+        self._all_due_at = clock.monotonic() + settings.compact_all_interval_ms / 1000
+        self.contents = LogContents(index, logs)
+        pace = Pace(clock, settings.compact_bytes_per_second)
+        self._compaction = Compaction(self.contents, index, logs, pace, undisturbed, damage)
+        self.removed_logs = 0
+        self.removed_bytes = 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of batches that were moved to other logs."""
+        return self._compaction.copied_bytes
+
+    # -- what is dropped ----------------------------------------------------------------------
+
+    async def bytes_of(self, ledger_ids: Iterable[int]) -> dict[int, int]:
+        """Bytes of batches of these ledgers, by log: what to tell ``dropped`` once their rows are gone.
+
+        Of rows that cannot be read nothing is said: then their logs seem to hold more than they do.
+        """
+        by_log: dict[int, int] = {}
+        for ledger_id in ledger_ids:
+            try:
+                async with aclosing(self._rows_of(ledger_id)) as pages:
+                    async for page in pages:
+                        for row in page:
+                            by_log[row.location.log_id] = by_log.get(row.location.log_id, 0) + row.location.size
+            except EntryUnknown as error:
+                log.warning("it cannot be told which logs ledger %d was in: %s", ledger_id, error)
+        return by_log
+
+    async def _rows_of(self, ledger_id: int) -> AsyncGenerator[list[IndexRow], None]:
+        first = 0
+        while page := await self._index.find_range(ledger_id, first, MAX_ID, MAX_FIND_ROWS):
+            yield page
+            if len(page) < MAX_FIND_ROWS or page[-1].last_entry_id == MAX_ID:
+                return
+            first = page[-1].last_entry_id + 1
+
+    def measured(self, log_id: int, found: Measured) -> None:
+        """Somebody has gone through a whole log."""
+        if self._live.of(log_id) is not None:
+            self._live.measured(log_id, found)
+
+    def dropped(self, by_log: Mapping[int, int]) -> None:
+        """So many bytes of each log count no more."""
+        self._live.dropped(by_log)
+        self._freed |= set(by_log)
+
+    # -- giving room back ---------------------------------------------------------------------
+
+    async def reclaim(self) -> None:
+        """Remove and compact what is worth it now.
+
+        Raises:
+            DiskFull: there is no room for copies; the next round goes on.
+            DiskFailed: the device failed in the middle of a change.
+        """
+        below = self._below()
+        for log_id in self._logs.growing_log_ids:
+            if log_id in self._freed and self._logs.size_of(log_id) >= self._settle_bytes:
+                await self._unless_unreadable(log_id, self._settle_if_worth(log_id, below))
+        self._freed.clear()
+        self._forget_removed()
+        for log_id in self._logs.settled_log_ids:
+            if self._live.of(log_id) is None and log_id not in self._left:
+                await self._unless_unreadable(log_id, self._measure(log_id))
+        for facts in worth_copying(self._facts(), below=below):
+            await self._unless_unreadable(facts.log_id, self._free(facts))
+
+    def _below(self) -> float:
+        """Logs of which less than this part counts are worth copying now."""
+        if self._clock.monotonic() >= self._all_due_at:
+            self._all_due_at = self._clock.monotonic() + self._settings.compact_all_interval_ms / 1000
+            self._left.clear()
+            return self._settings.compact_all_below_percent / 100
+        return PRESSED_BELOW if self._pressed() else self._settings.compact_below_percent / 100
+
+    def _facts(self) -> list[LogFacts]:
+        logs = ((log_id, self._live.of(log_id)) for log_id in self._logs.settled_log_ids if log_id not in self._left)
+        return [LogFacts(log_id, *found) for log_id, found in logs if found is not None]
+
+    def _forget_removed(self) -> None:
+        present = self._logs.settled_log_ids
+        self._live.forget_all_but((*present, *self._logs.growing_log_ids))
+        self._left &= set(present)
+
+    async def _unless_unreadable(self, log_id: int, work: Awaitable[None]) -> None:
+        """One log that cannot be read keeps none of the others."""
+        try:
+            await work
+        except DamagedFile as error:
+            log.warning("entry log %d stays, because not all that is in it can be told: %s", log_id, error)
+            self._left.add(log_id)
+        except (EntryUnknown, OutOfFiles) as error:
+            log.warning("entry log %d is looked at later: %s", log_id, error)
+
+    async def _settle_if_worth(self, log_id: int, below: float) -> None:
+        found = await self._held_bytes(await self._logs.ledger_map(log_id))
+        if worth_copying([LogFacts(log_id, *found)], below=below):
+            sometimes("reclaimer: finishes a log early")
+            await self._undisturbed(self._logs.settle(log_id))
+            self._live.measured(log_id, found)
+
+    async def _measure(self, log_id: int) -> None:
+        if await self._logs.is_finished(log_id):
+            found = await self._held_bytes(await self._complete_map(log_id))
+        else:
+            # A crash cut it off: there may be batches in it that were written again elsewhere.
+            found = await self.contents.measure(log_id)
+        self._live.measured(log_id, found)
+
+    async def _held_bytes(self, shares: Mapping[int, LedgerShare]) -> Measured:
+        """What is in a log, by its map: what is of a ledger that has rows counts."""
+        held, ledger_ids = 0, sorted(shares)
+        while ledger_ids:
+            page = await self._index.ledgers_with_rows(ledger_ids[0] - 1, _LEDGERS_AT_ONCE)
+            known, end = set(page), page[-1] if len(page) == _LEDGERS_AT_ONCE else MAX_ID
+            seen = bisect_right(ledger_ids, end)
+            held += sum(shares[each].bytes for each in ledger_ids[:seen] if each in known)
+            ledger_ids = ledger_ids[seen:]
+        return Measured(sum(share.bytes for share in shares.values()), held)
+
+    async def _free(self, facts: LogFacts) -> None:
+        if not facts.live_bytes and await self._holds_nothing(facts.log_id):
+            removed = await self._compaction.remove(facts.log_id)
+        else:
+            removed = await self._compaction.compact(facts.log_id)
+        if not removed:
+            self._left.add(facts.log_id)
+            return
+        sometimes("reclaimer: removes an entry log")
+        self.removed_logs += 1
+        self.removed_bytes += removed
+        log.info("removed entry log %d: of %d bytes of batches %d counted", *facts)
+
+    async def _holds_nothing(self, log_id: int) -> bool:
+        """Whether every ledger in the log is gone for certain."""
+        return all([await self._is_gone(ledger_id) for ledger_id in await self._complete_map(log_id)])
+
+    async def _complete_map(self, log_id: int) -> Mapping[int, LedgerShare]:
+        try:
+            return await self._logs.complete_map(log_id)
+        except DiskFailed as error:
+            raise EntryUnknown(error.message) from error
+
+    async def _is_gone(self, ledger_id: int) -> bool:
+        """Whether the index says, for certain, that the ledger was dropped."""
+        state = await self._index.load_state(ledger_id)
+        if state is None or not decode_row(ledger_id, state).deleted:
+            return False
+        return await self._index.last_entry(ledger_id) == NO_ENTRY

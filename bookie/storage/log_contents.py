@@ -1,0 +1,98 @@
+"""What is in an entry log, and what of it counts: the batches that the index has where they lie.
+
+The index decides. A batch that no row points at was never acknowledged from there, or has moved, or is of a ledger that
+was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final, Protocol
+
+from tallybook.core.errors import DiskFailed, EntryUnknown
+from tallybook.core.limits import MIB
+
+from .entry_log_format import TableRow
+from .index import WRITE_BATCH_ROWS, Index
+from .live_bytes import Measured
+from .location import IndexRow, Location
+
+PIECE_BYTES: Final = 4 * MIB
+"""About how much is looked at, or moved, at a time."""
+
+
+class WalkableLogs(Protocol):
+    """The part of the entry logs that tells what is in them."""
+
+    def durable_batches(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Every batch of a settled log; ``DamagedFile`` at the end, where any may be missing."""
+
+
+class LogContents:
+    """Goes through entry logs beside the index."""
+
+    def __init__(self, index: Index, logs: WalkableLogs) -> None:
+        self._index = index
+        self._logs = logs
+
+    async def pieces(self, log_id: int) -> AsyncGenerator[list[IndexRow], None]:
+        """All batches of a settled log as rows that would point at them, so many at a time.
+
+        Raises:
+            DamagedFile: at the end; some may be missing.
+            EntryUnknown: it cannot be read.
+        """
+        piece, size = list[IndexRow](), 0
+        try:
+            async with aclosing(self._logs.durable_batches(log_id)) as batches:
+                async for row, location in batches:
+                    piece.append(IndexRow(row.ledger_id, row.first_entry_id, location))
+                    size += location.size
+                    if size >= PIECE_BYTES or len(piece) == WRITE_BATCH_ROWS:
+                        yield piece
+                        piece, size = [], 0
+        except DiskFailed as error:
+            # A read that fails changes nothing; only a write that does ends the node.
+            raise EntryUnknown(error.message) from error
+        if piece:
+            yield piece
+
+    async def live(self, piece: Sequence[IndexRow]) -> list[IndexRow]:
+        """Those that the index has where they lie.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+        live: list[IndexRow] = []
+        start = 0
+        for end in range(1, len(piece) + 1):
+            if end == len(piece) or not _follows(piece[end - 1], piece[end]):
+                run = piece[start:end]
+                first, last = run[0].first_entry_id, run[-1].last_entry_id
+                known = set(await self._index.find_range(run[0].ledger_id, first, last, WRITE_BATCH_ROWS))
+                live += [row for row in run if row in known]
+                start = end
+        return live
+
+    async def measure(self, log_id: int) -> Measured:
+        """How much is in a settled log, and how much of it counts.
+
+        Raises:
+            DamagedFile, EntryUnknown: as for ``pieces`` and ``live``.
+        """
+        everything = live = 0
+        async with aclosing(self.pieces(log_id)) as pieces:
+            async for piece in pieces:
+                everything += size_of(piece)
+                live += size_of(await self.live(piece))
+        return Measured(everything, live)
+
+
+def size_of(rows: Sequence[IndexRow]) -> int:
+    """Bytes of the batches that rows point at."""
+    return sum(row.location.size for row in rows)
+
+
+def _follows(row: IndexRow, other: IndexRow) -> bool:
+    return (row.ledger_id, row.last_entry_id + 1) == (other.ledger_id, other.first_entry_id)

@@ -1,0 +1,131 @@
+"""Compaction, with the power lost at every disk operation.
+
+Whatever the crash: each entry of the ledger that is kept is there, byte for byte, no row points into a log that is
+missing, and the next life ends what this one began without copying again what has moved.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from tallybook.bookie.compaction import Compaction
+from tallybook.bookie.garbage import Fate
+from tallybook.core.errors import NoSuchLedger
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import (
+    CrashFound,
+    CrashOptions,
+    Promises,
+    SimClock,
+    SimDisk,
+    World,
+    enumerate_crashes,
+    run_seed,
+)
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+SETTINGS = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=100)
+FEW = CrashOptions(subsets=2, singles=2, torn_writes=1, tear_points=1)
+KEPT, DROPPED = 1, 2
+ENTRIES = 8
+
+
+class Acked(NamedTuple):
+    entry_id: int
+
+
+def batch(ledger_id: int, entry_id: int) -> bytes:
+    return batch_of(entry_id, ledger_id=ledger_id, payload=b"x" * 900)
+
+
+def filled() -> SimDisk:
+    """The disk of a bookie with two ledgers, side by side in each log."""
+
+    async def scenario(world: World) -> SimDisk:
+        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
+        await node.boot()
+        for entry_id in range(ENTRIES):
+            for ledger_id in (DROPPED, KEPT):
+                assert (await node.add(batch(ledger_id, entry_id))).code == 0
+            await node.bookie.flush()
+            await world.clock.sleep(0.1)
+        await node.stop()
+        return node.disk
+
+    return run_seed(1, scenario).value
+
+
+async def node_on(disk: SimDisk) -> DiskBookie:
+    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
+    assert cookie is not None
+    metadata = KnownMetadata(cookies={"b1": cookie}, fates={DROPPED: Fate.RELEASED})
+    return DiskBookie(disk, SimClock(), metadata, SETTINGS)
+
+
+async def compact(disk: SimDisk, promises: Promises) -> None:
+    """A round that drops one ledger and moves the other one, in a life in which both grow."""
+    node = await node_on(disk)
+    await node.boot()
+    for ledger_id in (KEPT, DROPPED):
+        assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
+    promises.add(Acked(ENTRIES))
+    await node.bookie.collect()
+    assert node.bookie.stats()["compacted_bytes_total"] > 0
+    assert (await node.add(batch(KEPT, ENTRIES + 1))).code == 0
+    promises.add(Acked(ENTRIES + 1))
+    await node.stop()
+    assert node.failures == []
+
+
+async def holds_all(disk: SimDisk, promises: tuple[object, ...]) -> None:
+    acked = [*range(ENTRIES), *(promise.entry_id for promise in promises if isinstance(promise, Acked))]
+    node = await node_on(disk)
+    await node.boot()
+    for _ in range(2):
+        for entry_id in acked:
+            answer = await node.bookie.read_batches(KEPT, entry_id, entry_id, 1)
+            assert answer.batches == (batch(KEPT, entry_id),)
+        await rows_find_their_logs(node)
+        await node.bookie.collect()
+    assert node.bookie.stats()["compacted_bytes_total"] <= sum(len(batch(KEPT, each)) for each in range(ENTRIES + 2))
+    with pytest.raises(NoSuchLedger):
+        await node.bookie.read_batches(DROPPED, 0, 0, 1)
+    assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
+    await node.stop()
+    assert node.failures == []
+
+
+async def rows_find_their_logs(node: DiskBookie) -> None:
+    parts = node.bookie._parts
+    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, 100):
+        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, 1000)
+        assert {row.location.log_id for row in rows} <= set(parts.logs.log_ids)
+
+
+def test_e02_every_entry_is_there_whenever_the_power_is_lost_while_logs_are_copied(crashes) -> None:
+    report = crashes(compact, holds_all, options=FEW, doubles=30, disk=filled())
+    assert report.checked > 400
+
+
+def removes_before_the_index_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def remove(self: Compaction, log_id: int) -> int:
+        return await self._logs.remove(log_id)
+
+    monkeypatch.setattr(Compaction, "remove", remove)
+
+
+def does_not_sync_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def write(self: Compaction, rows, batches) -> None:
+        locations = await self._logs.append(batches, paced=False, aside=True)
+        moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
+        await self._index.apply(moved, {})
+
+    monkeypatch.setattr(Compaction, "_write", write)
+
+
+@pytest.mark.parametrize("bug", [removes_before_the_index_is_durable, does_not_sync_its_copies])
+def test_a_compaction_that_skips_a_step_is_found(bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises(CrashFound):
+        enumerate_crashes(compact, holds_all, options=FEW, disk=filled())

@@ -1,0 +1,248 @@
+"""Compaction on a simulated disk: what counts is where it was asked for, and the room of the rest comes back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tallybook.bookie.compaction_plan import LogFacts, worth_copying
+from tallybook.bookie.garbage import Fate
+from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
+from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import KIB, SECTOR_BYTES
+from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+Scenario = Callable[[DiskBookie, World], Awaitable[None]]
+DROPPED, KEPT = 1, 2
+SIZE = 1000
+
+
+def play(scenario: Scenario, *, below: int = 50, failed: bool = False) -> None:
+    async def run(world: World) -> None:
+        settings = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=below)
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+        await node.boot()
+        await scenario(node, world)
+        await node.stop()
+        assert bool(node.failures) == failed
+
+    run_seed(1, run, deadline_seconds=10 * 86_400)
+
+
+def batch(ledger_id: int, entry_id: int) -> bytes:
+    return batch_of(entry_id, ledger_id=ledger_id, payload=b"x" * SIZE)
+
+
+async def add(node: DiskBookie, data: bytes, *, recovery: bool = False) -> None:
+    """Once the journal has room for it."""
+    while (answer := await node.add(data, recovery=recovery)).code == Busy.wire_code:
+        await SimClock().sleep(answer.retry_after_ms / 1000)
+    assert answer.code == 0
+
+
+async def fill(node: DiskBookie, entries: range, *, one_in: int = 4) -> list[int]:
+    """Entries of both ledgers, side by side, of which one in so many is kept; the ids of those."""
+    for entry_id in entries:
+        await add(node, batch(DROPPED, entry_id))
+        if entry_id % one_in == 0:
+            await add(node, batch(KEPT, entry_id // one_in))
+        await node.bookie.flush()
+    return [entry_id // one_in for entry_id in entries if entry_id % one_in == 0]
+
+
+async def drop(node: DiskBookie) -> None:
+    node.metadata.fates[DROPPED] = Fate.RELEASED
+    await node.bookie.collect()
+
+
+async def holds(node: DiskBookie, entries: list[int]) -> None:
+    for entry_id in entries:
+        answer = await node.bookie.read_batches(KEPT, entry_id, entry_id, 1)
+        assert answer.batches == (batch(KEPT, entry_id),)
+
+
+async def rows(node: DiskBookie) -> dict[int, int]:
+    """In which log each entry of the ledger that is kept lies."""
+    found = await node.bookie._parts.index.find_range(KEPT, 0, MAX_ID, 1000)
+    return {row.first_entry_id: row.location.log_id for row in found}
+
+
+def copied(node: DiskBookie) -> int:
+    return node.bookie.stats()["compacted_bytes_total"]
+
+
+def test_what_counts_moves_out_of_logs_that_are_mostly_dead_and_their_room_comes_back() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(40))
+        before = set((await rows(node)).values())
+        size = node.bookie.stats()["entry_log_bytes"]
+        await drop(node)
+        after = await rows(node)
+        assert not before & set(after.values())
+        assert copied(node) == sum(len(batch(KEPT, each)) for each in kept)
+        assert node.bookie.stats()["entry_log_bytes"] < size / 2
+        for _ in range(2):
+            await holds(node, kept)
+            await node.lose_power()
+            await node.boot()
+        assert await rows(node) == after
+
+    play(scenario)
+
+
+def test_what_lasts_is_written_apart_from_what_is_new() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(16))
+        await drop(node)
+        old = set((await rows(node)).values())
+        await add(node, batch(KEPT, 1_000))
+        await node.bookie.flush()
+        assert (await rows(node))[1_000] not in old
+        await holds(node, kept)
+
+    play(scenario)
+
+
+def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(20), one_in=2)
+        await drop(node)
+        before = await rows(node)
+        assert copied(node) == 0
+        await world.clock.sleep(86_400)
+        await node.bookie.collect()
+        assert copied(node) > 0
+        assert not set(before.values()) <= set((await rows(node)).values())
+        await holds(node, kept)
+
+    play(scenario, below=5)
+
+
+def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(40))
+        row = (await node.bookie._parts.index.find_range(KEPT, kept[0], kept[0], 1))[0]
+        path = f"{ROOT}/ledgers/entrylog-{row.location.log_id:016d}.log"
+        node.disk.rot.zero_sector(path, (row.location.offset + row.location.size // 2) // SECTOR_BYTES)
+        await drop(node)
+        assert [entry for entry, log_id in (await rows(node)).items() if log_id == row.location.log_id] == [kept[0]]
+        await holds(node, kept[1:])
+        with pytest.raises(EntryCorrupt):
+            await node.bookie.read_batches(KEPT, kept[0], kept[0], 1)
+        assert node.bookie.stats()["damaged_batches"] == 1
+        copied_before = copied(node)
+        await node.bookie.collect()
+        assert copied(node) == copied_before
+        await add(node, batch(KEPT, kept[0]), recovery=True)
+        await node.bookie.flush()
+        await world.clock.sleep(86_400)
+        await node.bookie.collect()
+        assert row.location.log_id not in node.bookie._parts.logs.log_ids
+        await holds(node, kept)
+
+    play(scenario)
+
+
+def test_e08_what_has_moved_is_not_copied_again_by_the_next_life() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(16))
+        node.metadata.fates[DROPPED] = Fate.RELEASED
+        logs, moved = node.bookie._parts.logs, asyncio.Event()
+        remove = logs.remove
+
+        async def hangs(log_id: int) -> int:
+            if copied(node):
+                moved.set()
+                await world.clock.sleep(3600)
+            return await remove(log_id)
+
+        logs.remove = hangs  # type: ignore[method-assign]
+        collecting = asyncio.ensure_future(node.bookie.collect())
+        await moved.wait()
+        first_life = copied(node)
+        await node.lose_power()
+        await asyncio.gather(collecting, return_exceptions=True)
+        await node.boot()
+        await node.bookie.collect()
+        assert first_life > 0
+        assert first_life + copied(node) == sum(len(batch(KEPT, each)) for each in kept)
+        await holds(node, kept)
+
+    play(scenario)
+
+
+def test_copies_that_the_index_does_not_know_are_not_taken_for_what_counts() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(16))
+        node.disk.fail("write", "changes.log", error=None, delay_seconds=60, nth=2)
+        node.metadata.fates[DROPPED] = Fate.RELEASED
+        collecting = asyncio.ensure_future(node.bookie.collect())
+        await world.clock.sleep(30)
+        before = await rows(node)
+        await node.lose_power()
+        await asyncio.gather(collecting, return_exceptions=True)
+        node.disk.faults.clear()
+        await node.boot()
+        for _ in range(2):
+            await node.bookie.collect()
+        assert not set(before.values()) & set((await rows(node)).values())
+        live = [
+            found
+            for each in node.bookie._parts.logs.settled_log_ids
+            if (found := node.bookie._parts.collector.reclaimer._live.of(each)) is not None
+        ]
+        assert all(found.live_bytes for found in live)
+        await holds(node, kept)
+
+    play(scenario)
+
+
+def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(2))
+        [only] = node.bookie._parts.logs.log_ids
+        await drop(node)
+        assert only not in node.bookie._parts.logs.log_ids
+        await holds(node, kept)
+        await add(node, batch(KEPT, 1_000))
+        await node.bookie.flush()
+        await holds(node, [*kept, 1_000])
+
+    play(scenario)
+
+
+def test_copies_are_made_at_the_pace_that_is_set() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, range(40))
+        began = world.clock.monotonic()
+        node.bookie._parts.collector.reclaimer._compaction._pace._per_second = 1_000
+        await drop(node)
+        assert copied(node) > 5_000
+        assert world.clock.monotonic() - began >= copied(node) / 1_000
+
+    play(scenario)
+
+
+def test_a_full_disk_stops_copying_and_loses_nothing() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(40))
+        node.metadata.fates[DROPPED] = Fate.RELEASED
+        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+        node.disk.capacity_bytes = used + 4 * KIB
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                await node.bookie.collect()
+            await holds(node, kept)
+        node.disk.capacity_bytes = 10**9
+        await node.bookie.collect()
+        await holds(node, kept)
+        assert copied(node) > 0
+
+    play(scenario)
+
+
+def test_those_go_first_of_which_least_has_to_be_copied() -> None:
+    logs = [LogFacts(1, 1000, 190), LogFacts(2, 1000, 500), LogFacts(3, 1000, 0), LogFacts(4, 1000, 10)]
+    assert [facts.log_id for facts in worth_copying(logs, below=0.2)] == [3, 4, 1]
+    assert [facts.log_id for facts in worth_copying(logs, below=0.0)] == [3]
