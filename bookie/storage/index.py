@@ -49,6 +49,13 @@ class Index(Protocol):
             EntryUnknown: one of these rows cannot be told; ``find`` may still answer for single entries.
         """
 
+    async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
+        """The rows behind this one, of all ledgers, in order, the first ``limit`` of them; from -1 and -1, all.
+
+        Raises:
+            EntryUnknown: one of these rows cannot be told.
+        """
+
     async def last_entry(self, ledger_id: int) -> int:
         """The highest entry id in a row of the ledger, ``NO_ENTRY`` if it has none.
 

@@ -113,6 +113,12 @@ class MemoryIndex:
         rows = [self._row(ledger_id, each) for each in firsts[start : bisect_right(firsts, last)]]
         return [row for row in rows if row.last_entry_id >= first][: min(limit, MAX_FIND_ROWS)]
 
+    async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
+        """Rows of all ledgers."""
+        await self._touch()
+        behind = sorted(key for key in self._locations if key > (ledger_id, first_entry_id))
+        return [self._row(*key) for key in behind[:limit]]
+
     async def last_entry(self, ledger_id: int) -> int:
         """The highest entry id, ``NO_ENTRY`` without rows."""
         await self._touch()

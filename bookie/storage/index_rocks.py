@@ -133,6 +133,10 @@ class RocksIndex:
         """Rows that overlap ``first .. last``."""
         return await self._workers.reads.run(self._database.rows, ledger_id, first, last, min(limit, MAX_FIND_ROWS))
 
+    async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
+        """Rows of all ledgers."""
+        return await self._workers.reads.run(self._database.rows_after, ledger_id, first_entry_id, limit)
+
     async def last_entry(self, ledger_id: int) -> int:
         """The highest entry id, ``NO_ENTRY`` without rows."""
         return await self._workers.states.run(self._database.last_entry, ledger_id)
@@ -257,6 +261,22 @@ class _Database:
                 self._fetch(self._rows, row_key(ledger_id, row.last_entry_id))
                 cursor.next()
                 row = self._row(cursor, ledger_id, last)
+            return found
+
+    def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
+        """The first ``limit`` rows behind this one, of all ledgers."""
+        with self._reading():
+            key = _key_behind(ledger_id, first_entry_id)
+            self._fetch(self._rows, key)
+            cursor = self._rows.iter(self._read_options)
+            cursor.seek(key)
+            found: list[IndexRow] = []
+            while cursor.valid() and len(found) < limit:
+                row = decode_row(bytes(cursor.key()), bytes(cursor.value()))
+                found.append(row)
+                self._fetch(self._rows, _key_behind(row.ledger_id, row.first_entry_id))
+                cursor.next()
+            cursor.status()
             return found
 
     def last_entry(self, ledger_id: int) -> int:
@@ -397,6 +417,13 @@ class _Database:
             with self._idle:
                 self._users -= 1
                 self._idle.notify_all()
+
+
+def _key_behind(ledger_id: int, first_entry_id: int) -> bytes:
+    """The first key that a row behind this one may have."""
+    if ledger_id < 0 or first_entry_id == MAX_ID:
+        return row_key(ledger_id + 1, 0)
+    return row_key(ledger_id, first_entry_id + 1)
 
 
 def _options(cache_bytes: int, *, create: bool) -> rocksdict.Options:

@@ -208,6 +208,21 @@ async def test_the_last_entry_is_that_of_the_batch_with_the_highest_ids(home):
         assert await index.last_entry(7) == 106
 
 
+async def test_rows_of_all_ledgers_are_listed_in_order_each_once_page_by_page(home):
+    rows = [row(ledger_id, first) for ledger_id in (0, 1, 7, MAX_ID) for first in (0, 10, MAX_ID - 9)]
+    rows += [row(5, MAX_ID, 1)]
+    async with opened(home) as index:
+        await index.apply(rows[::-1], {9: b"a state is no row"})
+        for limit in (1, 2, 100):
+            seen: list[object] = []
+            after = (-1, -1)
+            while page := await index.rows_after(*after, limit):
+                assert len(page) <= limit
+                seen += page
+                after = (page[-1].ledger_id, page[-1].first_entry_id)
+            assert seen == sorted(rows)
+
+
 # -- changing -------------------------------------------------------------------------------
 
 

@@ -1,0 +1,60 @@
+"""Copies that are known to be damaged: what a reader, a scrub or a compaction has met, and no repair has mended yet.
+
+It is a list to work off, not a record: it is bounded, kept in memory, and filled again by the next scrub. What is
+not on it may be damaged all the same, and whoever reads it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from .storage.location import IndexRow
+
+MAX_DAMAGED: Final = 10_000
+"""Batches on the list. Of a disk that has more of them, the rest follows once these are mended."""
+
+
+class DamagedBatch(NamedTuple):
+    """A batch of which this bookie's copy fails its checks."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+
+    @classmethod
+    def of(cls, row: IndexRow) -> DamagedBatch:
+        """The batch that a row points at."""
+        return cls(row.ledger_id, row.first_entry_id, row.last_entry_id)
+
+
+class DamageList:
+    """The batches, in the order of ledgers and entries when asked for."""
+
+    def __init__(self, limit: int = MAX_DAMAGED) -> None:
+        self._limit = limit
+        self._found: dict[tuple[int, int], DamagedBatch] = {}
+        self.met = 0
+        """How often damage was met, the same more than once."""
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, batch: DamagedBatch) -> None:
+        """Somebody has met it."""
+        self.met += 1
+        if len(self._found) < self._limit:
+            self._found[batch.ledger_id, batch.first_entry_id] = batch
+
+    def mended(self, ledger_id: int, first_entry_id: int) -> None:
+        """There is an intact copy of it now, or none is wanted."""
+        self._found.pop((ledger_id, first_entry_id), None)
+
+    def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """They were dropped."""
+        gone = set(ledger_ids)
+        self._found = {key: batch for key, batch in self._found.items() if batch.ledger_id not in gone}
+
+    def page(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
+        """The first ``limit`` of them behind this ledger and first entry."""
+        return [batch for key, batch in sorted(self._found.items()) if key > after][:limit]

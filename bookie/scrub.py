@@ -1,0 +1,227 @@
+"""Scrub: reads everything again while there are other copies, and looks whether index and entry logs agree.
+
+A copy that rots is noticed when somebody reads it, which may be never, until the other copies are gone. So a bookie
+goes through its logs, one after the other, at a pace at which it is through once in a while:
+
+- each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
+  from another bookie;
+- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for.
+
+Where it stands is noted in a file, so that a bookie that starts often comes to the end of its logs, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, Protocol
+
+from tallybook.core.config import ScrubSettings
+from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.marks import sometimes
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk import Disk
+
+from .damage import DamagedBatch, DamageList
+from .pace import Pace
+from .storage.index import Index
+from .storage.live_bytes import Measured
+from .storage.location import IndexRow
+from .storage.log_contents import LogContents, size_of
+from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
+
+log = logging.getLogger(__name__)
+
+KIND: Final = "scrub"
+VERSION: Final = 1
+PAGE_ROWS: Final = 1_000
+SHORTEST_PAUSE_SECONDS: Final = 60.0
+"""Between two rounds, however small the bookie is; less where a round is wanted more often."""
+
+
+class ReadableLogs(Protocol):
+    """The part of the entry logs that a scrub reads."""
+
+    @property
+    def log_ids(self) -> list[int]:
+        """All logs."""
+
+    @property
+    def settled_log_ids(self) -> list[int]:
+        """Logs to which nothing is added any more, ascending."""
+
+    @property
+    def durable_bytes(self) -> int:
+        """Size of all logs."""
+
+    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
+        """The batches of ``rows``, up to the first that cannot be had."""
+
+
+class Scrub:
+    """Goes through the logs, round after round.
+
+    Args:
+        note_path: file in which it is noted how far a round has come.
+        measured: told how much of a log counts, now that it is known exactly.
+    """
+
+    def __init__(
+        self,
+        contents: LogContents,
+        index: Index,
+        logs: ReadableLogs,
+        damage: DamageList,
+        settings: ScrubSettings,
+        *,
+        disk: Disk,
+        note_path: str,
+        clock: Clock,
+        measured: Callable[[int, Measured], None],
+    ) -> None:
+        self._contents = contents
+        self._index = index
+        self._logs = logs
+        self._damage = damage
+        self._settings = settings
+        self._disk = disk
+        self._note_path = note_path
+        self._clock = clock
+        self._measured = measured
+        self._pace = Pace(clock, 0)
+        self.rounds = 0
+        """Rounds that came to their end."""
+        self.checked_bytes = 0
+
+    async def run_for_ever(self) -> None:
+        """Scrub, round after round. The first one leaves a bookie that starts the time to do so."""
+        pause = min(SHORTEST_PAUSE_SECONDS, self._settings.period_s)
+        await self._clock.sleep(pause)
+        while True:
+            began = self._clock.monotonic()
+            try:
+                await self.round()
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                log.warning("the scrub goes on later: %s", error)
+            took = self._clock.monotonic() - began
+            await self._clock.sleep(max(pause, self._settings.period_s - took))
+
+    async def round(self) -> None:
+        """Go through all logs, from where the round before was cut off; then see whether the index agrees.
+
+        Raises:
+            EntryUnknown: the index cannot be read.
+            DiskFailed, DiskFull: it cannot be noted how far it has come.
+        """
+        after = await self._noted()
+        per_second = self._logs.durable_bytes // max(1, self._settings.period_s)
+        low, high = int(self._settings.min_bytes_per_second), int(self._settings.max_bytes_per_second)
+        self._pace = Pace(self._clock, min(max(per_second, low), high))
+        found: dict[int, int] = {}
+        for log_id in self._logs.settled_log_ids:
+            if log_id > after:
+                found[log_id] = await self._scrub(log_id)
+                await self._note(log_id)
+        await self._agree(found)
+        await self._note(0)
+        self.rounds += 1
+
+    async def _scrub(self, log_id: int) -> int:
+        """Check all that counts in a log; how many batches that are."""
+        count = everything = live_bytes = 0
+        try:
+            async with aclosing(self._contents.pieces(log_id)) as pieces:
+                async for piece in pieces:
+                    live = await self._contents.live(piece)
+                    everything, live_bytes, count = (
+                        everything + size_of(piece),
+                        live_bytes + size_of(live),
+                        count + len(live),
+                    )
+                    await self._check(live)
+            self._measured(log_id, Measured(everything, live_bytes))
+        except (DamagedFile, EntryUnknown, OutOfFiles) as error:
+            # What rows point at in it is looked for one by one.
+            log.warning("a scrub of entry log %d: %s", log_id, error)
+        return count
+
+    async def _check(self, rows: Sequence[IndexRow]) -> None:
+        while rows:
+            try:
+                batches = await self._logs.read_many(rows)
+            except (EntryCorrupt, EntryUnknown) as error:
+                if await self._index.find(rows[0].ledger_id, rows[0].first_entry_id) == rows[0]:
+                    self._found_damaged(rows[0], error)
+                rows = rows[1:]
+                continue
+            size = sum(map(len, batches))
+            self.checked_bytes += size
+            rows = rows[len(batches) :]
+            await self._pace.spend(size)
+
+    def _found_damaged(self, row: IndexRow, error: TallybookError) -> None:
+        sometimes("scrub: found a damaged batch")
+        log.error("a scrub found damage: %s", error)
+        self._damage.add(DamagedBatch.of(row))
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
+        """Batches that are known to be damaged, behind this ledger and first entry; those that still are.
+
+        Raises:
+            EntryUnknown: the index cannot be read.
+        """
+        still: list[DamagedBatch] = []
+        for batch in self._damage.page(after, limit):
+            row = await self._index.find(batch.ledger_id, batch.first_entry_id)
+            try:
+                if row is not None:
+                    await self._logs.read_many([row])
+                self._damage.mended(batch.ledger_id, batch.first_entry_id)
+            except (EntryCorrupt, EntryUnknown):
+                still.append(batch)
+        return still
+
+    # -- index and logs -----------------------------------------------------------------------
+
+    async def _agree(self, found: Mapping[int, int]) -> None:
+        """See whether all that rows point at was found in the logs that were gone through, and no log is missing."""
+        rows, present = await self._rows_by_log(), set(self._logs.log_ids)
+        for log_id, count in rows.items():
+            if found.get(log_id, count) != count or log_id not in present:
+                sometimes("scrub: rows point at what a log does not say that it has")
+                await self._check_rows_into(log_id)
+
+    async def _rows_by_log(self) -> Counter[int]:
+        counts: Counter[int] = Counter()
+        async with aclosing(self._pages()) as pages:
+            async for page in pages:
+                counts.update(row.location.log_id for row in page)
+        return counts
+
+    async def _check_rows_into(self, log_id: int) -> None:
+        async with aclosing(self._pages()) as pages:
+            async for page in pages:
+                await self._check([row for row in page if row.location.log_id == log_id])
+
+    async def _pages(self) -> AsyncGenerator[list[IndexRow], None]:
+        after = (NO_ENTRY, NO_ENTRY)
+        while page := await self._index.rows_after(*after, PAGE_ROWS):
+            yield page
+            after = page[-1].ledger_id, page[-1].first_entry_id
+
+    # -- where it stands ----------------------------------------------------------------------
+
+    async def _noted(self) -> int:
+        data = await self._disk.read_file(self._note_path, MAX_RECORD_BYTES)
+        try:
+            return 0 if data is None else int(decode_record(KIND, VERSION, data, self._note_path)["after"])
+        except (DamagedFile, KeyError, ValueError):
+            return 0
+
+    async def _note(self, log_id: int) -> None:
+        await self._disk.replace_file(self._note_path, encode_record(KIND, VERSION, {"after": str(log_id)}))

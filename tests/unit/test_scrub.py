@@ -1,0 +1,174 @@
+"""Scrub on a simulated disk: what has rotted is found while nobody reads it, and index and logs are held together."""
+
+from collections.abc import Awaitable, Callable
+
+from tallybook.bookie.damage import DamagedBatch, DamageList
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.storage.location import IndexRow
+from tallybook.core.errors import Busy
+from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import KIB, SECTOR_BYTES
+from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+Scenario = Callable[[DiskBookie, World], Awaitable[None]]
+LEDGER = 1
+PERIOD_S = 3_600
+ENTRIES = 12
+
+
+def play(scenario: Scenario, *, period_s: int = PERIOD_S) -> None:
+    async def run(world: World) -> None:
+        settings = tiny_settings(entry_log_bytes=16 * KIB, scrub_period_s=period_s)
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+        await node.boot()
+        for entry_id in range(ENTRIES):
+            await add(node, batch(entry_id))
+            await node.bookie.flush()
+        await node.stop()
+        await node.boot()
+        await scenario(node, world)
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, run, deadline_seconds=40 * PERIOD_S)
+
+
+def batch(entry_id: int) -> bytes:
+    return batch_of(entry_id, ledger_id=LEDGER, payload=b"x" * 900)
+
+
+async def add(node: DiskBookie, data: bytes, *, recovery: bool = False) -> None:
+    """Once the journal has room for it."""
+    while (answer := await node.add(data, recovery=recovery)).code == Busy.wire_code:
+        await SimClock().sleep(answer.retry_after_ms / 1000)
+    assert answer.code == 0
+
+
+async def row_of(node: DiskBookie, entry_id: int) -> IndexRow:
+    row = await node.bookie._parts.index.find(LEDGER, entry_id)
+    assert row is not None
+    return row
+
+
+def path_of(row: IndexRow) -> str:
+    return f"{ROOT}/ledgers/entrylog-{row.location.log_id:016d}.log"
+
+
+def rot(node: DiskBookie, row: IndexRow) -> None:
+    node.disk.rot.zero_sector(path_of(row), (row.location.offset + row.location.size // 2) // SECTOR_BYTES)
+
+
+async def known(node: DiskBookie) -> list[int]:
+    """First entries of batches that the bookie says are damaged."""
+    return [each.first_entry_id for each in await node.bookie.damaged((-1, -1), 100)]
+
+
+def test_a_batch_that_has_rotted_is_found_within_one_period_and_only_that_one() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        rot(node, await row_of(node, 3))
+        await world.clock.sleep(PERIOD_S)
+        assert node.bookie.stats()["scrub_rounds_total"] == 1
+        assert await node.bookie.damaged((-1, -1), 100) == [DamagedBatch(LEDGER, 3, 3)]
+        assert node.bookie.stats()["damaged_batches"] == 1
+
+    play(scenario)
+
+
+def test_damage_that_was_mended_is_damage_no_more() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        rot(node, await row_of(node, 3))
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == [3]
+        await add(node, batch(3), recovery=True)
+        await node.bookie.flush()
+        assert await known(node) == []
+        assert node.bookie.stats()["damaged_batches"] == 0
+
+    play(scenario)
+
+
+def test_damage_in_a_table_costs_none_of_the_batches_their_check() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        row = await row_of(node, 3)
+        stretch = row.location.offset // SECTOR_BYTES
+        node.disk.rot.zero_sector(path_of(row), stretch)  # the table, and the beginning of the batch
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == [3]
+
+    play(scenario)
+
+
+def test_a_log_that_is_missing_is_missed() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        row = await row_of(node, 0)
+        rows = await node.bookie._parts.index.find_range(LEDGER, 0, MAX_ID, 100)
+        lost = [each.first_entry_id for each in rows if each.location.log_id == row.location.log_id]
+        await node.stop()
+        await node.disk.unlink(path_of(row))
+        await node.boot()
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == lost
+
+    play(scenario)
+
+
+def test_a_scrub_that_is_cut_off_goes_on_where_it_was() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        last = node.bookie._parts.logs.settled_log_ids[-1]
+        row = next(
+            each
+            for each in await node.bookie._parts.index.find_range(LEDGER, 0, MAX_ID, 100)
+            if each.location.log_id == last
+        )
+        rot(node, row)
+        node.bookie._parts.scrub._settings = node.bookie._parts.scrub._settings.model_copy(
+            update={"min_bytes_per_second": 100, "max_bytes_per_second": 100}
+        )
+        while not (await node.disk.read_file(f"{ROOT}/scrub", 4 * KIB)):
+            await world.clock.sleep(1)
+        await node.lose_power()
+        await node.boot()
+        scrub = node.bookie._parts.scrub
+        await scrub.round()
+        assert await known(node) == [row.first_entry_id]
+        logs = node.bookie._parts.logs
+        everything = sum(each.location.size for each in await node.bookie._parts.index.rows_after(-1, -1, 1000))
+        assert scrub.checked_bytes < everything
+        assert logs.settled_log_ids
+
+    play(scenario)
+
+
+def test_it_reads_no_faster_than_it_may() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        scrub = node.bookie._parts.scrub
+        scrub._settings = scrub._settings.model_copy(update={"min_bytes_per_second": 100, "max_bytes_per_second": 200})
+        began = world.clock.monotonic()
+        await scrub.round()
+        assert world.clock.monotonic() - began >= (scrub.checked_bytes - 5_000) / 200
+
+    play(scenario, period_s=0)
+
+
+def test_a_ledger_that_is_dropped_takes_its_damage_along() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        rot(node, await row_of(node, 3))
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == [3]
+        node.metadata.fates[LEDGER] = Fate.RELEASED
+        await node.bookie.collect()
+        assert node.bookie.stats()["damaged_batches"] == 0
+
+    play(scenario)
+
+
+def test_the_list_is_bounded_and_told_in_pages() -> None:
+    damage = DamageList(limit=5)
+    for ledger_id in (3, 1, 2):
+        for first in (10, 0):
+            damage.add(DamagedBatch(ledger_id, first, first + 9))
+    assert len(damage) == 5
+    assert damage.met == 6
+    assert [each[:2] for each in damage.page((-1, -1), 2)] == [(1, 0), (1, 10)]
+    assert [each[:2] for each in damage.page((1, 10), 10)] == [(2, 10), (3, 0), (3, 10)]
