@@ -88,12 +88,19 @@ class Admission:
         """While set, ordinary adds are refused."""
         self.disk_full = False
         """The same, for as long as checkpoints find no room."""
+        self.short_of_disk = False
+        """The same, while so much of the disk is in use that the rest is for recoveries and compaction."""
         self.inflight_bytes = 0
         """Ordinary adds taken and not yet answered."""
         self.recovery_bytes = 0
         """Recovery adds taken and not yet answered."""
         self.refusals: dict[str, int] = {}
         """How often an add was refused, by reason."""
+
+    @property
+    def closed_to_writers(self) -> bool:
+        """Whether ordinary adds are refused for now, whatever their size."""
+        return self.read_only or self.disk_full or self.short_of_disk
 
     def refusal(self, size: int, dirty_ledgers: int, *, recovery: bool) -> Refusal | None:
         """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch."""
@@ -135,7 +142,7 @@ class Admission:
             self.inflight_bytes -= size
 
     def _ordinary_refusal(self, size: int, dirty_ledgers: int) -> Refusal | None:
-        if self.read_only or self.disk_full:
+        if self.closed_to_writers:
             return _READ_ONLY
         if self.inflight_bytes and self.inflight_bytes + size > self._max_inflight_bytes:
             return _INFLIGHT

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,9 @@ from .adds import AddPath
 from .admission import Admission
 from .collector import Collector
 from .commits import Commits
+from .damage import DamagedBatch, DamageList
 from .directories import DataDirectory
+from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fences import Fences
 from .journal.journal import Journal
@@ -37,6 +39,7 @@ from .lacs import Lacs
 from .ledger_table import LedgerTable
 from .port import AddCallback
 from .reads import Reads
+from .scrub import Scrub
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
@@ -75,6 +78,9 @@ class Parts:
     flush: Flush
     checkpointer: Checkpointer
     collector: Collector
+    disk_watch: DiskWatch
+    damage: DamageList
+    scrub: Scrub
     fail_safe: FailSafe
     note_enrolment: Callable[[], Awaitable[None]]
 
@@ -82,9 +88,12 @@ class Parts:
 class Bookie:
     """One bookie's ledgers, on a disk. Made by ``boot.boot``."""
 
-    def __init__(self, parts: Parts, boot: int, checkpoints: asyncio.Task[None]) -> None:
+    def __init__(
+        self, parts: Parts, boot: int, checkpoints: asyncio.Task[None], background: Sequence[asyncio.Task[None]]
+    ) -> None:
         self._parts = parts
         self._checkpoints = checkpoints
+        self._background = background
         self._bookie_id = parts.directory.cookie.bookie_id
         self._incarnation = Incarnation(parts.directory.cookie.directory_uuid, boot)
         self._closed = False
@@ -153,11 +162,15 @@ class Bookie:
     def read_only(self) -> bool:
         """Whether ordinary adds are refused. Reads, fences and recovery adds are served all the same."""
         admission = self._parts.admission
-        return admission.read_only or admission.disk_full or self._parts.table.limbo.awaits_enrolment
+        return admission.closed_to_writers or self._parts.table.limbo.awaits_enrolment
 
     def set_read_only(self, read_only: bool) -> None:
         """Refuse ordinary adds, or take them again."""
         self._parts.admission.read_only = read_only
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
+        """Batches whose copies here are known to be damaged; see ``Scrub.damaged``."""
+        return await self._parts.scrub.damaged(after, limit)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Refuse a ledger that need not be kept, for ever; see ``Fences.delete``."""
@@ -223,8 +236,9 @@ class Bookie:
         await parts.adds.close(BookieUnavailable.wire_code)
         parts.commits.close(BookieUnavailable.wire_code)
         clean = clean and await self._flushed_in_time()
-        self._checkpoints.cancel()
-        await asyncio.gather(self._checkpoints, return_exceptions=True)
+        for task in (self._checkpoints, *self._background):
+            task.cancel()
+        await asyncio.gather(self._checkpoints, *self._background, return_exceptions=True)
         failures = [await _closed("journal", parts.journal.close(clean=clean))]
         parts.commits.halt(BookieUnavailable.wire_code)
         failures += [
@@ -275,8 +289,13 @@ class Bookie:
             "flushed_batches_total": parts.flush.flushed_batches,
             "flushed_bytes_total": parts.flush.flushed_bytes,
             "ledgers_dropped_total": parts.collector.dropped_ledgers,
-            "entry_logs_removed_total": parts.collector.removed_logs,
-            "entry_log_bytes_removed_total": parts.collector.removed_bytes,
+            "entry_logs_removed_total": parts.collector.reclaimer.removed_logs,
+            "entry_log_bytes_removed_total": parts.collector.reclaimer.removed_bytes,
+            "compacted_bytes_total": parts.collector.reclaimer.copied_bytes,
+            "damaged_batches": len(parts.damage),
+            "damage_met_total": parts.damage.met,
+            "scrub_rounds_total": parts.scrub.rounds,
+            "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,
             "collector_rounds_total": parts.collector.rounds,
             "journal_queued_bytes": parts.journal.queued_bytes,
@@ -288,6 +307,7 @@ class Bookie:
             "records_total": parts.commits.last_record,
             "records_durable_total": parts.commits.durable_record,
             "read_only": float(self.read_only),
+            "disk_used_fraction": parts.disk_watch.used_part,
             **{f"refused_{why.replace(' ', '_')}_total": count for why, count in parts.admission.refusals.items()},
         }
 

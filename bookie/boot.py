@@ -33,7 +33,9 @@ from .admission import Admission
 from .bookie import Bookie, Parts
 from .collector import Collector, Holdings
 from .commits import Commits
+from .damage import DamagedBatch, DamageList
 from .directories import CookieRegistry, DataDirectory, claim
+from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fates import FateLookup
 from .fences import Fences
@@ -45,6 +47,7 @@ from .ledger_table import LedgerTable
 from .limbo import Limbo, load_limbo, store_limbo
 from .reads import Reads
 from .replay import Replay
+from .scrub import Scrub
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
@@ -52,6 +55,7 @@ from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
 from .verifiers import VerifierLookup, Verifiers
+from .watermarks import Level, Watermarks
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +64,9 @@ REREAD_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
 
 MAX_IDLE_LEDGERS: Final = 50_000
 """Ledgers kept in memory although nothing happens to them."""
+
+SETTLE_PART: Final = 16
+"""An entry log that is written is finished early if it is mostly dead, and has this part of its full size."""
 
 OpenIndex = Callable[[str, bool], Awaitable[Index]]
 """Opens the index in a directory; the flag says whether it may be made there, because nothing was ever stored."""
@@ -214,9 +221,13 @@ class _Assembly:
             await journal.close(clean=False)
             raise
         parts = self._parts(journal, fail_safe)
+        await parts.disk_watch.look()
+        background = [self._world.tasks.spawn(parts.disk_watch.run_for_ever(), name="disk watch", essential=True)]
+        if self._settings.scrub.period_s:
+            background.append(self._world.tasks.spawn(parts.scrub.run_for_ever(), name="scrub", essential=True))
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
         parts.collector.start()
-        return Bookie(parts, recovered.boot, checkpoints)
+        return Bookie(parts, recovered.boot, checkpoints, background)
 
     async def _note_enrolment(self) -> None:
         """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
@@ -274,7 +285,8 @@ class _Assembly:
         commits = Commits(journal, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
-        stored = StoredBatches(self._index, self._logs, read_cache)
+        damage = DamageList()
+        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(DamagedBatch.of(row)))
         adds = AddPath(
             table=table,
             cache=cache,
@@ -291,6 +303,15 @@ class _Assembly:
         )
         journal.on_room = adds.journal_room_freed
         fences = Fences(table, commits, admission, verifiers)
+        disk_watch = self._disk_watch()
+        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage)
+
+        def at_level(level: Level) -> None:
+            admission.short_of_disk = level is Level.SHORT
+            if level is not Level.ROOM:
+                collector.request()
+
+        disk_watch.on_level = at_level
         return Parts(
             directory=self._directory,
             journal=journal,
@@ -307,12 +328,37 @@ class _Assembly:
             reads=Reads(table, cache, stored, fences),
             flush=self._flush,
             checkpointer=checkpointer,
-            collector=self._collector(read_cache, fences, fail_safe),
+            collector=collector,
+            disk_watch=disk_watch,
+            damage=damage,
+            scrub=self._scrub(collector, damage),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
         )
 
-    def _collector(self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe) -> Collector:
+    def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
+        return Scrub(
+            collector.reclaimer.contents,
+            self._index,
+            self._logs,
+            damage,
+            self._settings.scrub,
+            disk=self._world.disk,
+            note_path=self._directory.layout.scrub,
+            clock=self._world.clock,
+            measured=collector.reclaimer.measured,
+        )
+
+    def _disk_watch(self) -> DiskWatch:
+        storage, directory = self._settings.storage, self._directory.layout.ledgers
+        marks = Watermarks(
+            storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
+        )
+        return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
+
+    def _collector(
+        self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
+    ) -> Collector:
         world = self._world
         return Collector(
             Holdings(self._index, self._logs, self._cache, read_cache, fences.delete),
@@ -322,6 +368,9 @@ class _Assembly:
             clock=world.clock,
             tasks=world.tasks,
             fail_safe=fail_safe.trip,
+            settle_bytes=self._settings.storage.entry_log_bytes // SETTLE_PART,
+            pressed=lambda: disk_watch.level is not Level.ROOM,
+            damage=damage,
         )
 
 

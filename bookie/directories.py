@@ -6,6 +6,7 @@
     DIR/FORMAT      version of the layout, and whether there is a journal that must be found
     DIR/cookie      whose directory this is (cookie.py)
     DIR/limbo       whether the journal ever lost records (limbo.py)
+    DIR/scrub       how far the round has come that reads everything again (scrub.py)
     DIR/journal/    journal segments and superblocks, and a copy of the cookie
     DIR/ledgers/    entry logs, and a copy of the cookie
     DIR/index/      the index, and a copy of the cookie
@@ -86,6 +87,11 @@ class Layout:
     def index(self) -> str:
         """Directory of the index."""
         return f"{self.root}/index"
+
+    @property
+    def scrub(self) -> str:
+        """How far the scrub has come."""
+        return self.file("scrub")
 
     @property
     def limbo(self) -> str:

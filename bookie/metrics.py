@@ -75,6 +75,26 @@ BOOKIE_METRICS: Final = (
     MetricInfo(
         "entry_log_bytes_removed_total", "tallybook_bookie_entry_log_bytes_removed_total", _C, "Their sizes, summed up."
     ),
+    MetricInfo(
+        "compacted_bytes_total",
+        "tallybook_bookie_compacted_bytes_total",
+        _C,
+        "Bytes of batches that were copied out of entry logs of which little counted.",
+    ),
+    MetricInfo(
+        "damaged_batches",
+        "tallybook_bookie_damaged_batches",
+        _G,
+        "Batches whose copies here are known to be damaged and were not mended yet.",
+    ),
+    MetricInfo(
+        "damage_met_total",
+        "tallybook_bookie_damage_met_total",
+        _C,
+        "How often a reader, a scrub or compaction has met a damaged batch.",
+    ),
+    MetricInfo("scrub_rounds_total", "tallybook_bookie_scrub_rounds_total", _C, "Scrubs of all entry logs."),
+    MetricInfo("scrubbed_bytes_total", "tallybook_bookie_scrubbed_bytes_total", _C, "Bytes of batches scrubbed."),
     MetricInfo("journal_commits_total", "tallybook_journal_commits_total", _C, "Group commits with records in them."),
     MetricInfo("journal_bytes_total", "tallybook_journal_bytes_total", _C, "Bytes of journal blocks written."),
     MetricInfo(
@@ -98,6 +118,7 @@ BOOKIE_METRICS: Final = (
     ),
     MetricInfo("records_total", "tallybook_journal_records_total", _C, "Records handed to the journal."),
     MetricInfo("records_durable_total", "tallybook_journal_records_durable_total", _C, "Records durable."),
+    MetricInfo("disk_used_fraction", "tallybook_bookie_disk_used_fraction", _G, "Part of the disk in use, 0 to 1."),
     MetricInfo("read_only", "tallybook_bookie_read_only", _G, "1 while ordinary adds are refused, else 0."),
     *(
         MetricInfo(

@@ -31,6 +31,8 @@ Wait = Annotated[int, Field(ge=1, le=86_400_000), _number]
 """Milliseconds without which a client would give up at once, or ask without a pause."""
 Seconds = Annotated[int, Field(ge=0, le=10 * 365 * 86_400), _number]
 Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
+Share = Annotated[int, Field(ge=0, le=100), _number]
+"""A part of something in percent, which may be nothing."""
 Percent = Annotated[int, Field(ge=1, le=100), _number]
 
 PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
@@ -99,11 +101,18 @@ class StorageSettings(Settings):
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(2, description="Threads that read entry logs.")
     min_free_bytes: Size = Field(_size(256 * MIB), description="Disk space that the journal and a start leave free.")
+    disk_warn_percent: Share = Field(90, description="Part of the disk in use from which on compaction is in a hurry.")
+    disk_read_only_percent: Share = Field(
+        95, description="Part of the disk in use from which on only recoveries and repairs are taken."
+    )
+    disk_back_percent: Share = Field(92, description="Part in use below which all is taken again.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if 0 < self.flush_bytes_per_second < MIB:
             raise ValueError("flush_bytes_per_second must be 0 or at least 1 MiB: slower, a checkpoint would never end")
+        if not self.disk_warn_percent <= self.disk_back_percent <= self.disk_read_only_percent:
+            raise ValueError("disk_warn_percent <= disk_back_percent <= disk_read_only_percent is wanted")
         return self
 
 
@@ -135,6 +144,26 @@ class CollectionSettings(Settings):
         60_000, description="Pause between looks for ledgers that were deleted, or released to the archive; 0: never."
     )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
+    compact_below_percent: Share = Field(
+        20, description="Entry logs of which less counts are compacted at once; 0: only what is dead is removed."
+    )
+    compact_all_below_percent: Share = Field(80, description="The same, once in compact_all_interval_ms.")
+    compact_all_interval_ms: Milliseconds = Field(
+        86_400_000, description="Pause between looks for logs of which less than compact_all_below_percent counts."
+    )
+    compact_bytes_per_second: Size = Field(
+        _size(64 * MIB), description="Pace at which compaction copies; 0 is unpaced."
+    )
+
+
+class ScrubSettings(Settings):
+    """How a bookie reads its copies again, to find damage while there are others."""
+
+    period_s: Seconds = Field(7 * 86_400, description="Seconds in which everything is read again once; 0: never.")
+    min_bytes_per_second: Size = Field(_size(MIB), description="It is read at least so fast.")
+    max_bytes_per_second: Size = Field(
+        _size(32 * MIB), description="And at most so fast, even if a round takes longer for it."
+    )
 
 
 class BookieSettings(Settings):
@@ -162,6 +191,7 @@ class BookieSettings(Settings):
     storage: StorageSettings = Field(default_factory=StorageSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     collection: CollectionSettings = Field(default_factory=CollectionSettings)
+    scrub: ScrubSettings = Field(default_factory=ScrubSettings)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

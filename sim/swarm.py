@@ -18,6 +18,7 @@ from tallybook.core.config import (
     ClientSettings,
     CollectionSettings,
     JournalSettings,
+    ScrubSettings,
     StorageSettings,
 )
 from tallybook.core.limits import KIB, MAX_ENTRY_BYTES, MIB
@@ -41,6 +42,8 @@ COLLECT_MS: Final = 1_500
 """Pause between two rounds of a bookie that drops what was deleted: several fit into every run."""
 
 LOOKUPS_PER_SECOND: Final = 40
+COMPACT_ALL_MS: Final = 4_000
+COMPACT_BYTES_PER_SECOND: Final = 256 * KIB
 
 ROOT: Final = "/data/bookie"
 
@@ -127,6 +130,9 @@ class Swarm:
     """Share of ledgers written with deferred sync, under chosen ids, or adopted."""
     deletions: float
     """Share of recoveries after which the ledger is deleted."""
+    entry_log_bytes: int = 64 * KIB
+    compact_below_percent: int = 0
+    scrub_period_s: int = 0
     archive: ArchiveSwarm | None = None
     """Offloaders and an object store, where there are any."""
     streams: StreamSwarm | None = None
@@ -166,7 +172,7 @@ class Swarm:
             storage=StorageSettings(
                 write_cache_bytes=self.write_cache_bytes,
                 read_cache_bytes=8 * KIB,
-                entry_log_bytes=64 * KIB,
+                entry_log_bytes=self.entry_log_bytes,
                 min_free_bytes=0,
                 flush_interval_ms=self.flush_ms,
             ),
@@ -175,7 +181,14 @@ class Swarm:
                 max_cache_wait_ms=500,
                 stream_credit_bytes=64 * KIB,
             ),
-            collection=CollectionSettings(interval_ms=COLLECT_MS, lookups_per_second=LOOKUPS_PER_SECOND),
+            collection=CollectionSettings(
+                interval_ms=COLLECT_MS,
+                lookups_per_second=LOOKUPS_PER_SECOND,
+                compact_below_percent=self.compact_below_percent,
+                compact_all_interval_ms=COMPACT_ALL_MS,
+                compact_bytes_per_second=COMPACT_BYTES_PER_SECOND,
+            ),
+            scrub=ScrubSettings(period_s=self.scrub_period_s),
         )
 
     def client_settings(self) -> ClientSettings:
@@ -235,8 +248,8 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
 
 def swarm_of(rng: Rng) -> Swarm:
     """The shape of one run."""
-    archive, streams = rng.fork("archive"), rng.fork("streams")
-    swarm = _any_swarm(rng)
+    archive, streams, storage = rng.fork("archive"), rng.fork("streams"), rng.fork("storage")
+    swarm = _with_storage(_any_swarm(rng), storage)
     theme = theme_of(rng)
     if theme is not None:
         faults = tuple((name, FAULTS[name]) for name in theme.faults)
@@ -247,6 +260,16 @@ def swarm_of(rng: Rng) -> Swarm:
 def swarm_of_seed(seed: int) -> Swarm:
     """The shape of the run of this seed."""
     return swarm_of(SeededRng(seed).fork("world").fork("swarm"))
+
+
+def _with_storage(swarm: Swarm, rng: Rng) -> Swarm:
+    """With what bookies do by themselves about what they hold."""
+    return replace(
+        swarm,
+        entry_log_bytes=pick(rng, (12 * KIB, 24 * KIB, 64 * KIB)),
+        compact_below_percent=pick(rng, (0, 20, 70, 100)),
+        scrub_period_s=pick(rng, (0, 1, 4)),
+    )
 
 
 def _any_swarm(rng: Rng) -> Swarm:

@@ -1,0 +1,108 @@
+"""How full the disk is: levels, and what a bookie does at each of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.bookie.disk_watch import LOOK_SECONDS
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.watermarks import Level, Watermarks
+from tallybook.core.errors import BookieReadOnly
+from tallybook.core.limits import KIB, MIB
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+MARKS = Watermarks(warn=0.90, back=0.92, read_only=0.95)
+READ_ONLY = BookieReadOnly.wire_code
+
+
+def test_a_level_is_left_where_it_is_said_and_not_before() -> None:
+    level, seen = Level.ROOM, []
+    for percent in (10, 89, 90, 94, 95, 100, 94, 92, 91, 94, 95, 50):
+        level = MARKS.level(percent / 100, level)
+        seen.append(level.value)
+    assert seen == [*["room"] * 2, *["warned"] * 2, *["short"] * 4, *["warned"] * 2, "short", "room"]
+
+
+@given(st.lists(st.floats(0, 1), max_size=20), st.sampled_from(Level))
+def test_a_disk_that_stays_as_it_is_stays_at_its_level(parts: list[float], level: Level) -> None:
+    for part in parts:
+        level = MARKS.level(part, level)
+        assert MARKS.level(part, level) is level
+
+
+def test_a_bookie_whose_disk_fills_up_takes_only_recoveries_and_comes_back_when_there_is_room() -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng, capacity_bytes=2 * MIB), world.clock, KnownMetadata(), tiny_settings())
+        await node.boot()
+        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+        assert (await node.add(batch_of(0))).code == 0
+        for capacity, code in ((used + KIB, READ_ONLY), (int(used / 0.93), READ_ONLY), (int(used / 0.5), 0)):
+            node.disk.capacity_bytes = capacity
+            await world.clock.sleep(2 * LOOK_SECONDS)
+            first = 1 if code else 2
+            assert (await node.add(batch_of(first))).code == code
+            assert node.bookie.read_only == bool(code)
+            assert (await node.add(batch_of(1), recovery=True)).code == 0
+            await node.bookie.fence(7, b"")
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+def test_a_bookie_that_starts_on_a_full_disk_takes_no_adds_from_the_first_moment() -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), tiny_settings())
+        await node.boot()
+        await node.stop()
+        await node.disk.replace_file("/data/of-somebody-else", bytes(8 * MIB))
+        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+        node.disk.capacity_bytes = int(used / 0.97)
+        await node.boot()
+        assert node.bookie.read_only
+        assert (await node.add(batch_of(0))).code == READ_ONLY
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_e04_a_bookie_that_starts_on_a_full_disk_gets_room_by_dropping_what_was_deleted() -> None:
+    async def scenario(world: World) -> None:
+        settings = tiny_settings(collect_interval_ms=1_000, entry_log_bytes=16 * KIB)
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+        await node.boot()
+        for entry_id in range(40):
+            while (await node.add(batch_of(entry_id, payload=bytes(8 * KIB)))).code:
+                await world.clock.sleep(0.1)
+            await node.bookie.flush()
+        await node.stop()
+        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+        node.disk.capacity_bytes = int(used / 0.97)
+        node.disk.capacity_bytes = max(node.disk.capacity_bytes, used + 140 * KIB)
+        node.settings = tiny_settings(collect_interval_ms=1_000, entry_log_bytes=16 * KIB, read_only_percent=80)
+        await node.boot()
+        assert node.bookie.read_only
+        node.metadata.fates[1] = Fate.RELEASED
+        await world.clock.sleep(4 * LOOK_SECONDS)
+        assert not node.bookie.read_only
+        assert (await node.add(batch_of(0, ledger_id=2))).code == 0
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+def test_a_disk_that_gets_short_has_what_can_go_collected_at_once() -> None:
+    async def scenario(world: World) -> None:
+        settings = tiny_settings(collect_interval_ms=3_600_000)
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+        await node.boot()
+        await node.disk.replace_file("/data/of-somebody-else", bytes(8 * MIB))
+        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+        node.disk.capacity_bytes = int(used / 0.91)
+        await world.clock.sleep(2 * LOOK_SECONDS)
+        assert node.bookie.stats()["collector_rounds_total"] == 1
+        assert not node.bookie.read_only
+        await node.stop()
+
+    run_seed(1, scenario)
