@@ -27,9 +27,9 @@ from typing import Any, Protocol
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import EntryCorrupt
 from tallybook.core.marks import sometimes
+from tallybook.runtime.pace import Pace
 
 from .damage import DamagedBatch, DamageList
-from .pace import Pace
 from .storage.index import Index
 from .storage.location import IndexRow, Location
 from .storage.log_contents import LogContents, WalkableLogs

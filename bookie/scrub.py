@@ -24,9 +24,9 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.pace import Pace
 
 from .damage import DamagedBatch, DamageList
-from .pace import Pace
 from .storage.index import Index
 from .storage.live_bytes import Measured
 from .storage.location import IndexRow

@@ -41,6 +41,7 @@ from .boot import BookieWorld, boot
 from .enrolment import Enrolment
 from .fates import fate_of
 from .metrics import BOOKIE_METRICS
+from .modes import follow_mode
 from .service import BookieService
 from .storage.index_rocks import IndexWorkers, RocksIndex
 
@@ -180,6 +181,11 @@ class _Server:
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
+        self._tasks.spawn(
+            follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock),
+            name="mode",
+            essential=True,
+        )
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         settle_memory()
         ready.set()

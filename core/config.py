@@ -309,6 +309,37 @@ class OffloadSettings(Settings):
         return self
 
 
+class RepairSettings(Settings):
+    """The repair: when a bookie counts as lost, how often copies are looked at, and how fast they are made."""
+
+    lost_after_s: Seconds = Field(
+        300,
+        description="Absence after which a bookie counts as lost, and others take its places; longer than a restart.",
+    )
+    open_grace_s: Seconds = Field(
+        60,
+        description="How long a ledger that is being written may name a lost or draining bookie in its last fragment "
+        "before it is recovered, which ends its writer.",
+    )
+    interval_s: Seconds = Field(30, description="Pause between looks at bookies and ledgers.")
+    check_period_s: Seconds = Field(
+        7 * 86_400, description="Seconds in which all copies of all ledgers are looked at once; 0: never."
+    )
+    concurrent_ledgers: Count = Field(8, description="Ledgers mended at a time by one process.")
+    bytes_per_second: Size = Field(_size(0), description="Copied per second by one process; 0 is no limit.")
+    lease_s: Seconds = Field(10, description="Silence after which another auditor, or replicator, takes over.")
+    placement: PlacementPolicy = Field("rack_aware", description="How replacements are chosen, as for clients.")
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.lease_s < 1 or self.interval_s < 1:
+            raise ValueError("lease_s and interval_s must be at least 1")
+        return self
+
+
 class GatewayClientSettings(ClientSettings):
     """The client of a gateway."""
 

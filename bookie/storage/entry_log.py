@@ -23,8 +23,8 @@ from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.pace import Pace
 
-from ..pace import Pace
 from .entry_log_format import LOG_HEADER_BYTES, LedgerShare, TableRow, parse_log_name, uuid_bytes
 from .entry_log_lengths import read_lengths, write_lengths
 from .entry_log_reader import EntryLogReader
