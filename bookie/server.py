@@ -42,6 +42,7 @@ from .enrolment import Enrolment
 from .fates import fate_of
 from .metrics import BOOKIE_METRICS
 from .service import BookieService
+from .settled import closed_up_to
 from .storage.index_rocks import IndexWorkers, RocksIndex
 
 _log = logger("bookie.server")
@@ -226,6 +227,7 @@ class _Server:
             verifier_of=partial(_verifier_of, store),
             fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
+            closed_up_to=partial(closed_up_to, store),
             registry=store,
             fail_safe=self._process.fail_safe,
         )
