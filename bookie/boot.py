@@ -33,12 +33,13 @@ from .admission import Admission
 from .bookie import Bookie, Parts
 from .collector import Collector, Holdings
 from .commits import Commits
-from .damage import DamagedBatch, DamageList
+from .damage import DamageList, batch_of
 from .directories import CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fates import FateLookup
 from .fences import Fences
+from .held import Held
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from .journal.journal import Journal, Recovered
 from .lacs import Lacs
@@ -46,14 +47,17 @@ from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .limbo import Limbo, load_limbo, store_limbo
 from .reads import Reads
+from .repair_adds import RepairAdds
 from .replay import Replay
 from .scrub import Scrub
+from .settled import SettledLedgers, SettledLookup
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .trace import Tracer
 from .verifiers import VerifierLookup, Verifiers
 from .watermarks import Level, Watermarks
 
@@ -82,6 +86,7 @@ class BookieWorld:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: all ledger ids ever handed out lie below it; asked where the journal lost records, and before
             it is believed that a ledger was deleted.
+        closed_up_to: at which entries of a ledger there can be no writer, read linearizably.
         registry: cookies in the metadata.
         fail_safe: ends the node at once; called with the reason.
     """
@@ -95,6 +100,7 @@ class BookieWorld:
     verifier_of: VerifierLookup
     fate_of: FateLookup
     id_counter: Callable[[], Awaitable[int]]
+    closed_up_to: SettledLookup
     registry: CookieRegistry
     fail_safe: Callable[[str], None]
 
@@ -227,7 +233,7 @@ class _Assembly:
             background.append(self._world.tasks.spawn(parts.scrub.run_for_ever(), name="scrub", essential=True))
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
         parts.collector.start()
-        return Bookie(parts, recovered.boot, checkpoints, background)
+        return Bookie(parts, recovered.boot, checkpoints, background, self._world.clock)
 
     async def _note_enrolment(self) -> None:
         """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
@@ -274,19 +280,15 @@ class _Assembly:
             interval_seconds=settings.storage.flush_interval_ms / 1000,
             fail_safe=fail_safe.trip,
         )
-        journal_bytes = settings.journal.segment_bytes * settings.journal.segment_count
-        admission = Admission(
-            settings.admission,
-            journal,
-            journal_bytes=journal_bytes,
-            max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
-        )
+        admission = self._admission(journal)
+        damage = DamageList()
         self._flush.on_disk_full = admission.set_disk_full
+        self._flush.on_written = damage.written_anew
         commits = Commits(journal, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
-        damage = DamageList()
-        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(DamagedBatch.of(row)))
+        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(batch_of(row)))
+        settled = SettledLedgers(world.closed_up_to)
         adds = AddPath(
             table=table,
             cache=cache,
@@ -294,6 +296,7 @@ class _Assembly:
             admission=admission,
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
+            repairs=RepairAdds(settled, self._index, stored),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
@@ -332,8 +335,20 @@ class _Assembly:
             disk_watch=disk_watch,
             damage=damage,
             scrub=self._scrub(collector, damage),
+            settled=settled,
+            held=Held(table, cache, self._index, commits),
+            tracer=Tracer(table, cache, read_cache, self._index, stored),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
+        )
+
+    def _admission(self, journal: Journal) -> Admission:
+        settings = self._settings
+        return Admission(
+            settings.admission,
+            journal,
+            journal_bytes=settings.journal.segment_bytes * settings.journal.segment_count,
+            max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:

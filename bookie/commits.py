@@ -38,7 +38,7 @@ class RecordSink(Protocol):
 class PendingAdd:
     """A batch on its way through the bookie: whom to answer, and what it occupies."""
 
-    __slots__ = ("deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "size", "told")
+    __slots__ = ("deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "repair", "size", "told")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class PendingAdd:
         on_answer: AddCallback,
         recovery: bool,
         deferred: bool = False,
+        repair: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
         self.first = first
@@ -57,6 +58,8 @@ class PendingAdd:
         self.on_answer = on_answer
         self.recovery = recovery
         self.deferred = deferred
+        self.repair = repair
+        """Whether a repair gives it back: it came without a key, and is in the lane of recoveries."""
         self.told = False
         """Whether it was acked before it was durable."""
 

@@ -39,6 +39,8 @@ class DiskWatch:
         self.level = Level.ROOM
         self.used_part = 0.0
         """Of the disk, 0 to 1, as of the last look."""
+        self.free_bytes = 0
+        """The same."""
 
     async def run_for_ever(self) -> None:
         """Look again and again, after a first look that the caller has had."""
@@ -55,6 +57,7 @@ class DiskWatch:
             log.exception("it cannot be told how full the disk is")
             return
         self.used_part = 1 - space.free_bytes / space.total_bytes if space.total_bytes else 1.0
+        self.free_bytes = space.free_bytes
         level = self._marks.level(self.used_part, self.level)
         if level is not self.level:
             if level is Level.SHORT:

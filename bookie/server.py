@@ -43,6 +43,7 @@ from .fates import fate_of
 from .metrics import BOOKIE_METRICS
 from .modes import follow_mode
 from .service import BookieService
+from .settled import closed_up_to
 from .storage.index_rocks import IndexWorkers, RocksIndex
 
 _log = logger("bookie.server")
@@ -232,6 +233,7 @@ class _Server:
             verifier_of=partial(_verifier_of, store),
             fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
+            closed_up_to=partial(closed_up_to, store),
             registry=store,
             fail_safe=self._process.fail_safe,
         )

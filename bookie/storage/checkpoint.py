@@ -93,6 +93,8 @@ class Flush:
         self._state_count = 0
         self.on_disk_full: Callable[[bool], None] | None = None
         """Called with whether the disk is full; while it is not set, a full disk is an error."""
+        self.on_written: Callable[[Sequence[IndexRow]], None] = lambda _rows: None
+        """Called with rows that are durable now, in order."""
         self.flushed_batches = 0
         self.flushed_bytes = 0
 
@@ -146,6 +148,7 @@ class Flush:
         for start in range(0, self._state_count, WRITE_BATCH_ROWS):
             await self._apply((), self._states.flushing_rows(start, WRITE_BATCH_ROWS))
         await self._index.sync()
+        self.on_written(rows)
 
     async def _apply(self, rows: Sequence[IndexRow], states: Mapping[int, bytes]) -> None:
         await self._when_there_is_room(lambda: self._index.apply(rows, states))

@@ -12,7 +12,6 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
-from tallybook.core.errors import BookieUnavailable, LedgerFenced
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.model import LedgerMetadata, MissedRange
 from tallybook.repair.service import RepairService, repair_status
@@ -40,12 +39,15 @@ async def metadata_of(cluster: MemoryCluster, ledger_id: int) -> LedgerMetadata:
     return (await cluster.metadata.client().store.read_ledger(ledger_id, linearizable=True)).value
 
 
+async def named_in(cluster: MemoryCluster, ledger_ids: list[int], name: str) -> list[int]:
+    found = [await metadata_of(cluster, each) for each in ledger_ids]
+    return [each.ledger_id for each in found if any(name in fragment.bookies for fragment in each.fragments)]
+
+
 async def until_named_nowhere(cluster: MemoryCluster, ledger_ids: list[int], name: str, seconds: float = 300) -> None:
     clock = cluster.world.clock
     deadline = clock.monotonic() + seconds
-    while any(
-        name in fragment.bookies for each in ledger_ids for fragment in (await metadata_of(cluster, each)).fragments
-    ):
+    while await named_in(cluster, ledger_ids, name):
         if clock.monotonic() > deadline:
             raise AssertionError(f"{name} is still named")
         await clock.sleep(1)
@@ -250,7 +252,9 @@ async def test_a_batch_that_nobody_has_stops_only_its_own_place(cluster: MemoryC
     async with repair(cluster) as service:
         await until_named_nowhere(cluster, [whole.ledger_id], lost)
         await eventually(lambda: service.replicator.totals.lost_ledgers > 0, cluster, 300)
-    assert (await metadata_of(cluster, broken.ledger_id)).fragments == broken.fragments, "whoever comes back may have it"
+    assert (await metadata_of(cluster, broken.ledger_id)).fragments == broken.fragments, (
+        "whoever comes back may have it"
+    )
 
 
 @scenario(bookies=5)
@@ -268,7 +272,9 @@ async def test_two_auditors_and_three_replicators_come_to_the_same_end(cluster: 
 
 
 @scenario(bookies=4)
-async def test_a_ledger_that_is_deleted_while_it_is_mended_is_no_failure(cluster: MemoryCluster, client: Client) -> None:
+async def test_a_ledger_that_is_deleted_while_it_is_mended_is_no_failure(
+    cluster: MemoryCluster, client: Client
+) -> None:
     ledger = await closed(client, 40)
     lost = ledger.last_fragment.bookies[0]
     spare = next(name for name in cluster.bookies if name not in ledger.last_fragment.bookies)

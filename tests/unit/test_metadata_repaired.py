@@ -15,7 +15,12 @@ from tallybook.metadata.repaired import copies_given_back, replace_member, settl
 def ledger(*fragments: tuple[int, str], missed=(), last: int | None = 29) -> LedgerMetadata:
     """A ledger of three copies; each fragment is its first entry and the letters of its bookies."""
     opened = LedgerMetadata(
-        7, Quorum(3, 3, 2), tuple(Fragment(first, tuple(names)) for first, names in fragments), "token", 0, missed=missed
+        7,
+        Quorum(3, 3, 2),
+        tuple(Fragment(first, tuple(names)) for first, names in fragments),
+        "token",
+        0,
+        missed=missed,
     )
     return opened if last is None else close(opened, last, 100)
 
@@ -65,7 +70,9 @@ def test_without_takes_out_exactly_those_entries(first, span, low, high) -> None
     left = without((MissedRange("b", first, end),), "b", low, high)
     horizon = 80
     before = set(range(first, (horizon if end is None else end) + 1))
-    after = {e for each in left for e in range(each.first_entry_id, (each.last_entry_id or horizon) + 1)} if left else set()
+    after = (
+        {e for each in left for e in range(each.first_entry_id, (each.last_entry_id or horizon) + 1)} if left else set()
+    )
     if any(each.last_entry_id == 0 for each in left):
         after = {0}
     assert after == before - set(range(low, high + 1))

@@ -53,7 +53,8 @@ async def test_what_is_wrong_comes_before_what_is_only_looked_at(world, store, o
     await one.publish([Task((1,))])
     await one.publish([Task((2,), why="lost bookie")])
     held = await one.take()
-    assert held is not None and held.task.ledger_ids == (2,)
+    assert held is not None
+    assert held.task.ledger_ids == (2,)
 
 
 @play
@@ -77,12 +78,13 @@ async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_hears_of_i
     assert await other.take() is None, "the lease is counted from when the other one first looked"
     await world.clock.sleep(LEASE)
     taken = await other.take()
-    assert taken is not None and taken.task.ledger_ids == (2,)
+    assert taken is not None
+    assert taken.task.ledger_ids == (2,)
     assert await one.renew(held, []) is None
 
 
 @play
-async def test_a_finished_task_is_gone_also_where_a_renewal_landed_that_nobody_heard_of(world, store, one, other) -> None:
+async def test_a_finished_task_is_gone_also_after_a_renewal_that_nobody_heard_of(world, store, one, other) -> None:
     await one.publish([Task((1,), why="lost bookie")])
     held = await one.take()
     assert held is not None
