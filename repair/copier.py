@@ -7,7 +7,7 @@ looked at on the way, and again by the bookie that takes it. The place is comple
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Final, NamedTuple
 
 from tallybook.client.bookie_port import BookieConnection
@@ -67,11 +67,14 @@ class Copier:
         self.copied_batches = 0
         self.copied_bytes = 0
 
-    async def complete(self, metadata: LedgerMetadata, place: Place, target: str) -> Copied:
+    async def complete(self, metadata: LedgerMetadata, place: Place, target: str, lost: Collection[str] = ()) -> Copied:
         """Make sure that ``target`` holds all that belongs to ``place``.
 
+        Args:
+            lost: bookies that are not waited for: their silence leaves no hope.
+
         Raises:
-            DataMissing: no other bookie has an entry that lacks, and all that should have it say so.
+            DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
             NoSuchLedger: the ledger was deleted meanwhile.
             PeerError, StorageError: it cannot be done now: ``target`` or the sources do not answer, or cannot tell.
         """
@@ -84,7 +87,7 @@ class Copier:
             found = False
             async for gap in look.gaps():
                 found = True
-                async for header, batch in self._batches(metadata, place, gap, target):
+                async for header, batch in self._batches(metadata, place, gap, target, lost):
                     await self._give(connection, batch)
                     mended.append(EntryRange(header.first_entry_id, header.last_entry_id))
                     batches, size = batches + 1, size + len(batch)
@@ -109,22 +112,25 @@ class Copier:
         return list(lacking(ranges, sorted(mended)))
 
     async def _batches(
-        self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str
+        self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str, lost: Collection[str]
     ) -> AsyncIterator[tuple[BatchHeader, Buffer]]:
         """The batches that hold the entries of ``gap``, from whoever has them."""
         at = gap.first
         while at <= gap.last:
             last = min(gap.last, metadata.quorum.stripe_end(at))
-            for batch in await self._read(metadata, at, last, target):
+            for batch in await self._read(metadata, at, last, target, lost):
                 header = _checked(batch, metadata.ledger_id, at, place)
                 yield header, batch
                 at = header.last_entry_id + 1
                 if at > last:
                     break
 
-    async def _read(self, metadata: LedgerMetadata, first: int, last: int, target: str) -> Sequence[Buffer]:
+    async def _read(
+        self, metadata: LedgerMetadata, first: int, last: int, target: str, lost: Collection[str]
+    ) -> Sequence[Buffer]:
         """Batches from the one that holds ``first``, from the first source that gives it."""
         refusals: list[TallybookError] = []
+        hope = False
         for source in metadata.bookies_of(first):
             if source == target:
                 continue
@@ -137,14 +143,16 @@ class Copier:
                 refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
             except (PeerError, StorageError) as error:
                 refusals.append(error)
+                away = isinstance(error, PeerError) and source in lost
+                hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt))
             else:
                 return answer.batches
         told = "; ".join(error.message for error in refusals) or "there is no other copy"
         what = f"entry {first} of ledger {metadata.ledger_id} cannot be copied to {target}: {told}"
-        if all(isinstance(error, EntryAbsent | EntryCorrupt) for error in refusals):
-            sometimes("repair: no copy is left")
-            raise DataMissing(what)
-        raise BookieUnavailable(what)
+        if hope:
+            raise BookieUnavailable(what)
+        sometimes("repair: no copy is left")
+        raise DataMissing(what)
 
     async def _give(self, connection: BookieConnection, batch: Buffer) -> None:
         await self._pace.spend(len(batch))

@@ -142,7 +142,7 @@ class Mender:
                     metadata = await self._replace(metadata, place, order, done)
                 elif place.bookie_id in order.alive and (order.thorough or _missed(metadata, place)):
                     # One that does not answer is no finding: how long it may be away is for the auditor to say.
-                    metadata = await self._give_back(metadata, place, limbo, done)
+                    metadata = await self._give_back(metadata, place, order, limbo, done)
             except NoSuchLedger:
                 raise
             except TallybookError as error:
@@ -154,9 +154,11 @@ class Mender:
             for bookie_id in sorted(limbo - incomplete):
                 await self._end_limbo(metadata.ledger_id, bookie_id, done)
 
-    async def _give_back(self, metadata: LedgerMetadata, place: Place, limbo: set[str], done: Mended) -> LedgerMetadata:
+    async def _give_back(
+        self, metadata: LedgerMetadata, place: Place, order: Order, limbo: set[str], done: Mended
+    ) -> LedgerMetadata:
         """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
-        copied = await self._copier.complete(metadata, place, place.bookie_id)
+        copied = await self._copier.complete(metadata, place, place.bookie_id, order.leaving)
         done.count(copied)
         if copied.limbo:
             limbo.add(place.bookie_id)
@@ -168,7 +170,7 @@ class Mender:
     async def _replace(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> LedgerMetadata:
         """Let another bookie take a place: first the copies, then the metadata."""
         target = self._replacement(metadata, place, order)
-        done.count(await self._copier.complete(metadata, place, target))
+        done.count(await self._copier.complete(metadata, place, target, order.leaving))
         taken = partial(replace_member, first_entry_id=place.first, old=place.bookie_id, new=target)
         try:
             changed = (await self._updater.update(metadata.ledger_id, taken)).value

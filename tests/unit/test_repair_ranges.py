@@ -1,5 +1,7 @@
 """Which entries a place is to hold, and which of them lack: compared with the plain definition, entry by entry."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def test_a_place_holds_the_entries_whose_write_set_has_its_position(quorum, posi
     last = first + span
     found = list(ranges_of(quorum, position, first, last))
     assert entries(found) == [each for each in range(first, last + 1) if position in quorum.write_set(each)]
-    assert all(one.last + 1 < other.first for one, other in zip(found, found[1:], strict=False)), "neighbours are one"
+    assert all(one.last + 1 < other.first for one, other in itertools.pairwise(found)), "neighbours are one"
 
 
 def test_a_long_ledger_is_not_gone_through_before_its_first_range_comes() -> None:
