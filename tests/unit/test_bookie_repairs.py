@@ -20,6 +20,7 @@ from tallybook.core.errors import (
     LedgerFenced,
     MetadataUnavailable,
     NoSuchLedger,
+    OutOfFiles,
     Unauthorized,
 )
 from tallybook.core.ids import MAX_ID
@@ -306,6 +307,41 @@ def test_a_copy_whose_log_is_lost_is_replaced() -> None:
     damaged_copies(scenario)
 
 
+def test_a_batch_that_moves_while_it_is_looked_for_on_the_disk_is_not_taken_for_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        stored, old = node.bookie._parts.tracer._stored, await row_of(node, 3)
+        assert await repair(node, batch(3, 3, payload=b"x" * 700)) == 0
+        await node.bookie.flush()
+        copy = await stored.on_disk(old)
+        assert copy is not None
+        assert copy.row == await row_of(node, 3) != old
+        assert copy.batch == batch(3, 3, payload=b"x" * 700)
+        assert (await node.bookie.status()).damaged_batches == 0
+        monkeypatch.setattr(stored._index, "find", no_row)
+        assert await stored.on_disk(old) is None, "it was dropped meanwhile"
+
+    async def no_row(*_ids: int) -> None:
+        return None
+
+    damaged_copies(scenario)
+
+
+def test_a_copy_that_cannot_be_read_for_want_of_files_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        async def no_files(*_rows: object) -> list[bytes]:
+            raise EntryUnknown("not now") from OutOfFiles("too many files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.bookie._parts.logs, "read_many", no_files)
+            assert await repair(node, batch(0, 3, payload=b"x" * 700)) == EntryUnknown.wire_code
+        assert await repair(node, batch(0, 3, payload=b"x" * 700)) == 0
+        assert node.bookie.stats()["adds_batches_total"] == 3
+
+    damaged_copies(scenario)
+
+
 def test_a_page_of_damage_is_empty_only_where_there_is_no_more() -> None:
     """Those at its front were mended meanwhile; who asks page by page must not take that for the end."""
 
@@ -405,27 +441,44 @@ def test_what_is_held_is_told_across_the_write_cache_a_running_checkpoint_and_th
 
 
 @pytest.mark.parametrize("flushed", [0, 4, 9])
-def test_pages_of_what_is_held_have_all_of_it_wherever_it_lies(flushed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("max_ranges", [2, 100])
+def test_pages_of_what_is_held_have_all_of_it_wherever_it_lies(
+    flushed: int, max_ranges: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held_module, "MAX_BATCHES", 3)
-    monkeypatch.setattr(held_module, "MAX_RANGES", 2)
+    monkeypatch.setattr(held_module, "MAX_RANGES", max_ranges)
     monkeypatch.setattr(held_module, "MAX_FIND_ROWS", 2)
 
     async def scenario(node: DiskBookie, world: World) -> None:
         node.metadata.settled[CLOSED] = Settled(99, closed=True)
         firsts = [0, 5, 9, 3, 12, 20, 24, 14, 30]
         for number, first in enumerate(firsts):
-            if number == flushed:
-                await node.bookie.flush()
             await repair(node, batch(first, 2))
+            if number + 1 == flushed:
+                await node.bookie.flush()
         at, held = 0, set[int]()
         while at <= 40:
             page = await node.bookie.held(CLOSED, at, 40)
-            assert len(page.ranges) <= 2
+            assert len(page.ranges) <= max_ranges
+            assert all(first <= page.looked_up_to for first, _ in page.ranges)
             for first, last in page.ranges:
                 held.update(range(first, last + 1))
             assert page.looked_up_to >= at
             at = page.looked_up_to + 1
         assert held == {entry_id for first in firsts for entry_id in (first, first + 1)}
+
+    play(scenario)
+
+
+def test_what_is_held_is_told_when_it_is_durable() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.disk.fail("write", "journal/segment", error=None, delay_seconds=5)
+        adding = node.add(batch(0, 5), repair=True)
+        while not node.bookie.stats()["adds_batches_total"]:  # noqa: ASYNC110 (nothing tells of it)
+            await asyncio.sleep(0)
+        assert (await node.bookie.held(CLOSED, 0, 9)).ranges == (EntryRange(0, 4),)
+        assert node.bookie.stats()["records_durable_total"] == node.bookie.stats()["records_total"]
+        assert (await adding).code == 0
 
     play(scenario)
 
@@ -478,6 +531,18 @@ def test_listing_ledgers_brings_none_of_them_into_memory() -> None:
         assert node.bookie.stats()["ledgers_in_memory"] == 0
 
     play(scenario)
+
+
+def test_a_ledger_that_is_not_in_memory_is_listed_with_its_limbo() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await repair(node, batch(0, 5))
+        await node.stop()
+        await node.boot()
+        table = node.bookie._parts.table
+        table._limbo = table.limbo.again(100)
+        assert (await node.bookie.held_ledgers(-1, 10)).ledgers == (HeldLedger(CLOSED, fenced=False, limbo=True),)
+
+    play(scenario, clean=False)
 
 
 def test_a_ledger_that_is_met_while_it_is_looked_at_is_told_as_it_is_then() -> None:
