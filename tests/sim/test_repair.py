@@ -336,14 +336,19 @@ async def test_a_bookie_that_lost_its_disk_gets_everything_back_and_can_say_abse
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [await closed(client, 40) for _ in range(3)]
+    empty = await closed(client, 0)
     name = ledgers[0].last_fragment.bookies[0]
     cluster.die(name)
-    cluster.bookies[name].replace(limbo_below=ledgers[-1].ledger_id + 1)
+    cluster.bookies[name].replace(limbo_below=empty.ledger_id + 1)
     await cluster.register(name)
     connection = await client.world.connections.get(name)
     assert (await connection.held(ledgers[0].ledger_id, 0, 39)).limbo
     async with repair(cluster) as service:
         await eventually(lambda: service.replicator.totals.ledgers >= 3, cluster, 300)
+        await eventually(lambda: service.auditor.audit.findings.under_replicated == 0, cluster, 60)
+        await cluster.world.clock.sleep(60)
+        assert service.replicator.totals.tasks == 1, "of a ledger without entries nothing can be lost"
+        assert service.auditor.audit.limbo == frozenset(), "nobody asks again what it holds"
     for each in ledgers:
         assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
         assert not (await connection.held(each.ledger_id, 0, 39)).limbo
