@@ -116,11 +116,11 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             raise _journal_lost(directory, "the bookie has had one")
         limbo = await _limbo(directory, recovered, world)
         uuid = directory.cookie.directory_uuid
-        logs = await EntryLogs.open(world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock)
+        logs = await EntryLogs.open(world.disk, directory.places.ledger_paths, uuid, settings.storage, world.clock)
         undo.push_async_callback(logs.close)
         if recovered.fresh and logs.log_ids:
             # The format file of a directory that was last used by an older version does not tell.
-            raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
+            raise _journal_lost(directory, f"there are entry logs in {', '.join(directory.places.ledger_paths)}")
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
@@ -312,6 +312,7 @@ class _Assembly:
                 collector.request()
 
         disk_watch.on_level = at_level
+        disk_watch.on_look = self._logs.avoid
         return Parts(
             directory=self._directory,
             journal=journal,
@@ -350,11 +351,13 @@ class _Assembly:
         )
 
     def _disk_watch(self) -> DiskWatch:
-        storage, directory = self._settings.storage, self._directory.layout.ledgers
+        storage, ledgers, layout = self._settings.storage, self._directory.places.ledger_paths, self._directory.layout
         marks = Watermarks(
             storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
         )
-        return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
+        # Beside the entry logs, as it is by default, the index lies on the same disk.
+        index = "" if ledgers == (layout.ledgers,) else layout.index
+        return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
 
     def _collector(
         self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList

@@ -11,6 +11,8 @@
     DIR/ledgers/    entry logs, and a copy of the cookie
     DIR/index/      the index, and a copy of the cookie
 
+Journals and entry logs may lie in directories of their own instead, on other disks (places.py).
+
 ``claim`` is the only way in. It refuses whatever might answer for data it does not have: a
 registered bookie whose directory, or part of it, is empty; the directory of another bookie
 or cluster; a bookie whose registration was taken away.
@@ -24,7 +26,8 @@ whoever finishes the work after a crash finds the marker and keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -37,10 +40,13 @@ from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
 from .journal.format import segment_file_name
 from .journal.journal import PREPARED_AT_START
 from .limbo import Limbo, load_limbo, store_limbo
+from .places import JOURNAL, LEDGERS, PlaceClaim, Places, listed_places, values_of
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 FORMAT_KIND: Final = "bookie-directory"
 FORMAT_VERSION: Final = 1
+FORMAT_WITH_PLACES: Final = 2
+"""Of a format file that lists places: versions that look into the data directory alone must not start on it."""
 
 _FORMAT = "FORMAT"
 _JOURNAL = "journal"
@@ -109,7 +115,8 @@ class DataDirectory:
 
     layout: Layout
     cookie: Cookie
-    lock: DirectoryLock
+    places: Places
+    locks: AsyncExitStack
     journal_begun: bool
     """Something may have been acked here: a journal that is not found was lost."""
 
@@ -120,11 +127,11 @@ class DataDirectory:
             DiskFull, DiskFailed: it could not be noted.
         """
         if not self.journal_begun:
-            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN})
+            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN}, self.places)
 
     async def release(self) -> None:
-        """Give the directory back."""
-        await self.lock.release()
+        """Give the directory back, and all places outside of it."""
+        await self.locks.aclose()
 
 
 async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, rng: Rng) -> DataDirectory:
@@ -138,15 +145,27 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         InvalidConfig: the configured bookie id cannot name a bookie.
     """
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
-    lock = await directory.lock()
-    try:
+    async with AsyncExitStack() as locks:
+        locks.push_async_callback((await directory.lock()).release)
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
+        claims = PlaceClaim(disk, directory.layout.root, cookie, rng, locks)
+        places = await _settle_places(settings, directory, disk, claims)
         journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
-    except BaseException:
-        await lock.release()
-        raise
-    return DataDirectory(directory.layout, cookie, lock, journal_begun)
+        return DataDirectory(directory.layout, cookie, places, locks.pop_all(), journal_begun)
+
+
+async def _settle_places(settings: BookieSettings, directory: _Directory, disk: Disk, claims: PlaceClaim) -> Places:
+    """Where journals and entry logs lie, listed durably before it is used."""
+    layout, values = directory.layout, await directory.read_format()
+    listed = listed_places(values, layout.root)
+    places = await claims.settle(
+        listed, {JOURNAL: (layout.journal,), LEDGERS: settings.ledger_directories or (layout.ledgers,)}
+    )
+    if places != listed:
+        begun = {name: value for name, value in values.items() if name == _JOURNAL}
+        await _write_format(disk, layout, begun, places)
+    return places
 
 
 async def replace_identity(
@@ -359,7 +378,7 @@ class _Directory:
         data = await self._disk.read_file(path, MAX_RECORD_BYTES)
         if data is None:
             raise DamagedFile(f"{path} is missing")
-        return decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
+        return _decode_format(data, path)
 
     async def _check_parts(self, cookie: Cookie) -> None:
         """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
@@ -372,5 +391,25 @@ class _Directory:
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
 
 
-async def _write_format(disk: Disk, layout: Layout, values: dict[str, str]) -> None:
-    await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, FORMAT_VERSION, values))
+async def read_places(disk: Disk, root: str) -> Places:
+    """Where a bookie that is not running has its journals and entry logs, by its format file, if there is one.
+
+    Raises:
+        DamagedFile: the format file fails its checks.
+        DiskFailed: it cannot be read.
+    """
+    path = Layout(root).file(_FORMAT)
+    data = await disk.read_file(path, MAX_RECORD_BYTES)
+    return listed_places({} if data is None else _decode_format(data, path), root)
+
+
+def _decode_format(data: bytes, path: str) -> dict[str, str]:
+    lists_places = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_WITH_PLACES}\n".encode())
+    return decode_record(FORMAT_KIND, FORMAT_WITH_PLACES if lists_places else FORMAT_VERSION, data, path)
+
+
+async def _write_format(disk: Disk, layout: Layout, values: Mapping[str, str], places: Places | None = None) -> None:
+    """``values``, and where journals and entry logs lie unless they are parts of the data directory."""
+    listed = {} if places is None else values_of(places, layout.root)
+    version = FORMAT_WITH_PLACES if listed else FORMAT_VERSION
+    await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, version, {**values, **listed}))

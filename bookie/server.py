@@ -205,7 +205,9 @@ class _Server:
         )
 
     async def _free_bytes(self) -> int:
-        return (await self._disk.space(self._settings.data_directory)).free_bytes
+        """Where the next entry log will go."""
+        directories = self._settings.ledger_directories or (self._settings.data_directory,)
+        return max([(await self._disk.space(directory)).free_bytes for directory in directories])
 
     async def _boot(self, metadata: MetadataClient) -> Bookie:
         settings, store = self._settings, metadata.store

@@ -38,7 +38,7 @@ def dump(
     """Print the records that the next start would replay, in order."""
 
     async def work() -> None:
-        async with stopped(directory, "journal") as (disk, path):
+        async with stopped(directory, "journal") as (disk, (path,)):
             view = await inspect_journal(disk, path)
             async for block in every_block(disk, view) if everything else live_blocks(disk, view):
                 for line in _lines(block, as_json):
@@ -63,7 +63,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
 
 async def _verify(directory: Path) -> dict[str, object]:
     blocks = records = size = 0
-    async with stopped(directory, "journal") as (disk, path):
+    async with stopped(directory, "journal") as (disk, (path,)):
         view = await inspect_journal(disk, path)
         damage = [str(found) for found in view.damage]
         async for block in live_blocks(disk, view):
