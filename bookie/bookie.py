@@ -8,8 +8,8 @@ It implements ``port.LedgerStore`` by handing each request to the part whose bus
     read_*, recovery_read        reads.py     write cache, then storage
     *_lac                        lacs.py      told, waited for, journaled
 
-All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the same
-journal (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
+All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the
+journals (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
 taken to entry logs and index, and the collector drops ledgers that need not be kept. boot.py puts it all together.
 """
 
@@ -34,7 +34,7 @@ from .directories import DataDirectory
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fences import Fences
-from .journal.journal import Journal
+from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
 from .port import AddCallback
@@ -63,7 +63,7 @@ class Parts:
     """What a bookie is made of."""
 
     directory: DataDirectory
-    journal: Journal
+    journals: Journals
     logs: EntryLogs
     index: Index
     cache: WriteCache
@@ -207,7 +207,7 @@ class Bookie:
                 await self._parts.checkpointer.flush()
 
     async def flush(self) -> None:
-        """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
+        """Checkpoint everything taken so far: when this returns, no journal is needed to read it.
 
         Raises:
             DiskFailed: the device failed, and the node ends.
@@ -215,7 +215,7 @@ class Bookie:
         """
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                await self._parts.journal.drained(FLUSH_SECONDS)
+                await self._parts.journals.drained(FLUSH_SECONDS)
                 await self._parts.checkpointer.flush()
         except TimeoutError as error:
             raise RequestTimeout(f"the checkpoint takes longer than {FLUSH_SECONDS} seconds") from error
@@ -239,7 +239,7 @@ class Bookie:
         for task in (self._checkpoints, *self._background):
             task.cancel()
         await asyncio.gather(self._checkpoints, *self._background, return_exceptions=True)
-        failures = [await _closed("journal", parts.journal.close(clean=clean))]
+        failures = [await _closed("journals", parts.journals.close(clean=clean))]
         parts.commits.halt(BookieUnavailable.wire_code)
         failures += [
             await _closed("entry logs", parts.logs.close()),
@@ -298,12 +298,7 @@ class Bookie:
             "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,
             "collector_rounds_total": parts.collector.rounds,
-            "journal_queued_bytes": parts.journal.queued_bytes,
-            "journal_commits_total": parts.journal.commits,
-            "journal_bytes_total": parts.journal.written_bytes,
-            "journal_commit_seconds_total": parts.journal.commit_seconds,
-            "journal_device_seconds_total": parts.journal.busy_seconds,
-            "journal_used_fraction": parts.journal.used_fraction,
+            **parts.journals.stats(),
             "records_total": parts.commits.last_record,
             "records_durable_total": parts.commits.durable_record,
             "read_only": float(self.read_only),

@@ -31,14 +31,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tallybook.core.config import BookieSettings, JournalSettings
+from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, MetadataConflict
 from tallybook.runtime.disk import DirectoryLock, Disk
 from tallybook.runtime.rng import Rng
 
 from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
-from .journal.format import segment_file_name
 from .journal.journal import PREPARED_AT_START
+from .journal_places import change_journals, check_room, journal_growths, titles
 from .limbo import Limbo, load_limbo, store_limbo
 from .places import JOURNAL, LEDGERS, PlaceClaim, Places, listed_places, values_of
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
@@ -150,21 +150,28 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
         claims = PlaceClaim(disk, directory.layout.root, cookie, rng, locks)
-        places = await _settle_places(settings, directory, disk, claims)
+        places = await _settle_places(settings, directory, disk, rng, claims)
         journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
         return DataDirectory(directory.layout, cookie, places, locks.pop_all(), journal_begun)
 
 
-async def _settle_places(settings: BookieSettings, directory: _Directory, disk: Disk, claims: PlaceClaim) -> Places:
+async def _settle_places(
+    settings: BookieSettings, directory: _Directory, disk: Disk, rng: Rng, claims: PlaceClaim
+) -> Places:
     """Where journals and entry logs lie, listed durably before it is used."""
     layout, values = directory.layout, await directory.read_format()
     listed = listed_places(values, layout.root)
-    places = await claims.settle(
-        listed, {JOURNAL: (layout.journal,), LEDGERS: settings.ledger_directories or (layout.ledgers,)}
-    )
+    wanted = {
+        JOURNAL: settings.journal_directories or (layout.journal,),
+        LEDGERS: settings.ledger_directories or (layout.ledgers,),
+    }
+    places = await claims.settle(listed, wanted)
+    if titles(places.journal) != titles(listed.journal):
+        begun = values.get(_JOURNAL) == _BEGUN
+        await change_journals(disk, listed.journal, places.journal, settings.journal, rng, begun=begun)
     if places != listed:
-        begun = {name: value for name, value in values.items() if name == _JOURNAL}
-        await _write_format(disk, layout, begun, places)
+        await _write_format(disk, layout, {name: value for name, value in values.items() if name == _JOURNAL}, places)
+    await check_room(disk, places.journal, settings)
     return places
 
 
@@ -235,7 +242,7 @@ class _Directory:
         count = journal.segment_count
         if await self._has_begun_journal():
             count = min(count, PREPARED_AT_START)
-        growth_bytes = sum(sorted(await self._journal_growths(journal), reverse=True)[:count])
+        growth_bytes = sum(sorted(await self._own_journal_growths(settings), reverse=True)[:count])
         if free_bytes < min_free_bytes + growth_bytes:
             raise DiskFull(
                 f"data directory {root} has {free_bytes} bytes free, {min_free_bytes + growth_bytes} are needed: "
@@ -249,21 +256,11 @@ class _Directory:
             return False
         return (await self.read_format()).get(_JOURNAL) == _BEGUN
 
-    async def _journal_growths(self, journal: JournalSettings) -> list[int]:
-        """How many bytes each segment of the journal has yet to take."""
-        growths = []
-        for slot in range(journal.segment_count):
-            try:
-                file = await self._disk.open(f"{self.layout.journal}/{segment_file_name(slot)}", writable=False)
-            except FileNotFoundError:
-                size = 0
-            else:
-                try:
-                    size = await file.size()
-                finally:
-                    await file.close()
-            growths.append(max(0, journal.segment_bytes - size))
-        return growths
+    async def _own_journal_growths(self, settings: BookieSettings) -> list[int]:
+        """How much the journal has yet to take, if it is a part of this directory."""
+        if self.layout.journal not in (settings.journal_directories or (self.layout.journal,)):
+            return []
+        return await journal_growths(self._disk, self.layout.journal, settings.journal)
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
         """The identity of the directory, made or finished first where it is fresh."""

@@ -27,6 +27,8 @@ from tallybook.runtime.rng import Rng
 
 from .cookie import KIND as COOKIE_KIND
 from .cookie import Cookie, decode_cookie
+from .journal.format import SEGMENT_PREFIX
+from .journal.superblock_file import FILE_NAME as SUPERBLOCK_FILE
 from .storage.entry_log_format import parse_log_name, uuid_bytes
 from .storage.entry_log_lengths import FILE_NAME as LENGTHS_FILE
 from .storage.entry_log_lengths import read_lengths
@@ -72,6 +74,11 @@ class Places:
 
     def __iter__(self) -> Iterator[Place]:
         return iter((*self.journal, *self.ledgers))
+
+    @property
+    def journal_paths(self) -> tuple[str, ...]:
+        """The directories of the journals, in the order that ``journal_of`` counts in."""
+        return tuple(place.path for place in self.journal)
 
     @property
     def ledger_paths(self) -> tuple[str, ...]:
@@ -185,7 +192,7 @@ class PlaceClaim:
             await self._lock(path)
         if carried is not None and carried in {place.title for place in listed}:
             return _listed(carried, path, self._root)
-        await self._check_empty(path)
+        await self._check_empty(path, ours=carried is not None)
         place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:_NAME_LENGTH], path)
         if carried is None:
             await self._disk.replace_file(f"{path}/{_COOKIE}", self._cookie_of(place).encode())
@@ -220,10 +227,13 @@ class PlaceClaim:
             )
         return carried.place
 
-    async def _check_empty(self, path: str) -> None:
-        """Refuse a directory that is to be a new place and has something in it."""
-        names = await self._disk.list(path)
-        foreign = [name for name in names if name not in _HARMLESS and not name.endswith(".tmp")]
+    async def _check_empty(self, path: str, *, ours: bool) -> None:
+        """Refuse a directory that is to be a new place and has something in it.
+
+        One that was given up, or whose adding was cut off, may have a journal: journal_places.py sees that it is empty.
+        """
+        names = [name for name in await self._disk.list(path) if not name.endswith(".tmp")]
+        foreign = [name for name in names if name not in _HARMLESS and not (ours and _is_of_journal(name))]
         if foreign or await self._noted_logs(path):
             what = ", ".join(foreign[:3]) or "the note of entry logs that are gone"
             raise ForeignDirectory(f"{path} is to be taken in use, and is not empty: it holds {what}")
@@ -242,6 +252,10 @@ class PlaceClaim:
     async def _noted_logs(self, path: str) -> bool:
         """Whether there must be entry logs in a directory, even if there are none."""
         return bool(await read_lengths(self._disk, path, uuid_bytes(self._cookie.directory_uuid)))
+
+
+def _is_of_journal(name: str) -> bool:
+    return name == SUPERBLOCK_FILE or name.startswith(SEGMENT_PREFIX)
 
 
 def _decode(data: bytes, path: str) -> PlaceCookie:

@@ -197,6 +197,12 @@ class BookieSettings(Settings):
         "", description="Configured identity; empty: taken from the data directory."
     )
     data_directory: str = Field(..., description="Where journal, entry logs and index live.", min_length=1)
+    journal_directories: Directories = Field(
+        (),
+        description="Directories of journals, each best on a disk of its own: a list in the file, paths with commas "
+        "between them in the environment; empty: DIR/journal. Each ledger belongs to one of them. Which there are may "
+        "be changed after a clean stop only.",
+    )
     ledger_directories: Directories = Field(
         (),
         description="Every directory that entry logs lie in, each best on a disk of its own: a list in the file, paths "
@@ -230,6 +236,8 @@ class BookieSettings(Settings):
             raise ValueError(
                 "the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count"
             )
+        if set(self.journal_directories) & set(self.ledger_directories):
+            raise ValueError("a directory is either one of journals or one of entry logs")
         return self
 
 

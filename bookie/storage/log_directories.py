@@ -5,12 +5,13 @@ this table where its file is. It is found out at boot by looking, and nothing is
 it; the note of the logs' lengths (entry_log_lengths.py) lies beside them, one in each directory,
 so a log that is lost is missed by the directory that it was lost from.
 
-A new log goes where there is most room, and never to a disk that is short of it as long as
-another one is not.
+A new log goes where there is most room, on equal terms where there are fewest logs, and never to a
+disk that is short of room as long as another one is not.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tallybook.core.errors import DamagedFile
@@ -91,8 +92,9 @@ class LogDirectories:
         """
         candidates = [path for path in self.paths if not self._is_short(path)] or list(self.paths)
         if len(candidates) > 1:
+            logs = Counter(self._homes.values())
             free = {path: (await self._disk.space(path)).free_bytes for path in candidates}
-            candidates.sort(key=lambda path: -free[path])
+            candidates.sort(key=lambda path: (-free[path], logs[path]))
         self._homes[log_id] = candidates[0]
         return candidates[0]
 

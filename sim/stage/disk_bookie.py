@@ -54,6 +54,7 @@ def tiny_settings(
     read_only_percent: int = 95,
     admission: AdmissionSettings | None = None,
     ledger_directories: Sequence[str] = (),
+    journal_directories: Sequence[str] = (),
 ) -> BookieSettings:
     """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given, and
     copies no logs unless it is said of which part. It scrubs where a period is given."""
@@ -62,6 +63,7 @@ def tiny_settings(
         data_directory=ROOT,
         metadata="memory:",
         ledger_directories=tuple(ledger_directories),
+        journal_directories=tuple(journal_directories),
         journal=JournalSettings(segment_bytes=segment_bytes, segment_count=4, max_commit_bytes=16 * KIB),
         storage=StorageSettings(
             write_cache_bytes=write_cache_bytes,

@@ -1,9 +1,13 @@
 """Entry logs in several directories: where new ones go, that all are found, and what a disk that fills up changes."""
 
+import asyncio
+
 import pytest
 
 from tallybook.bookie.disk_watch import LOOK_SECONDS
 from tallybook.bookie.garbage import Fate
+from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.journal.superblock_file import read_superblock
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.bookie.storage.entry_log_lengths import read_lengths
@@ -53,6 +57,12 @@ async def fill(logs: EntryLogs, count: int, first: int = 0) -> list[IndexRow]:
 
 def homes(disk: SimDisk, *directories: str) -> list[list[str]]:
     return [[name for name in disk.state.names(path) if name.endswith(".log")] for path in directories]
+
+
+async def trim_mark(disk: SimDisk, journal: str) -> Mark:
+    read = await read_superblock(disk, journal)
+    assert read is not None
+    return read.facts.trim
 
 
 async def test_each_new_log_goes_where_there_is_most_room_under_ids_from_one_counter() -> None:
@@ -180,6 +190,39 @@ async def test_a_directory_without_room_for_a_new_log_is_passed_over() -> None:
     await fill(logs, 1)
     assert homes(disk, ONE, TWO) == [[], [log_name(2)]]
     await logs.close()
+
+
+def test_j01_while_one_of_two_directories_is_slow_no_mark_moves() -> None:
+    async def scenario(world: World) -> None:
+        settings = tiny_settings(
+            ledger_directories=[ONE, TWO],
+            journal_directories=["/disk1/journal", "/disk2/journal"],
+            entry_log_bytes=4096,
+        )
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
+        await node.boot()
+        for turn in range(3):
+            for ledger_id in (1, 2):
+                assert (await node.add(batch_of(turn, ledger_id=ledger_id))).code == 0
+            if turn < 2:
+                await node.bookie.flush()
+        assert homes(node.disk, ONE, TWO) == [[log_name(1)], [log_name(2)]]
+        # The next checkpoint finishes the log in the second directory and goes on in the first one.
+        slow = node.disk.fail("sync", TWO, error=None, delay_seconds=60)
+        asyncio.ensure_future(node.bookie.flush()).add_done_callback(lambda done: done.cancelled() or done.exception())
+        before = [await trim_mark(node.disk, path) for path in settings.journal_directories]
+        await world.clock.sleep(30)
+        assert slow.seen
+        assert [await trim_mark(node.disk, path) for path in settings.journal_directories] == before
+        await node.lose_power()
+        await node.boot()
+        for turn in range(3):
+            for ledger_id in (1, 2):
+                answer = await node.bookie.read_batches(ledger_id, turn, turn, 1)
+                assert answer.batches == (batch_of(turn, ledger_id=ledger_id),)
+        await node.stop()
+
+    run_seed(1, scenario)
 
 
 def test_a_bookie_with_one_disk_short_of_room_takes_adds_and_with_all_of_them_short_it_does_not() -> None:
