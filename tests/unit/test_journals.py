@@ -219,6 +219,25 @@ def test_of_several_journals_the_one_that_is_worst_off_tells() -> None:
         assert journals.used_fraction == 0.9
 
 
+async def test_a_journal_that_cannot_be_closed_keeps_no_other_from_it() -> None:
+    closed: list[str] = []
+
+    class Closes:
+        def __init__(self, name: str, error: Exception | None) -> None:
+            self.name, self.error = name, error
+
+        async def close(self, *, clean: bool) -> None:
+            closed.append(self.name)
+            if self.error is not None:
+                raise self.error
+
+    for first, second in ((DiskFailed("planted"), None), (None, DiskFailed("planted"))):
+        closed.clear()
+        with pytest.raises(DiskFailed, match="planted"):
+            await Journals([Closes("one", first), Closes("two", second)]).close(clean=True)  # type: ignore[list-item]
+        assert sorted(closed) == ["one", "two"]
+
+
 def test_a_start_that_ends_between_two_journals_is_followed_by_a_life_above_both() -> None:
     async def scenario(world: World) -> None:
         node = node_of(world, *BOTH)

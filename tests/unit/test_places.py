@@ -12,6 +12,7 @@ from tallybook.bookie.storage.entry_log_lengths import write_lengths
 from tallybook.bookie.text_record import decode_record, encode_record
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DirectoryInUse, ForeignDirectory
+from tallybook.core.limits import MIB
 from tallybook.runtime.deterministic import SimDisk
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.stage.disk_bookie import KnownMetadata
@@ -23,14 +24,22 @@ THREE = "/disk3/logs"
 
 
 async def start(
-    disk: SimDisk, metadata: KnownMetadata, *ledgers: str, seed: int = 1, bookie_id: str = "b1", root: str = ROOT
+    disk: SimDisk,
+    metadata: KnownMetadata,
+    *ledgers: str,
+    seed: int = 1,
+    bookie_id: str = "b1",
+    root: str = ROOT,
+    journals: tuple[str, ...] = (),
 ) -> DataDirectory:
     """Claim and release, as a bookie that starts and stops."""
     settings = BookieSettings(
         bookie_id=bookie_id,
         data_directory=root,
         metadata="memory:",
-        storage={"min_free_bytes": 0},
+        journal={"segment_bytes": 2 * MIB},
+        storage={"min_free_bytes": 0, "write_cache_bytes": 8 * MIB},
+        journal_directories=journals,
         ledger_directories=ledgers,
     )
     directory = await claim(settings, disk, metadata, SeededRng(seed))
@@ -149,6 +158,19 @@ async def test_j28_two_directories_that_were_swapped_are_refused() -> None:
     await move(disk, "/aside", THREE)
     with pytest.raises(ForeignDirectory, match=f"{TWO} is known as ledgers-.* carries .* swapped"):
         await start(disk, metadata, OWN, TWO, THREE)
+
+
+async def test_j28_a_directory_of_journals_is_not_taken_for_one_of_entry_logs_nor_the_other_way_round() -> None:
+    disk, metadata = SimDisk(), KnownMetadata()
+    await start(disk, metadata, OWN, TWO, journals=(THREE,))
+    await move(disk, THREE, "/aside")
+    await move(disk, TWO, THREE)
+    with pytest.raises(ForeignDirectory, match=f"{THREE} is known as journal-.* carries the cookie of ledgers-"):
+        await start(disk, metadata, OWN, TWO, journals=(THREE,))
+    with pytest.raises(ForeignDirectory, match="/aside is named for ledgers, and carries the cookie of journal-"):
+        await start(disk, metadata, OWN, "/aside", journals=(f"{ROOT}/journal",))
+    with pytest.raises(ForeignDirectory, match=f"{ROOT}/journal is named for ledgers, and carries .* journal-own"):
+        await start(disk, metadata, OWN, f"{ROOT}/journal")
 
 
 async def test_j28_a_copy_of_a_directory_is_refused_beside_it() -> None:

@@ -56,6 +56,7 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
         ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,,/b"}, {}, "absolute paths"),
         ({"TALLYBOOK_LEDGER_DIRECTORIES": "/with space"}, {}, "absolute paths"),
         ({}, {"ledger_directories": ["/a", "/b", "/a/"]}, "none of them twice"),
+        ({}, {"ledger_directories": ["/a", "/b"], "journal_directories": ["/b/"]}, "either one of journals or"),
         ({}, {"ledger_directories": [f"/{number}" for number in range(9)]}, "at most 8 directories"),
         ({}, {"journal": {"segment_count": 2}}, "segment_count must be at least 3"),
         ({}, {"storage": {"flush_interval_ms": float("nan")}}, "storage.flush_interval_ms"),
