@@ -10,8 +10,8 @@ It implements ``port.LedgerStore`` by handing each request to the part whose bus
     held*                        held.py      by index and write cache
     trace                        trace.py     where one copy lies, and whether it is intact
 
-All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the same
-journal (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
+All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the
+journals (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
 taken to entry logs and index, and the collector drops ledgers that need not be kept. boot.py puts it all together.
 """
 
@@ -50,7 +50,7 @@ from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fences import Fences
 from .held import Held
-from .journal.journal import Journal
+from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
 from .port import AddCallback
@@ -81,7 +81,7 @@ class Parts:
     """What a bookie is made of."""
 
     directory: DataDirectory
-    journal: Journal
+    journals: Journals
     logs: EntryLogs
     index: Index
     cache: WriteCache
@@ -212,7 +212,7 @@ class Bookie:
             free_bytes=parts.disk_watch.free_bytes,
             entry_log_bytes=parts.logs.durable_bytes,
             entry_logs=len(parts.logs.log_ids),
-            journal_used_fraction=parts.journal.used_fraction,
+            journal_used_fraction=parts.journals.used_fraction,
             ledgers_in_memory=len(parts.table),
             damaged_batches=len(parts.damage),
             limbo_events=limbo.events,
@@ -274,7 +274,7 @@ class Bookie:
         await self._parts.note_enrolment()
 
     async def flush(self) -> None:
-        """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
+        """Checkpoint everything taken so far: when this returns, no journal is needed to read it.
 
         Raises:
             DiskFailed: the device failed, and the node ends.
@@ -283,7 +283,7 @@ class Bookie:
         await self._in_time(self._drained_and_flushed())
 
     async def _drained_and_flushed(self) -> None:
-        await self._parts.journal.drained(FLUSH_SECONDS)
+        await self._parts.journals.drained(FLUSH_SECONDS)
         await self._parts.checkpointer.flush()
 
     async def _in_time(self, checkpoint: Awaitable[None]) -> None:
@@ -312,7 +312,7 @@ class Bookie:
         for task in (self._checkpoints, *self._background):
             task.cancel()
         await asyncio.gather(self._checkpoints, *self._background, return_exceptions=True)
-        failures = [await _closed("journal", parts.journal.close(clean=clean))]
+        failures = [await _closed("journals", parts.journals.close(clean=clean))]
         parts.commits.halt(BookieUnavailable.wire_code)
         failures += [
             await _closed("entry logs", parts.logs.close()),
@@ -371,12 +371,7 @@ class Bookie:
             "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,
             "collector_rounds_total": parts.collector.rounds,
-            "journal_queued_bytes": parts.journal.queued_bytes,
-            "journal_commits_total": parts.journal.commits,
-            "journal_bytes_total": parts.journal.written_bytes,
-            "journal_commit_seconds_total": parts.journal.commit_seconds,
-            "journal_device_seconds_total": parts.journal.busy_seconds,
-            "journal_used_fraction": parts.journal.used_fraction,
+            **parts.journals.stats(),
             "records_total": parts.commits.last_record,
             "records_durable_total": parts.commits.durable_record,
             "read_only": float(self.read_only),
