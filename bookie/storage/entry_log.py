@@ -31,6 +31,10 @@ from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
 
+FULL_LEDGERS: Final = 50_000
+"""A log with batches of so many ledgers is full, however small it is: what it says of each is held in memory while it
+is written, and again by whoever asks what is in it."""
+
 MAX_OPEN_FILES: Final = 128
 """Entry logs kept open for reading."""
 
@@ -126,7 +130,7 @@ class EntryLogs:
         """Write ``batches`` to one log, in this order, and return where each one lies.
 
         Nothing is durable before ``sync``. All of them go to one log, so a log may exceed
-        ``entry_log_bytes`` by one append.
+        ``entry_log_bytes`` and the most ledgers by one append.
 
         Args:
             paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
@@ -195,7 +199,7 @@ class EntryLogs:
     async def _with_room(self, aside: bool) -> LogWriter:
         """The log to append to; a new one where there is none or it is full."""
         writer = self._writers.get(aside)
-        if writer is not None and writer.size >= self._full_bytes:
+        if writer is not None and (writer.size >= self._full_bytes or len(writer.ledgers) >= FULL_LEDGERS):
             await self._finish(aside)
             writer = None
         if writer is None:
