@@ -291,6 +291,7 @@ class Bookie:
             "ledgers_dropped_total": parts.collector.dropped_ledgers,
             "entry_logs_removed_total": parts.collector.reclaimer.removed_logs,
             "entry_log_bytes_removed_total": parts.collector.reclaimer.removed_bytes,
+            "index_compactions_total": parts.collector.upkeep.compactions,
             "compacted_bytes_total": parts.collector.reclaimer.copied_bytes,
             "damaged_batches": len(parts.damage),
             "damage_met_total": parts.damage.met,

@@ -68,6 +68,12 @@ BOOKIE_METRICS: Final = (
         _C,
         "Ledgers dropped because they were deleted, or released to the archive.",
     ),
+    MetricInfo(
+        "index_compactions_total",
+        "tallybook_bookie_index_compactions_total",
+        _C,
+        "Compactions of the index, each after much was dropped from it.",
+    ),
     MetricInfo("entry_log_bytes", "tallybook_bookie_entry_log_bytes", _G, "Size of all entry logs."),
     MetricInfo(
         "entry_logs_removed_total", "tallybook_bookie_entry_logs_removed_total", _C, "Entry logs removed as a whole."

@@ -154,6 +154,9 @@ class CollectionSettings(Settings):
     compact_bytes_per_second: Size = Field(
         _size(64 * MIB), description="Pace at which compaction copies; 0 is unpaced."
     )
+    compact_index_after: Annotated[int, Field(ge=0, le=1_000_000_000), _number] = Field(
+        100_000, description="Ledgers and rows dropped from the index after which it gives back their room; 0: never."
+    )
 
 
 class ScrubSettings(Settings):
