@@ -14,11 +14,12 @@ Until step 4 the journal is not written to, so booting twice is the same as boot
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
@@ -51,6 +52,7 @@ from .scrub import Scrub
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
+from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
@@ -286,7 +288,8 @@ class _Assembly:
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         damage = DamageList()
-        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(DamagedBatch.of(row)))
+        ahead = self._read_ahead()
+        stored = StoredBatches(self._index, self._logs, read_cache, ahead, lambda row: damage.add(DamagedBatch.of(row)))
         adds = AddPath(
             table=table,
             cache=cache,
@@ -304,7 +307,7 @@ class _Assembly:
         journal.on_room = adds.journal_room_freed
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage)
+        collector = self._collector(stored, fences, fail_safe, disk_watch, damage)
 
         def at_level(level: Level) -> None:
             admission.short_of_disk = level is Level.SHORT
@@ -319,6 +322,7 @@ class _Assembly:
             index=self._index,
             cache=cache,
             read_cache=read_cache,
+            read_ahead=ahead,
             table=table,
             commits=commits,
             admission=admission,
@@ -335,6 +339,12 @@ class _Assembly:
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
         )
+
+    def _read_ahead(self) -> ReadAhead:
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            return self._world.tasks.spawn(work, name=name)
+
+        return ReadAhead(self._index, self._logs, spawn, self._settings.storage.read_ahead_bytes)
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
         return Scrub(
@@ -357,11 +367,11 @@ class _Assembly:
         return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
 
     def _collector(
-        self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
+        self, stored: StoredBatches, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
     ) -> Collector:
         world = self._world
         return Collector(
-            Holdings(self._index, self._logs, self._cache, read_cache, fences.delete),
+            Holdings(self._index, self._logs, self._cache, stored, fences.delete),
             world.fate_of,
             world.id_counter,
             self._settings.collection,

@@ -40,7 +40,7 @@ from .ledger_state import TOMBSTONE, encode_row
 from .pace import Pace
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
-from .storage.read_cache import ReadCache
+from .storage.stored import StoredBatches
 from .storage.write_cache import WriteCache
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Holdings:
     index: Index
     logs: ReclaimableLogs
     cache: WriteCache
-    read_cache: ReadCache
+    stored: StoredBatches
     refuse: Callable[[int], Awaitable[None]]
 
 
@@ -221,7 +221,7 @@ class Collector:
         for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
             if is_refused:
                 held.cache.forget(ledger_id)
-                held.read_cache.forget(ledger_id)
+                held.stored.forget(ledger_id)
                 if held.cache.flushes(ledger_id):
                     sometimes("collector: a checkpoint is writing what is to be dropped")
                 else:

@@ -95,6 +95,9 @@ class StorageSettings(Settings):
 
     write_cache_bytes: Room = Field(_size(128 * MIB), description="Both write-cache buffers together.")
     read_cache_bytes: Size = Field(_size(64 * MIB), description="Batches kept after they were read from disk.")
+    read_ahead_bytes: Size = Field(
+        _size(32 * MIB), description="Batches read ahead of those who go through ledgers in order; 0: none."
+    )
     index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
     entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
