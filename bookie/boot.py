@@ -276,11 +276,10 @@ class _Assembly:
             interval_seconds=settings.storage.flush_interval_ms / 1000,
             fail_safe=fail_safe.trip,
         )
-        journal_bytes = settings.journal.segment_bytes * settings.journal.segment_count
         admission = Admission(
             settings.admission,
             journal,
-            journal_bytes=journal_bytes,
+            journal_bytes=settings.journal.segment_bytes * settings.journal.segment_count,
             max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
         self._flush.on_disk_full = admission.set_disk_full

@@ -70,7 +70,7 @@ class StoredBatches:
             return kept
         ahead = await self._ahead.take(ledger_id, first, last, max_bytes)
         if ahead:
-            return [self._keep(row, batch) for row, batch in ahead]
+            return [self._keep(row, batch, last) for row, batch in ahead]
         rows = await self._rows(ledger_id, first, last, max_bytes)
         for _ in range(_ATTEMPTS):
             if not rows:
@@ -86,7 +86,7 @@ class StoredBatches:
                 sometimes("stored: a batch moved while it was read")
             else:
                 # It may have ended early, before a damaged one.
-                return [self._keep(row, batch) for row, batch in zip(rows, batches, strict=False)]
+                return [self._keep(row, batch, last) for row, batch in zip(rows, batches, strict=False)]
         raise EntryUnknown(f"entry {first} of ledger {ledger_id} moves faster than it can be read")
 
     async def overlapping(self, ledger_id: int, first: int, last: int) -> list[Buffer | None]:
@@ -104,8 +104,10 @@ class StoredBatches:
                 found.append(None)
         return found
 
-    def _keep(self, row: IndexRow, batch: Buffer) -> Buffer:
-        self._cache.put(row.ledger_id, row.first_entry_id, row.last_entry_id, batch)
+    def _keep(self, row: IndexRow, batch: Buffer, asked_to: int) -> Buffer:
+        """Put into the cache what is given to somebody who asked for entries up to ``asked_to``."""
+        last = row.last_entry_id
+        self._cache.put(row.ledger_id, row.first_entry_id, last, batch, min(last, asked_to))
         return batch
 
     def _kept_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:

@@ -225,7 +225,7 @@ async def test_what_was_found_elsewhere_while_it_was_read_ahead_is_passed_over()
     async with rig({7: 100}, cache_bytes=8 * MIB) as it:
         await held_up(it)
         for number in (8, 9, 10):
-            it.stored._keep(it.store.row(7, number), it.store.batches[7, number])
+            it.stored._keep(it.store.row(7, number), it.store.batches[7, number], 10**6)
         assert await it.read(7, 8) == [8, 9, 10]
         it.store.go_on.set()
         await it.settled()
