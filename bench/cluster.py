@@ -167,7 +167,8 @@ class Tallybook:
 def memory_budget_bytes() -> int:
     """What a bookie with default settings may keep in its caches; queued and unanswered adds are in them too."""
     storage = StorageSettings()
-    return int(storage.write_cache_bytes + storage.read_cache_bytes + storage.index_cache_bytes)
+    caches = (storage.write_cache_bytes, storage.read_cache_bytes, storage.read_ahead_bytes, storage.index_cache_bytes)
+    return int(sum(caches))
 
 
 def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figures:

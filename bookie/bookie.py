@@ -60,6 +60,7 @@ from .settled import SettledLedgers
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
+from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
 from .trace import Tracer
@@ -86,6 +87,7 @@ class Parts:
     index: Index
     cache: WriteCache
     read_cache: ReadCache
+    read_ahead: ReadAhead
     table: LedgerTable
     commits: Commits
     admission: Admission
@@ -314,6 +316,7 @@ class Bookie:
         await asyncio.gather(self._checkpoints, *self._background, return_exceptions=True)
         failures = [await _closed("journals", parts.journals.close(clean=clean))]
         parts.commits.halt(BookieUnavailable.wire_code)
+        parts.read_ahead.close()
         failures += [
             await _closed("entry logs", parts.logs.close()),
             await _closed("index", parts.index.close()),
@@ -353,6 +356,9 @@ class Bookie:
             "read_cache_bytes": parts.read_cache.held_bytes,
             "read_cache_hits_total": parts.read_cache.hits,
             "read_cache_misses_total": parts.read_cache.misses,
+            "read_ahead_bytes": parts.read_ahead.held_bytes,
+            "read_ahead_batches_total": parts.read_ahead.read_batches,
+            "read_ahead_used_batches_total": parts.read_ahead.used_batches,
             "ledgers_in_memory": len(parts.table),
             "ledgers_dirty": parts.table.dirty_count,
             "lac_waiters": parts.lacs.waiter_count,
@@ -364,6 +370,7 @@ class Bookie:
             "ledgers_dropped_total": parts.collector.dropped_ledgers,
             "entry_logs_removed_total": parts.collector.reclaimer.removed_logs,
             "entry_log_bytes_removed_total": parts.collector.reclaimer.removed_bytes,
+            "index_compactions_total": parts.collector.upkeep.compactions,
             "compacted_bytes_total": parts.collector.reclaimer.copied_bytes,
             "damaged_batches": len(parts.damage),
             "damage_met_total": parts.damage.met,

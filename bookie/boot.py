@@ -14,11 +14,12 @@ Until step 4 no journal is written to, so booting twice is the same as booting o
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
@@ -55,6 +56,7 @@ from .settled import SettledLedgers, SettledLookup
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
+from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
@@ -299,7 +301,8 @@ class _Assembly:
         commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
-        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(batch_of(row)))
+        ahead = self._read_ahead()
+        stored = StoredBatches(self._index, self._logs, read_cache, ahead, lambda row: damage.add(batch_of(row)))
         settled = SettledLedgers(world.closed_up_to)
         adds = AddPath(
             table=table,
@@ -319,7 +322,7 @@ class _Assembly:
         journals.call_on_room(adds.journal_room_freed)
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage)
+        collector = self._collector(stored, fences, fail_safe, disk_watch, damage)
 
         def at_level(level: Level) -> None:
             admission.short_of_disk = level is Level.SHORT
@@ -335,6 +338,7 @@ class _Assembly:
             index=self._index,
             cache=cache,
             read_cache=read_cache,
+            read_ahead=ahead,
             table=table,
             commits=commits,
             admission=admission,
@@ -364,6 +368,12 @@ class _Assembly:
             max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
 
+    def _read_ahead(self) -> ReadAhead:
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            return self._world.tasks.spawn(work, name=name)
+
+        return ReadAhead(self._index, self._logs, spawn, self._settings.storage.read_ahead_bytes)
+
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
         return Scrub(
             collector.reclaimer.contents,
@@ -387,11 +397,11 @@ class _Assembly:
         return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
 
     def _collector(
-        self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
+        self, stored: StoredBatches, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
     ) -> Collector:
         world = self._world
         return Collector(
-            Holdings(self._index, self._logs, self._cache, read_cache, fences.delete),
+            Holdings(self._index, self._logs, self._cache, stored, fences.delete),
             world.fate_of,
             world.id_counter,
             self._settings.collection,

@@ -13,7 +13,8 @@ each, at a pace. What ``garbage.Judge`` condemns is dropped, in this order:
 A crash before 1 is durable leaves the ledger as it was; after it, the ledger answers nothing,
 and a later round, which meets its rows again, does the rest.
 
-Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others.
+Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others. At last, when very
+much was dropped, the index is compacted (``index_upkeep``).
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from tallybook.runtime.tasks import Tasks, unless_set
 from .damage import DamageList
 from .fates import FateLookup
 from .garbage import Fate, Judge
+from .index_upkeep import IndexUpkeep
 from .ledger_state import TOMBSTONE, encode_row
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
-from .storage.read_cache import ReadCache
+from .storage.stored import StoredBatches
 from .storage.write_cache import WriteCache
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class Holdings:
     index: Index
     logs: ReclaimableLogs
     cache: WriteCache
-    read_cache: ReadCache
+    stored: StoredBatches
     refuse: Callable[[int], Awaitable[None]]
 
 
@@ -113,6 +115,7 @@ class Collector:
             pressed=pressed,
             damage=damage,
         )
+        self.upkeep = IndexUpkeep(held.index, settings.compact_index_after)
         self._damage = damage
         self.rounds = 0
         """Rounds that came to their end."""
@@ -151,6 +154,7 @@ class Collector:
                     if garbage:
                         await self._undisturbed(self._drop(garbage))
             await self.reclaimer.reclaim()
+            await self.upkeep.compact_if_worth()
             self.rounds += 1
 
     async def _run_for_ever(self) -> None:
@@ -217,17 +221,18 @@ class Collector:
         for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
             if is_refused:
                 held.cache.forget(ledger_id)
-                held.read_cache.forget(ledger_id)
+                held.stored.forget(ledger_id)
                 if held.cache.flushes(ledger_id):
                     sometimes("collector: a checkpoint is writing what is to be dropped")
                 else:
                     gone.append(ledger_id)
         if gone:
             sometimes("collector: drops ledgers")
-            by_log = await self.reclaimer.bytes_of(gone)
+            had = await self.reclaimer.held_by(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
             await held.index.apply((), tombstones, drop_ledgers=gone)
-            self.reclaimer.dropped(by_log)
+            self.reclaimer.dropped(had.by_log)
+            self.upkeep.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)
             self.dropped_ledgers += len(gone)
             log.info("dropped %d ledgers from %d to %d", len(gone), gone[0], gone[-1])

@@ -112,17 +112,18 @@ class IndexThreads:
         self.reads = ThreadWorkers(max(2, read_threads), "index-read")
         self.states = ThreadWorkers(2, "index-state")
         self.changes = ThreadWorkers(1, "checkpoint")
+        self.upkeep = ThreadWorkers(1, "index-upkeep")
 
     async def open_index(
         self, disk: RealDisk, directory: str, settings: StorageSettings, *, create: bool
     ) -> RocksIndex:
         """Open the index over these threads."""
-        workers = IndexWorkers(self.reads, self.states, self.changes)
+        workers = IndexWorkers(self.reads, self.states, self.changes, self.upkeep)
         return await RocksIndex.open(disk, directory, workers, settings, create=create)
 
     async def close(self) -> None:
         """End them, after what they do now."""
-        for workers in (self.reads, self.states, self.changes):
+        for workers in (self.reads, self.states, self.changes, self.upkeep):
             await workers.close()
 
 

@@ -119,6 +119,9 @@ class StorageSettings(Settings):
 
     write_cache_bytes: Room = Field(_size(128 * MIB), description="Both write-cache buffers together.")
     read_cache_bytes: Size = Field(_size(64 * MIB), description="Batches kept after they were read from disk.")
+    read_ahead_bytes: Size = Field(
+        _size(32 * MIB), description="Batches read ahead of those who go through ledgers in order; 0: none."
+    )
     index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
     entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
@@ -177,6 +180,9 @@ class CollectionSettings(Settings):
     )
     compact_bytes_per_second: Size = Field(
         _size(64 * MIB), description="Pace at which compaction copies; 0 is unpaced."
+    )
+    compact_index_after: Annotated[int, Field(ge=0, le=1_000_000_000), _number] = Field(
+        100_000, description="Ledgers and rows dropped from the index after which it gives back their room; 0: never."
     )
 
 

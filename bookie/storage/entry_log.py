@@ -31,6 +31,10 @@ from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
 from .log_directories import LogDirectories
 
+FULL_LEDGERS: Final = 50_000
+"""A log with batches of so many ledgers is full, however small it is: what it says of each is held in memory while it
+is written, and again by whoever asks what is in it."""
+
 MAX_OPEN_FILES: Final = 128
 """Entry logs kept open for reading."""
 
@@ -117,7 +121,7 @@ class EntryLogs:
         """Write ``batches`` to one log, in this order, and return where each one lies.
 
         Nothing is durable before ``sync``. All of them go to one log, so a log may exceed
-        ``entry_log_bytes`` by one append.
+        ``entry_log_bytes`` and the most ledgers by one append.
 
         Args:
             paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
@@ -194,7 +198,7 @@ class EntryLogs:
         if writer is not None and self._directories.should_leave(writer.log.log_id):
             await self._leave(aside)
             writer = None
-        elif writer is not None and writer.size >= self._full_bytes:
+        elif writer is not None and (writer.size >= self._full_bytes or len(writer.ledgers) >= FULL_LEDGERS):
             await self._finish(aside)
             writer = None
         return await self._begin(aside) if writer is None else writer

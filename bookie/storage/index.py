@@ -104,6 +104,17 @@ class Index(Protocol):
             EntryUnknown: it cannot be told.
         """
 
+    async def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Give back the room of what was dropped or replaced of these ledgers. May take long.
+
+        No answer changes, and reads and changes go on beside it; a crash in the middle, and whoever
+        is cancelled here leaves it half done.
+
+        Raises:
+            DiskFull: there is too little room to write anew what stays; it may be tried again.
+            DiskFailed, DamagedFile: it came to no end. Whether the index still takes changes, the next one tells.
+        """
+
     async def close(self) -> None:
         """Let go of the files. What is pending may be lost or kept."""
 

@@ -74,6 +74,8 @@ class MemoryIndex:
         self._records = 0
         self._failed = ""
         self._changing = asyncio.Lock()
+        self.compacted: list[tuple[int, int]] = []
+        """What it was asked to compact: it never does, since what was dropped takes no room in memory."""
 
     @staticmethod
     async def open(disk: Disk, directory: str, *, create: bool) -> MemoryIndex:
@@ -161,6 +163,12 @@ class MemoryIndex:
                 self._failed = repr(error)
                 raise
             self._durable_bytes = self._size
+
+    async def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Remember that it was asked for."""
+        self._check_usable()
+        await self._touch()
+        self.compacted.append((first_ledger, last_ledger))
 
     async def close(self) -> None:
         """Close the file."""

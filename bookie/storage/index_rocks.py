@@ -11,6 +11,9 @@ What was learned about the binding by measuring, and shapes this file:
 - Writes go to the page cache; ``sync`` flushes the log on a worker thread.
 - An iterator that met an error is merely not valid: only ``status`` tells it from the end.
 - Iterators are snapshots, so each search makes its own.
+- ``compact_range`` does not hold the interpreter (measured: half a second, in which another thread ran every
+  half of a millisecond), and waits for the database's own threads, so it needs one to wait on. By themselves
+  these drop what lies under deleted ranges late or never: only deletions of single keys make them look.
 - Recovery silently drops the log from the first damaged record on: see index_mark.py.
 - After a failed write RocksDB takes no more until it is opened again. Room is therefore
   looked for once a flush.
@@ -22,6 +25,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import rocksdict
@@ -39,6 +43,7 @@ from .index_format import (
     decode_state,
     encode_row,
     encode_state,
+    leading_ledger,
     row_key,
     split_row_key,
     split_state_key,
@@ -60,6 +65,7 @@ RESERVED_BYTES: Final = 64 * MIB
 _WRITES_FOR_A_LOOK: Final = 64
 """Write batches after which room is looked for again, within one flush: far less than is reserved."""
 
+_TABLE_BYTES: Final = "rocksdb.live-sst-files-size"
 _CLOSE_SECONDS: Final = 30.0
 
 
@@ -72,6 +78,8 @@ class IndexWorkers(NamedTuple):
     """What is known of a ledger: adds and fences wait for it."""
     changes: Workers
     """Writes and syncs."""
+    upkeep: Workers
+    """What takes long, and nobody waits for."""
 
 
 class RocksIndex:
@@ -103,7 +111,7 @@ class RocksIndex:
             DiskFull, DiskFailed: it cannot be read or made.
         """
         if not isinstance(workers, IndexWorkers):
-            workers = IndexWorkers(workers, workers, workers)
+            workers = IndexWorkers(workers, workers, workers, workers)
         path = f"{directory}/{DATABASE_NAME}"
         mark = await read_mark(disk, directory)
         if mark is None:
@@ -183,6 +191,18 @@ class RocksIndex:
                 self._failed = error.message
                 raise
             self._synced = sequence
+
+    async def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Let RocksDB write anew what stays of these ledgers."""
+        self._check_usable()
+        used = await self._workers.upkeep.run(self._database.table_bytes)
+        free_bytes = (await self._disk.space(self._directory)).free_bytes
+        if free_bytes < used + RESERVED_BYTES:
+            needed = used + RESERVED_BYTES
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, to compact the index needs {needed}")
+        # Piece by piece, because whoever closes the database waits for the one that is under way.
+        for first, last in await self._workers.upkeep.run(self._database.pieces, first_ledger, last_ledger):
+            await self._workers.upkeep.run(self._database.compact, first, last)
 
     async def close(self) -> None:
         """Close the database, after what reads it now."""
@@ -338,6 +358,26 @@ class _Database:
         """Make everything written durable."""
         with self._using("synced"):
             self._rows.flush_wal(sync=True)
+
+    def table_bytes(self) -> int:
+        """Size of all tables: what compacting all of it may need for a time."""
+        with self._using("measured"):
+            return sum(table.property_int_value(_TABLE_BYTES) or 0 for table in (self._rows, self._states))
+
+    def pieces(self, first_ledger: int, last_ledger: int) -> list[tuple[int, int]]:
+        """These ledgers in ranges, each of about one table where the tables are at their largest."""
+        with self._using("compacted"):
+            files = self._rows.live_files()  # of both families: all their keys begin with the ledger id
+        bottom = max((file["level"] for file in files), default=0)
+        starts = {leading_ledger(bytes(file["start_key"])) for file in files if file["level"] == bottom}
+        cuts = [first_ledger, *sorted(each for each in starts if first_ledger < each <= last_ledger), last_ledger + 1]
+        return [(start, end - 1) for start, end in pairwise(cuts)]
+
+    def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Drop what is deleted or replaced of these ledgers from the tables."""
+        with self._using("compacted"):
+            self._rows.compact_range(row_key(first_ledger, 0), row_key(last_ledger, MAX_ID))
+            self._states.compact_range(state_key(first_ledger), state_key(last_ledger))
 
     def close(self) -> None:
         """Close, once nobody uses it."""

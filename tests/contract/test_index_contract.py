@@ -393,6 +393,72 @@ async def test_syncing_again_with_nothing_new_is_no_error(home):
         await index.sync()
 
 
+# -- compacting -----------------------------------------------------------------------------
+
+MANY = 6_000
+KEPT_ONE_IN = 50
+
+
+def tables_bytes(home: Home) -> int:
+    """Bytes of the sorted tables of RocksDB; the index in memory has none."""
+    if isinstance(home, MemoryHome):
+        return 0
+    return sum(path.stat().st_size for path in (home.root / NAME / "rocksdb").glob("*.sst"))
+
+
+async def mostly_dropped(index: Index) -> None:
+    """Ledgers with ten rows and a state each, moved to where they stay; then most of them are dropped."""
+    rows = [row(each, 10 * n) for each in range(MANY) for n in range(10)]
+    await index.apply(rows, {each: b"state of %d" % each for each in range(MANY)})
+    await index.compact(0, MANY)
+    gone = [each for each in range(MANY) if each % KEPT_ONE_IN]
+    await index.apply((), dict.fromkeys(gone, b"gone"), drop_ledgers=gone)
+    await index.sync()
+
+
+async def check_mostly_dropped(index: Index) -> None:
+    assert await index.ledgers_with_rows(-1, MANY) == list(range(0, MANY, KEPT_ONE_IN))
+    for each in (0, 3 * KEPT_ONE_IN, MANY - KEPT_ONE_IN):
+        assert await index.find_range(each, 0, MAX_ID, 100) == [row(each, 10 * n) for n in range(10)]
+        assert await index.load_state(each) == b"state of %d" % each
+    for each in (1, MANY - 1):
+        assert (await index.last_entry(each), await index.load_state(each)) == (NO_ENTRY, b"gone")
+
+
+async def test_compacting_gives_back_the_room_of_what_was_dropped_and_changes_no_answer(home):
+    async with opened(home) as index:
+        await index.compact(0, MAX_ID)
+        await mostly_dropped(index)
+        before = tables_bytes(home)
+        await index.compact(0, MANY)
+        assert tables_bytes(home) <= before / 4
+        await check_mostly_dropped(index)
+        killed = home.survivor()
+    async with opened(killed, create=False) as index:
+        await check_mostly_dropped(index)
+
+
+async def test_changes_and_answers_go_on_while_it_is_compacted(home):
+    async with opened(home) as index:
+        await mostly_dropped(index)
+        compacting = asyncio.ensure_future(index.compact(0, MANY))
+        while not compacting.done():
+            await index.apply([row(MANY + 1, 0)], {}, drop_ledgers=[MANY + 1])
+            assert await index.find(KEPT_ONE_IN, 5) == row(KEPT_ONE_IN, 0)
+        await compacting
+
+
+async def test_an_index_that_is_closed_while_it_is_compacted_has_all_that_was_synced(home):
+    async with opened(home) as index:
+        await mostly_dropped(index)
+        compacting = asyncio.ensure_future(index.compact(0, MANY))
+        await asyncio.sleep(0)
+    outcome = (await asyncio.gather(compacting, return_exceptions=True))[0]
+    assert outcome is None or isinstance(outcome, DiskFailed | EntryUnknown)
+    async with opened(home, create=False) as index:
+        await check_mostly_dropped(index)
+
+
 # -- opening and closing --------------------------------------------------------------------
 
 
@@ -426,7 +492,7 @@ async def test_a_closed_index_takes_no_changes_and_cannot_be_closed_wrongly(home
     index = await home.open(create=True)
     await index.close()
     await index.close()
-    for change in (lambda: index.apply([row(7, 0)], {}), index.sync):
+    for change in (lambda: index.apply([row(7, 0)], {}), index.sync, lambda: index.compact(0, 9)):
         with pytest.raises(DiskFailed, match=NAME):
             await change()
 

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from tallybook.bookie.storage import entry_log
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import LedgerShare, log_name
 from tallybook.bookie.storage.location import IndexRow, Location
@@ -147,6 +148,15 @@ async def test_a_full_log_is_finished_by_the_next_append_and_one_append_never_sp
     for log_id in (1, 2, 3):
         assert disk.peek(path_of(log_id))[-8:-4] == b"TEND"
     assert disk.peek(path_of(4))[-8:-4] != b"TEND"
+    await logs.close()
+
+
+async def test_a_log_with_batches_of_very_many_ledgers_is_full_however_small_it_is(monkeypatch):
+    monkeypatch.setattr(entry_log, "FULL_LEDGERS", 10)
+    logs = await open_logs(SimDisk(), entry_log_bytes=MIB)
+    for ledger_id in (*range(12), *[11] * 30):
+        await append_and_sync(logs, [batch(ledger_id, 0)])
+    assert [len(await logs.ledger_map(log_id)) for log_id in logs.log_ids] == [10, 2]
     await logs.close()
 
 
