@@ -14,6 +14,7 @@ the reader's own read finds out. Batches never change, so none is ever out of da
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from tallybook.core.limits import KIB, MIB
 
 from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
+
+_log = logging.getLogger(__name__)
 
 FIRST_WINDOW_BYTES: Final = 512 * KIB
 """What is read ahead when a stream goes on for the first time."""
@@ -227,7 +230,8 @@ class ReadAhead:
                 stream.end_id = piece.rows[-1].last_entry_id + 1
                 stream.pieces.append(piece)
                 self._work(stream, self._read(piece))
-        except StorageError:
+        except StorageError as error:
+            _log.error("the index cannot be read ahead: %r", error)
             self._drop(stream)
         finally:
             stream.looked.set()
@@ -240,8 +244,8 @@ class ReadAhead:
             # The first of them may have been found elsewhere meanwhile.
             piece.batches.extend(batches[len(rows) - len(piece.rows) :])
             self.read_batches += len(batches)
-        except StorageError:
-            return  # whoever asks for it finds out
+        except StorageError as error:
+            _log.error("entry logs cannot be read ahead: %r", error)
         finally:
             piece.read.set()
 
