@@ -244,6 +244,8 @@ class ReadAhead:
             # The first of them may have been found elsewhere meanwhile.
             piece.batches.extend(batches[len(rows) - len(piece.rows) :])
             self.read_batches += len(batches)
+            if len(batches) < len(rows):
+                _log.error("%d of %d batches cannot be read ahead", len(rows) - len(batches), len(rows))
         except StorageError as error:
             _log.error("entry logs cannot be read ahead: %r", error)
         finally:
