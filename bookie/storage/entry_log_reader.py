@@ -8,6 +8,7 @@ that does not give any is UNKNOWN. Neither is ever ABSENT.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -31,6 +32,8 @@ from .entry_log_format import (
 from .entry_log_walk import Damage, read_footer, walk
 from .location import IndexRow, Location
 from .open_files import OpenFiles
+
+_log = logging.getLogger(__name__)
 
 MAX_READ_BYTES: Final = MIB
 """Adjacent batches are read in one piece up to this size."""
@@ -80,9 +83,10 @@ class EntryLogReader:
         first, last = run[0].location, run[-1].location
         try:
             data = await self._read_at(first._replace(size=last.offset + last.size - first.offset))
-        except EntryUnknown:
+        except EntryUnknown as error:
             if len(run) == 1:
                 raise
+            _log.error("read one by one, since together they cannot be had: %s", error.message)
             for row in run:
                 yield row, await self._read_at(row.location)
             return
