@@ -17,7 +17,7 @@ from tallybook.runtime.clock import Clock
 
 from ..history import NO_ENTRY, End, History, Outcome
 from .load import password_of
-from .payloads import Payloads
+from tallybook.bench.payloads import Payloads
 from .records import Promises
 
 AT_ONCE: Final = 4

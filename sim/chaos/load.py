@@ -27,7 +27,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .payloads import LEAST_BYTES, payload_of
+from tallybook.bench.payloads import LEAST_BYTES, payload_of
 from .records import Recorder
 
 PASSWORD: Final = b"open sesame"
