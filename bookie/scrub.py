@@ -40,6 +40,7 @@ VERSION: Final = 1
 PAGE_ROWS: Final = 1_000
 PAUSE_SECONDS: Final = 60.0
 """Between two rounds, at least; a tenth of the period where that is less."""
+ON_TIME: Final = 0.9
 
 
 class ReadableLogs(Protocol):
@@ -122,8 +123,9 @@ class Scrub:
             DiskFailed, DiskFull: it cannot be noted how far it has come.
         """
         after = await self._noted()
-        # The pause is part of the period: what is read just before it rots is read again before a period is over.
-        seconds = max(1.0, self._settings.period_s - self._pause_seconds)
+        # What is read just before it rots is to be read again before a period is over, so the pause is part of the
+        # period; and a tenth is for what holds a round up.
+        seconds = max(1.0, ON_TIME * (self._settings.period_s - self._pause_seconds))
         per_second = int(self._logs.durable_bytes / seconds)
         low, high = int(self._settings.min_bytes_per_second), int(self._settings.max_bytes_per_second)
         self._pace = Pace(self._clock, min(max(per_second, low), high))
