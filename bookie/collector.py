@@ -226,7 +226,7 @@ class Collector:
             sometimes("collector: drops ledgers")
             by_log = await self.reclaimer.bytes_of(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
-            await held.index.apply((), tombstones, drop_ledgers=gone)
+            await held.index.apply((), tombstones, drop_ledgers=gone, makes_room=True)
             self.reclaimer.dropped(by_log)
             self._damage.forget_ledgers(gone)
             self.dropped_ledgers += len(gone)
