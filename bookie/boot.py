@@ -281,7 +281,6 @@ class _Assembly:
             journal_bytes=journal_bytes,
             max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
-        self._flush.on_disk_full = admission.set_disk_full
         commits = Commits(journal, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
@@ -304,14 +303,24 @@ class _Assembly:
         journal.on_room = adds.journal_room_freed
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage)
+
+        def pressed() -> bool:
+            return disk_watch.level is not Level.ROOM or admission.disk_full
+
+        collector = self._collector(read_cache, fences, fail_safe, pressed, damage)
 
         def at_level(level: Level) -> None:
             admission.short_of_disk = level is Level.SHORT
             if level is not Level.ROOM:
                 collector.request()
 
+        def at_disk_full(disk_full: bool) -> None:
+            if disk_full and not admission.disk_full:
+                collector.request()
+            admission.set_disk_full(disk_full)
+
         disk_watch.on_level = at_level
+        self._flush.on_disk_full = at_disk_full
         return Parts(
             directory=self._directory,
             journal=journal,
@@ -357,7 +366,12 @@ class _Assembly:
         return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
 
     def _collector(
-        self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
+        self,
+        read_cache: ReadCache,
+        fences: Fences,
+        fail_safe: FailSafe,
+        pressed: Callable[[], bool],
+        damage: DamageList,
     ) -> Collector:
         world = self._world
         return Collector(
@@ -369,7 +383,7 @@ class _Assembly:
             tasks=world.tasks,
             fail_safe=fail_safe.trip,
             settle_bytes=self._settings.storage.entry_log_bytes // SETTLE_PART,
-            pressed=lambda: disk_watch.level is not Level.ROOM,
+            pressed=pressed,
             damage=damage,
         )
 

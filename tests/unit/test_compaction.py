@@ -18,9 +18,11 @@ DROPPED, KEPT = 1, 2
 SIZE = 1000
 
 
-def play(scenario: Scenario, *, below: int = 50, failed: bool = False) -> None:
+def play(scenario: Scenario, *, below: int = 50, interval_ms: int = 0, failed: bool = False) -> None:
     async def run(world: World) -> None:
-        settings = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=below)
+        settings = tiny_settings(
+            entry_log_bytes=16 * KIB, compact_below_percent=below, collect_interval_ms=interval_ms
+        )
         node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
         await node.boot()
         await scenario(node, world)
@@ -117,6 +119,20 @@ def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at() -> N
         await holds(node, kept)
 
     play(scenario, below=5)
+
+
+def test_a_bookie_whose_checkpoints_find_no_room_copies_out_of_logs_of_which_much_counts_at_once() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(20), one_in=2)
+        await drop(node)
+        assert copied(node) == 0
+        node.bookie._parts.flush.on_disk_full(True)
+        await world.clock.sleep(1)
+        assert copied(node) > 0
+        node.bookie._parts.flush.on_disk_full(False)
+        await holds(node, kept)
+
+    play(scenario, below=5, interval_ms=86_400_000)
 
 
 def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go() -> None:
