@@ -118,6 +118,7 @@ class Flush:
         if buffer is not None and not self.nothing_to_do:
             rows = await self._write_batches(buffer)
             await self._write_index(rows)
+            self._logs.rows_are_in()
             if self.on_disk_full is not None:
                 self.on_disk_full(False)
         while self._states.end_flush(LEDGERS_AT_ONCE):

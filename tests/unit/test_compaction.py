@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]
@@ -224,6 +226,37 @@ def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted() -> No
         await add(node, batch(KEPT, 1_000))
         await node.bookie.flush()
         await holds(node, [*kept, 1_000])
+
+    play(scenario)
+
+
+def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_index_yet() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for entry_id in range(4):
+            await add(node, batch(DROPPED, entry_id))
+        await node.bookie.flush()
+        index, tasks = node.bookie._parts.index, Tasks("test", lambda name, error: None)
+        apply, no_room = index.apply, True
+
+        async def without_room(*changes: Any, makes_room: bool = False, **more: Any) -> None:
+            if no_room and not makes_room:
+                raise DiskFull("no room for rows")
+            await apply(*changes, makes_room=makes_room, **more)
+
+        index.apply = without_room  # type: ignore[method-assign]
+        await add(node, batch(KEPT, 0))
+        flush = tasks.spawn(node.bookie.flush(), name="flush")
+        await world.clock.sleep(1)
+        await drop(node)
+        await node.bookie.collect()
+        no_room = False
+        await flush
+        await holds(node, [0])
+        await node.bookie.collect()
+        assert DROPPED not in await index.ledgers_with_rows(-1, 10)
+        await node.lose_power()
+        await node.boot()
+        await holds(node, [0])
 
     play(scenario)
 
