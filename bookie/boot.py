@@ -303,24 +303,9 @@ class _Assembly:
         journal.on_room = adds.journal_room_freed
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-
-        def pressed() -> bool:
-            return disk_watch.level is not Level.ROOM or admission.disk_full
-
+        pressed = _pressed(disk_watch, admission)
         collector = self._collector(read_cache, fences, fail_safe, pressed, damage)
-
-        def at_level(level: Level) -> None:
-            admission.short_of_disk = level is Level.SHORT
-            if level is not Level.ROOM:
-                collector.request()
-
-        def at_disk_full(disk_full: bool) -> None:
-            if disk_full and not admission.disk_full:
-                collector.request()
-            admission.set_disk_full(disk_full)
-
-        disk_watch.on_level = at_level
-        self._flush.on_disk_full = at_disk_full
+        _follow_room(disk_watch, self._flush, admission, collector)
         return Parts(
             directory=self._directory,
             journal=journal,
@@ -391,3 +376,25 @@ class _Assembly:
 def _largest_batch_bytes(settings: BookieSettings) -> int:
     """The largest batch that fits one group commit."""
     return settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES
+
+
+def _pressed(disk_watch: DiskWatch, admission: Admission) -> Callable[[], bool]:
+    """Whether the bookie is short of disk, or its checkpoints have no room, which may come sooner."""
+    return lambda: disk_watch.level is not Level.ROOM or admission.disk_full
+
+
+def _follow_room(disk_watch: DiskWatch, flush: Flush, admission: Admission, collector: Collector) -> None:
+    """Close the bookie to writers where there is no room, and have the collector look at once for what can go."""
+
+    def at_level(level: Level) -> None:
+        admission.short_of_disk = level is Level.SHORT
+        if level is not Level.ROOM:
+            collector.request()
+
+    def at_disk_full(disk_full: bool) -> None:
+        if disk_full and not admission.disk_full:
+            collector.request()
+        admission.set_disk_full(disk_full)
+
+    disk_watch.on_level = at_level
+    flush.on_disk_full = at_disk_full

@@ -56,6 +56,9 @@ class BatchLogs(Protocol):
     async def sync(self) -> None:
         """Make everything appended durable."""
 
+    def rows_are_in(self) -> None:
+        """Hear that the index has a row for everything appended, so that it is known what counts in the logs."""
+
 
 class States(Protocol):
     """The ledgers whose rows must be written."""

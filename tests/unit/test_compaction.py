@@ -22,9 +22,7 @@ SIZE = 1000
 
 def play(scenario: Scenario, *, below: int = 50, interval_ms: int = 0, failed: bool = False) -> None:
     async def run(world: World) -> None:
-        settings = tiny_settings(
-            entry_log_bytes=16 * KIB, compact_below_percent=below, collect_interval_ms=interval_ms
-        )
+        settings = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=below, collect_interval_ms=interval_ms)
         node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
         await node.boot()
         await scenario(node, world)
