@@ -37,6 +37,7 @@ SETTINGS: Final = (
 """So small that everything happens all the time."""
 OFFLOAD: Final = ("deletion_lag_s=15", "max_set_wait_s=5", "interval_s=3", "tidy_interval_s=30", "orphan_delay_s=10")
 _GATEWAY_MIB: Final = "4"
+_POLL_SECONDS: Final = 0.1
 
 
 class SoakCluster:
@@ -66,10 +67,11 @@ class SoakCluster:
             self.load = self._start(undo, "load", "tallybook.bench.soak.load", "run", "--book", str(self._book))
             self._watch_offloader(undo)
             self._watch_gateway(undo)
+            http = self.load.ready(START_SECONDS)["http"]
+            self.watched += [Watched(each.name, each.pid, each.http_port) for each in self.bookies[:LASTING]]
+            self.watched.append(Watched("load", self.load.pid, _port(http)))
+            self._wait_for_answers()
             self._undo = undo.pop_all()
-        http = self.load.ready(START_SECONDS)["http"]
-        self.watched += [Watched(each.name, each.pid, each.http_port) for each in self.bookies[:LASTING]]
-        self.watched.append(Watched("load", self.load.pid, _port(http)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,6 +138,13 @@ class SoakCluster:
         return {name: sum(each[f"tallybook_bookie_{name}_total"] for each in metrics) for name in names}
 
     # -- inside -----------------------------------------------------------------------
+
+    def _wait_for_answers(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not all(each.answers for each in self.watched):
+            if time.monotonic() > deadline:
+                raise ProgramFailed(f"not every process shows metrics within {START_SECONDS:.0f} s")
+            time.sleep(_POLL_SECONDS)
 
     @property
     def _book(self) -> Path:

@@ -30,6 +30,14 @@ class Watched:
     http_port: int
     samples: dict[str, list[Sample]] = field(default_factory=lambda: {figure: [] for figure in ALLOWANCES})
 
+    @property
+    def answers(self) -> bool:
+        """Whether the process shows its metrics yet."""
+        try:
+            return bool(fetch_metrics(self.http_port))
+        except OSError:
+            return False
+
     def look(self) -> None:
         """Take a sample of each figure.
 

@@ -74,7 +74,8 @@ class _Ours:
         self._ledgers = ["--ledgers", str(directory / "ledgers.json")]
 
     def fill(self, mib: int) -> None:
-        _run(module("tallybook.bench.storage.loads", "fill", *self._metadata, *self._ledgers, "--mib", str(mib)))
+        options = [*self._metadata, *self._ledgers, "--mib", str(mib), "--count", str(LEDGERS)]
+        _run(module("tallybook.bench.storage.loads", "fill", *options))
 
     def p99_ms(self, plan: CatchUpPlan) -> float:
         options = {"--entry-bytes": ENTRY_BYTES, "--ledgers": ADD_LEDGERS, "--rate": plan.rate}

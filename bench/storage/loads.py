@@ -61,11 +61,13 @@ def fill(
     ledgers: Ledgers,
     seed: Annotated[int, typer.Option(help="Decides on their sizes.")] = 1,
     copies: Annotated[int, typer.Option(help="E and Qw.")] = 3,
+    count: Annotated[int, typer.Option(help="So many of one size, one after the other; 0: of mixed sizes.")] = 0,
 ) -> None:
-    """Write ledgers of mixed sizes beside each other, close them, and note which they are."""
+    """Write ledgers, mixed ones beside each other, close them, and note which they are."""
 
     async def work() -> Figures:
-        wanted, block = iter(sizes(seed, mib * MIB)), SeededRng(seed).token(2 * _APPEND_BYTES)
+        alike = [(mib * MIB // count // KIB * KIB, KIB)] * count if count else []
+        wanted, block = iter(alike or sizes(seed, mib * MIB)), SeededRng(seed).token(2 * _APPEND_BYTES)
         made: list[Ledger] = []
 
         async def write() -> None:
@@ -76,7 +78,7 @@ def fill(
                 made.append(Ledger(ledger.id, size))
 
         async with Client(metadata) as client:
-            await asyncio.gather(*(write() for _ in range(FILL_WRITERS)))
+            await asyncio.gather(*(write() for _ in range(1 if count else FILL_WRITERS)))
         ledgers.write_text(json.dumps(made))
         return {"ledgers": len(made), "payload_bytes": sum(each.size for each in made)}
 
