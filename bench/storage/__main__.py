@@ -21,7 +21,8 @@ from tallybook.bench.programs import print_json_line
 
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
-from .gates import BRIM, CATCH_UP, GATES, HEAD, PARTS, PEER, ROOM, ROT
+from .gates import BRIM, CATCH_UP, GATES, HEAD, PARTS, PEER, REPAIR, ROOM, ROT
+from .repair import RepairPlan, measure_repair
 from .room import RoomPlan, measure_room
 from .rot import measure_rot
 
@@ -29,6 +30,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
 SETTLE_SECONDS: Final = 15.0
 """Longer than the flush interval of a bookie, and the time a flush takes."""
+REPAIR_SECONDS: Final = 1_200.0
+"""Until a dead bookie is named nowhere."""
 LEAST_READ_MIB: Final = 64
 
 
@@ -41,6 +44,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = 20.0,
     rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
     period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
+    ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
     brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled to the brim.")] = 256,
     peer: Annotated[bool, typer.Option(help="Compare with BookKeeper, which needs Java and Maven.")] = True,
     port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
@@ -61,6 +65,9 @@ def main(
         with _scratch(directory) as scratch:
             plan = CatchUpPlan(max(LEAST_READ_MIB, mib // 2), turns, seconds, SETTLE_SECONDS, rate)
             figures |= measure_catch_up(scratch, plan, directory.resolve() / "bookkeeper" if peer else None, port)
+    if REPAIR in wanted:
+        with _scratch(directory) as scratch:
+            figures |= measure_repair(scratch, RepairPlan(ledgers, seconds, SETTLE_SECONDS, REPAIR_SECONDS))
     if ROT in wanted:
         with _scratch(directory) as scratch:
             figures |= measure_rot(scratch, mib=min(1024, max(64, mib // 4)), period_seconds=period, flips=turns)
@@ -72,7 +79,7 @@ def main(
     lines = [verdict(gate, figures) for gate in GATES if gate.workload in measured]
     print("\n".join(lines))
     sizes = {"MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate)}
-    sizes |= {"period_of_a_scrub": period, "MiB_of_the_disk_that_is_filled": brim_mib}
+    sizes |= {"period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "MiB_of_the_disk_that_is_filled": brim_mib}
     results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "storage.json"
     keep_results(results, machine, sizes, figures)
     if report is not None:

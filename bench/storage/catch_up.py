@@ -74,7 +74,7 @@ class _Ours:
         self._ledgers = ["--ledgers", str(directory / "ledgers.json")]
 
     def fill(self, mib: int) -> None:
-        options = [*self._metadata, *self._ledgers, "--mib", str(mib), "--count", str(LEDGERS)]
+        options = [*self._metadata, *self._ledgers, "--mib", str(mib), "--count", str(LEDGERS), "--beside", "1"]
         _run(module("tallybook.bench.storage.loads", "fill", *options))
 
     def p99_ms(self, plan: CatchUpPlan) -> float:

@@ -22,7 +22,8 @@ CATCH_UP: Final = "catch-up"
 PEER: Final = "peer"
 ROT: Final = "rot"
 BRIM: Final = "brim"
-PARTS: Final = (ROOM, CATCH_UP, ROT, BRIM)
+REPAIR: Final = "repair"
+PARTS: Final = (ROOM, CATCH_UP, REPAIR, ROT, BRIM)
 
 GATES: Final = (
     # A workload here is what may be switched off.
@@ -35,6 +36,8 @@ GATES: Final = (
     most("room_p99_ratio", 1.5, "99th percentile of adds meanwhile, to that before", ROOM),
     most("catch_up_p99_ratio", 1.5, "99th percentile of adds beside readers that catch up, to that without", CATCH_UP),
     most("catch_up_to_peer", 1, "the same ratio, to that of BookKeeper in the same turn", PEER),
+    least("repair_rate_part", 0.5, "rate of a repair, of the slower of reading and writing one bookie", REPAIR),
+    most("repair_p99_ratio", 1.5, "99th percentile of random reads beside a repair, to that before", REPAIR),
     most("rot_periods", 1, "periods of a scrub until a flipped byte was found, the longest of several", ROT),
     least("brim_full", 3, "times that a disk was filled to the brim, and the bookie was read-only", BRIM),
     least("brim_back", 3, "times that it took adds again after half of the ledgers were deleted", BRIM),

@@ -61,9 +61,10 @@ def fill(
     ledgers: Ledgers,
     seed: Annotated[int, typer.Option(help="Decides on their sizes.")] = 1,
     copies: Annotated[int, typer.Option(help="E and Qw.")] = 3,
-    count: Annotated[int, typer.Option(help="So many of one size, one after the other; 0: of mixed sizes.")] = 0,
+    count: Annotated[int, typer.Option(help="So many of one size; 0: of mixed sizes.")] = 0,
+    beside: Annotated[int, typer.Option(help="How many are written at a time.")] = FILL_WRITERS,
 ) -> None:
-    """Write ledgers, mixed ones beside each other, close them, and note which they are."""
+    """Write ledgers beside each other, close them, and note which they are."""
 
     async def work() -> Figures:
         alike = [(mib * MIB // count // KIB * KIB, KIB)] * count if count else []
@@ -78,7 +79,7 @@ def fill(
                 made.append(Ledger(ledger.id, size))
 
         async with Client(metadata) as client:
-            await asyncio.gather(*(write() for _ in range(1 if count else FILL_WRITERS)))
+            await asyncio.gather(*(write() for _ in range(beside)))
         ledgers.write_text(json.dumps(made))
         return {"ledgers": len(made), "payload_bytes": sum(each.size for each in made)}
 
