@@ -11,6 +11,8 @@ passed last time, its ids lie above all that is held, and there is room. Such a 
 handed over at once, with no task. All others take the slow way, which is the same steps with
 waits between them, and ends in the same `_hand_over`.
 
+A batch of a repair always takes the slow way, and shows no key: ``repair_adds.py`` has what is asked instead.
+
 Every add is answered exactly once, never from within ``take``.
 """
 
@@ -47,6 +49,7 @@ from .journal.records import BatchRecord, LedgerKeyRecord
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
 from .port import AddCallback
+from .repair_adds import RepairAdds
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
 from .verifiers import Verifiers, verifier_to_record
 
@@ -67,6 +70,7 @@ class AddPath:
 
     Args:
         stored_overlap: what is held already, apart from the write cache.
+        repairs: what is asked of a batch that a repair gives back.
         request_flush: asks for a checkpoint; cheap.
         look_at_journal: asks for one if the journal is getting full.
         on_defect: ends the node; called with the reason when the path itself fails.
@@ -82,6 +86,7 @@ class AddPath:
         admission: Admission,
         verifiers: Verifiers,
         stored_overlap: StoredOverlap,
+        repairs: RepairAdds,
         request_flush: Callable[[], None],
         look_at_journal: Callable[[], None],
         on_defect: Callable[[str], None],
@@ -95,6 +100,7 @@ class AddPath:
         self._admission = admission
         self._verifiers = verifiers
         self._stored_overlap = stored_overlap
+        self._repairs = repairs
         self._request_flush = request_flush
         self._look_at_journal = look_at_journal
         self._on_defect = on_defect
@@ -115,8 +121,17 @@ class AddPath:
         """Adds on the slow way."""
         return len(self._waiting)
 
-    def take(self, batch: Buffer, key: bytes, on_answer: AddCallback, recovery: bool, deferred: bool = False) -> None:
-        """Take one batch; see ``LedgerStore.add``."""
+    def take(
+        self,
+        batch: Buffer,
+        key: bytes,
+        on_answer: AddCallback,
+        recovery: bool,
+        deferred: bool = False,
+        repair: bool = False,
+    ) -> None:
+        """Take one batch; see ``LedgerStore.add``. A repair add has the lane of recoveries."""
+        recovery = recovery or repair
         try:
             header = verify_batch(batch)
         except InvalidBatch as error:
@@ -129,11 +144,11 @@ class AddPath:
             _answer_soon(on_answer, answer)
             return
         add = PendingAdd(
-            header.ledger_id, header.first_entry_id, header.entry_count, size, on_answer, recovery, deferred
+            header.ledger_id, header.first_entry_id, header.entry_count, size, on_answer, recovery, deferred, repair
         )
         self._admission.take(size, recovery)
         ledger = self._table.get(header.ledger_id)
-        if ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
+        if repair or ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
             self._take_slowly(header, batch, key, add)
             return
         try:
@@ -222,6 +237,8 @@ class AddPath:
         """The slow way. Returns whether the batch was held already, durably; if not, it has been handed over."""
         async with self._table.using(add.ledger_id) as ledger:
             await self._verifiers.learn(ledger)
+            if add.repair:
+                await self._repairs.check(header)
             stored: list[Buffer | None] = []
             looked_at = -1
             deadline = self._clock.monotonic() + self._max_cache_wait_seconds
@@ -230,8 +247,8 @@ class AddPath:
                 # the look into the cache, would be seen by neither: the number of releases tells.
                 if ledger.may_hold(header.first_entry_id) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
-                    stored = await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
-                elif self._decide(ledger, header, batch, key, add.recovery, stored):
+                    stored = await self._look_into_storage(header, add)
+                elif self._decide(ledger, header, batch, None if add.repair else key, add.recovery, stored):
                     sometimes("add: held already")
                     await self._commits.durable(ledger)
                     return True
@@ -242,6 +259,11 @@ class AddPath:
                 else:
                     self._hand_over(ledger, header, batch, add)
                     return False
+
+    async def _look_into_storage(self, header: BatchHeader, add: PendingAdd) -> list[Buffer | None]:
+        if add.repair:
+            return await self._repairs.stored_overlap(header)
+        return await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
 
     def _prepared(self, task: asyncio.Task[bool]) -> None:
         """The slow way ended: answer, unless the batch is in the journal's hands."""
@@ -295,15 +317,18 @@ class AddPath:
         ledger: Ledger,
         header: BatchHeader,
         batch: Buffer,
-        key: bytes,
+        key: bytes | None,
         recovery: bool,
         stored: list[Buffer | None],
     ) -> bool:
-        """Whether the batch is held already, byte for byte; refuse it, the fence first, if it cannot be taken."""
+        """Whether the batch is held already, byte for byte; refuse it, the fence first, if it cannot be taken.
+
+        ``key`` is ``None`` for a repair, of which the metadata were asked instead.
+        """
         refused = ledger.refuses_recovery if recovery else ledger.refuses_add
         if refused:
             raise error_from_wire(refused, f"ledger {ledger.ledger_id} takes no such add")
-        if not ledger.fits(key):
+        if key is not None and not ledger.fits(key):
             raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")
         if not ledger.may_hold(header.first_entry_id):
             return False

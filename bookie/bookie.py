@@ -7,9 +7,11 @@ It implements ``port.LedgerStore`` by handing each request to the part whose bus
     collect                      collector.py drops what need not be kept
     read_*, recovery_read        reads.py     write cache, then storage
     *_lac                        lacs.py      told, waited for, journaled
+    held*                        held.py      by index and write cache
+    trace                        trace.py     where one copy lies, and whether it is intact
 
-All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the same
-journal (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
+All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the
+journals (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
 taken to entry logs and index, and the collector drops ledgers that need not be kept. boot.py puts it all together.
 """
 
@@ -21,30 +23,46 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, RequestTimeout, TallybookError
+from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, NoSuchLedger, RequestTimeout, TallybookError
+from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import MAX_PAGE
+from tallybook.runtime.clock import Clock
 
 from .adds import AddPath
 from .admission import Admission
 from .collector import Collector
 from .commits import Commits
-from .damage import DamagedBatch, DamageList
+from .damage import DamageList
 from .directories import DataDirectory
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fences import Fences
-from .journal.journal import Journal
+from .held import Held
+from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
 from .port import AddCallback
 from .reads import Reads
 from .scrub import Scrub
+from .settled import SettledLedgers
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
+from .trace import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +81,7 @@ class Parts:
     """What a bookie is made of."""
 
     directory: DataDirectory
-    journal: Journal
+    journals: Journals
     logs: EntryLogs
     index: Index
     cache: WriteCache
@@ -81,6 +99,9 @@ class Parts:
     disk_watch: DiskWatch
     damage: DamageList
     scrub: Scrub
+    settled: SettledLedgers
+    held: Held
+    tracer: Tracer
     fail_safe: FailSafe
     note_enrolment: Callable[[], Awaitable[None]]
 
@@ -89,9 +110,16 @@ class Bookie:
     """One bookie's ledgers, on a disk. Made by ``boot.boot``."""
 
     def __init__(
-        self, parts: Parts, boot: int, checkpoints: asyncio.Task[None], background: Sequence[asyncio.Task[None]]
+        self,
+        parts: Parts,
+        boot: int,
+        checkpoints: asyncio.Task[None],
+        background: Sequence[asyncio.Task[None]],
+        clock: Clock,
     ) -> None:
         self._parts = parts
+        self._clock = clock
+        self._began = clock.monotonic()
         self._checkpoints = checkpoints
         self._background = background
         self._bookie_id = parts.directory.cookie.bookie_id
@@ -120,9 +148,10 @@ class Bookie:
         *,
         recovery: bool = False,
         deferred: bool = False,
+        repair: bool = False,
     ) -> None:
         """Take one batch; see the port."""
-        self._take(batch, key, on_answer, recovery, deferred)
+        self._take(batch, key, on_answer, recovery, deferred, repair)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""
@@ -156,6 +185,63 @@ class Bookie:
         """Remember an explicit LAC, durably; see the port."""
         await self._parts.lacs.write(ledger_id, lac, key)
 
+    # -- repair and inspection ------------------------------------------------------------
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """What is held of a ledger between two entries; see the port."""
+        return await self._parts.held.ranges(ledger_id, first, last)
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """Ledgers of which a batch is held; see the port."""
+        return await self._parts.held.ledgers(after, limit)
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """Batches whose copies here are known to be damaged; see the port, and ``Scrub.damaged``."""
+        return tuple(await self._parts.scrub.damaged(after, min(limit, MAX_PAGE)))
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """Where the copy of an entry lies, and whether it is intact; see the port."""
+        return await self._parts.tracer.trace(ledger_id, entry_id)
+
+    async def status(self) -> BookieStatus:
+        """How it is doing; see the port."""
+        parts, limbo = self._parts, self._parts.table.limbo
+        return BookieStatus(
+            read_only=self.read_only,
+            disk_used_fraction=parts.disk_watch.used_part,
+            free_bytes=parts.disk_watch.free_bytes,
+            entry_log_bytes=parts.logs.durable_bytes,
+            entry_logs=len(parts.logs.log_ids),
+            journal_used_fraction=parts.journals.used_fraction,
+            ledgers_in_memory=len(parts.table),
+            damaged_batches=len(parts.damage),
+            limbo_events=limbo.events,
+            limbo_below=MAX_ID if limbo.awaits_enrolment else limbo.below,
+            scrub_rounds=parts.scrub.rounds,
+            uptime_seconds=self._clock.monotonic() - self._began,
+        )
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """A repair gave back what may have been lost of the ledger; see the port.
+
+        Raises:
+            DiskFailed: it could not be made durable, and the node ends.
+            RequestTimeout: the checkpoint that makes it durable takes longer than ``FLUSH_SECONDS``.
+        """
+        parts = self._parts
+        if parts.table.limbo.awaits_enrolment:
+            raise BookieUnavailable("this bookie replaces another one and is not enrolled yet")
+        async with parts.table.using(ledger_id) as ledger:
+            await parts.settled.check_closed(ledger_id)
+            if ledger.deleted:
+                raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+            if ledger.limbo:
+                ledger.end_limbo(parts.table.limbo.events)
+                parts.table.mark_dirty(ledger)
+            if ledger.dirty or ledger.flushing:
+                # Also where somebody else has just ended it: what is answered is durable.
+                await self._in_time(parts.checkpointer.flush())
+
     # -- running it -----------------------------------------------------------------------
 
     @property
@@ -167,10 +253,6 @@ class Bookie:
     def set_read_only(self, read_only: bool) -> None:
         """Refuse ordinary adds, or take them again."""
         self._parts.admission.read_only = read_only
-
-    async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
-        """Batches whose copies here are known to be damaged; see ``Scrub.damaged``."""
-        return await self._parts.scrub.damaged(after, limit)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Refuse a ledger that need not be kept, for ever; see ``Fences.delete``."""
@@ -191,32 +273,23 @@ class Bookie:
         """
         await self._parts.note_enrolment()
 
-    async def end_limbo(self, ledger_id: int) -> None:
-        """A repair gave back what may have been lost of the ledger; durable when it returns. The ledger stays fenced.
-
-        Raises:
-            BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
-            DiskFailed: it could not be made durable, and the node ends.
-        """
-        if self._parts.table.limbo.awaits_enrolment:
-            raise BookieUnavailable("this bookie replaces another one and is not enrolled yet")
-        async with self._parts.table.using(ledger_id) as ledger:
-            if ledger.limbo:
-                ledger.end_limbo(self._parts.table.limbo.events)
-                self._parts.table.mark_dirty(ledger)
-                await self._parts.checkpointer.flush()
-
     async def flush(self) -> None:
-        """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
+        """Checkpoint everything taken so far: when this returns, no journal is needed to read it.
 
         Raises:
             DiskFailed: the device failed, and the node ends.
             RequestTimeout: it takes longer than ``FLUSH_SECONDS``: the disk is full, or very slow.
         """
+        await self._in_time(self._drained_and_flushed())
+
+    async def _drained_and_flushed(self) -> None:
+        await self._parts.journals.drained(FLUSH_SECONDS)
+        await self._parts.checkpointer.flush()
+
+    async def _in_time(self, checkpoint: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                await self._parts.journal.drained(FLUSH_SECONDS)
-                await self._parts.checkpointer.flush()
+                await checkpoint
         except TimeoutError as error:
             raise RequestTimeout(f"the checkpoint takes longer than {FLUSH_SECONDS} seconds") from error
 
@@ -239,7 +312,7 @@ class Bookie:
         for task in (self._checkpoints, *self._background):
             task.cancel()
         await asyncio.gather(self._checkpoints, *self._background, return_exceptions=True)
-        failures = [await _closed("journal", parts.journal.close(clean=clean))]
+        failures = [await _closed("journals", parts.journals.close(clean=clean))]
         parts.commits.halt(BookieUnavailable.wire_code)
         failures += [
             await _closed("entry logs", parts.logs.close()),
@@ -298,12 +371,7 @@ class Bookie:
             "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,
             "collector_rounds_total": parts.collector.rounds,
-            "journal_queued_bytes": parts.journal.queued_bytes,
-            "journal_commits_total": parts.journal.commits,
-            "journal_bytes_total": parts.journal.written_bytes,
-            "journal_commit_seconds_total": parts.journal.commit_seconds,
-            "journal_device_seconds_total": parts.journal.busy_seconds,
-            "journal_used_fraction": parts.journal.used_fraction,
+            **parts.journals.stats(),
             "records_total": parts.commits.last_record,
             "records_durable_total": parts.commits.durable_record,
             "read_only": float(self.read_only),

@@ -3,13 +3,13 @@
 In this order, so that a crash at any step is followed by a boot that does the same again:
 
 1. claim the directory: lock, identity, room (directories.py);
-2. read the journal; where it lost records, remember that before anything else (limbo.py);
-3. open entry logs, naming the damaged ones, and the index, replay the journal into memory, flush all of it to them;
-4. start the journal, which makes the new boot counter durable and forgets what was replayed;
+2. read the journals; where one lost records, remember that before anything else (limbo.py);
+3. open entry logs, naming the damaged ones, and the index, replay the journals into memory, flush all of it to them;
+4. start the journals, which makes the new boot counter durable and forgets what was replayed;
    the first time, note that from now on there must be a journal;
 5. put the parts together and begin to checkpoint, and to collect garbage.
 
-Until step 4 the journal is not written to, so booting twice is the same as booting once.
+Until step 4 no journal is written to, so booting twice is the same as booting once.
 """
 
 from __future__ import annotations
@@ -33,27 +33,32 @@ from .admission import Admission
 from .bookie import Bookie, Parts
 from .collector import Collector, Holdings
 from .commits import Commits
-from .damage import DamagedBatch, DamageList
+from .damage import DamageList, batch_of
 from .directories import CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fates import FateLookup
 from .fences import Fences
+from .held import Held
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
-from .journal.journal import Journal, Recovered
+from .journals import Journals, RecoveredJournals
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .limbo import Limbo, load_limbo, store_limbo
+from .places import OWN
 from .reads import Reads
+from .repair_adds import RepairAdds
 from .replay import Replay
 from .scrub import Scrub
+from .settled import SettledLedgers, SettledLookup
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .trace import Tracer
 from .verifiers import VerifierLookup, Verifiers
 from .watermarks import Level, Watermarks
 
@@ -82,6 +87,7 @@ class BookieWorld:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: all ledger ids ever handed out lie below it; asked where the journal lost records, and before
             it is believed that a ledger was deleted.
+        closed_up_to: at which entries of a ledger there can be no writer, read linearizably.
         registry: cookies in the metadata.
         fail_safe: ends the node at once; called with the reason.
     """
@@ -95,6 +101,7 @@ class BookieWorld:
     verifier_of: VerifierLookup
     fate_of: FateLookup
     id_counter: Callable[[], Awaitable[int]]
+    closed_up_to: SettledLookup
     registry: CookieRegistry
     fail_safe: Callable[[str], None]
 
@@ -112,15 +119,16 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         directory = await claim(settings, world.disk, world.registry, world.rng)
         undo.push_async_callback(directory.release)
         recovered = await _recovered(directory, settings, world)
-        if recovered.fresh and directory.journal_begun:
-            raise _journal_lost(directory, "the bookie has had one")
+        _refuse_lost_journals(directory, recovered)
         limbo = await _limbo(directory, recovered, world)
         uuid = directory.cookie.directory_uuid
-        logs = await EntryLogs.open(world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock)
+        logs = await EntryLogs.open(world.disk, directory.places.ledger_paths, uuid, settings.storage, world.clock)
         undo.push_async_callback(logs.close)
         if recovered.fresh and logs.log_ids:
             # The format file of a directory that was last used by an older version does not tell.
-            raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
+            raise _journal_lost(
+                directory.layout.journal, f"there are entry logs in {', '.join(directory.places.ledger_paths)}"
+            )
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
@@ -132,14 +140,16 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         return bookie
 
 
-async def _recovered(directory: DataDirectory, settings: BookieSettings, world: BookieWorld) -> Recovered:
-    """The journal as found. What the device refuses to read is asked for again before it counts as lost.
+async def _recovered(directory: DataDirectory, settings: BookieSettings, world: BookieWorld) -> RecoveredJournals:
+    """The journals as found. What the device refuses to read is asked for again before it counts as lost.
 
     A lost record leaves ledgers in limbo until they are repaired; a device may just have had a bad moment.
     """
     pauses = iter(REREAD_PAUSES_SECONDS)
     while True:
-        recovered = await Journal.recover(world.disk, directory.layout.journal, settings.journal, world.rng)
+        recovered = await RecoveredJournals.recover(
+            world.disk, directory.places.journal_paths, settings.journal, world.rng
+        )
         pause_seconds = next(pauses, None)
         if not recovered.refused or pause_seconds is None:
             return recovered
@@ -148,14 +158,22 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
         await world.clock.sleep(pause_seconds)
 
 
-def _journal_lost(directory: DataDirectory, why: str) -> DamagedFile:
+def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals) -> None:
+    """Every journal that was listed, or in which anything may have been acked, must be there."""
+    for at in recovered.not_found:
+        place = directory.places.journal[at]
+        if directory.journal_begun or place.name != OWN:
+            raise _journal_lost(place.path, "the bookie has had one")
+
+
+def _journal_lost(path: str, why: str) -> DamagedFile:
     return DamagedFile(
-        f"the journal in {directory.layout.journal} is missing, but {why}: what was acked may be gone; "
+        f"the journal in {path} is missing, but {why}: what was acked may be gone; "
         "bring the directory back, or give up its data with 'bookie init --replace' on an empty one"
     )
 
 
-async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWorld) -> Limbo:
+async def _limbo(directory: DataDirectory, recovered: RecoveredJournals, world: BookieWorld) -> Limbo:
     """Which ledgers may have lost something; durable before the journal forgets that it did."""
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
@@ -201,7 +219,7 @@ class _Assembly:
             clock=world.clock,
         )
 
-    async def start(self, recovered: Recovered) -> Bookie:
+    async def start(self, recovered: RecoveredJournals) -> Bookie:
         """Replay, start the journal, open for business."""
         replay = Replay(self._table, self._cache, self._spill)
         await replay.run(recovered.records())
@@ -209,7 +227,7 @@ class _Assembly:
             sometimes("boot: replayed records")
             log.info("replayed %d journal records", replay.record_count)
         fail_safe = FailSafe(self._world.fail_safe)
-        journal = await recovered.start(
+        journals = await recovered.start(
             self._world.clock,
             self._world.tasks,
             lambda error: fail_safe.trip(f"the journal failed: {error!r}"),
@@ -218,16 +236,16 @@ class _Assembly:
         try:
             await self._directory.begin_journal(self._world.disk)
         except BaseException:
-            await journal.close(clean=False)
+            await journals.close(clean=False)
             raise
-        parts = self._parts(journal, fail_safe)
+        parts = self._parts(journals, fail_safe)
         await parts.disk_watch.look()
         background = [self._world.tasks.spawn(parts.disk_watch.run_for_ever(), name="disk watch", essential=True)]
         if self._settings.scrub.period_s:
             background.append(self._world.tasks.spawn(parts.scrub.run_for_ever(), name="scrub", essential=True))
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
         parts.collector.start()
-        return Bookie(parts, recovered.boot, checkpoints, background)
+        return Bookie(parts, recovered.boot, checkpoints, background, self._world.clock)
 
     async def _note_enrolment(self) -> None:
         """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
@@ -266,26 +284,22 @@ class _Assembly:
         log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)
         return replace(row, limbo=True)
 
-    def _parts(self, journal: Journal, fail_safe: FailSafe) -> Parts:
+    def _parts(self, journals: Journals, fail_safe: FailSafe) -> Parts:
         settings, world, table, cache = self._settings, self._world, self._table, self._cache
         checkpointer = Checkpointer(
             self._flush,
-            journal,
+            journals,
             interval_seconds=settings.storage.flush_interval_ms / 1000,
             fail_safe=fail_safe.trip,
         )
-        journal_bytes = settings.journal.segment_bytes * settings.journal.segment_count
-        admission = Admission(
-            settings.admission,
-            journal,
-            journal_bytes=journal_bytes,
-            max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
-        )
-        commits = Commits(journal, admission, checkpointer.look_at_journal, fail_safe.trip)
+        admission = self._admission(journals)
+        damage = DamageList()
+        self._flush.on_written = damage.written_anew
+        commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
-        damage = DamageList()
-        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(DamagedBatch.of(row)))
+        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(batch_of(row)))
+        settled = SettledLedgers(world.closed_up_to)
         adds = AddPath(
             table=table,
             cache=cache,
@@ -293,6 +307,7 @@ class _Assembly:
             admission=admission,
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
+            repairs=RepairAdds(settled, self._index, stored),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
@@ -300,15 +315,16 @@ class _Assembly:
             tasks=world.tasks,
             max_cache_wait_seconds=settings.admission.max_cache_wait_ms / 1000,
         )
-        journal.on_room = adds.journal_room_freed
+        journals.call_on_room(adds.journal_room_freed)
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
         pressed = _pressed(disk_watch, admission)
         collector = self._collector(read_cache, fences, fail_safe, pressed, damage)
         _follow_room(disk_watch, self._flush, admission, collector)
+        disk_watch.on_look = self._logs.avoid
         return Parts(
             directory=self._directory,
-            journal=journal,
+            journals=journals,
             logs=self._logs,
             index=self._index,
             cache=cache,
@@ -326,8 +342,20 @@ class _Assembly:
             disk_watch=disk_watch,
             damage=damage,
             scrub=self._scrub(collector, damage),
+            settled=settled,
+            held=Held(table, cache, self._index, commits),
+            tracer=Tracer(table, cache, read_cache, self._index, stored),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
+        )
+
+    def _admission(self, journals: Journals) -> Admission:
+        settings = self._settings
+        return Admission(
+            settings.admission,
+            journals,
+            journal_bytes=settings.journal.segment_bytes * settings.journal.segment_count,
+            max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
@@ -344,11 +372,13 @@ class _Assembly:
         )
 
     def _disk_watch(self) -> DiskWatch:
-        storage, directory = self._settings.storage, self._directory.layout.ledgers
+        storage, ledgers, layout = self._settings.storage, self._directory.places.ledger_paths, self._directory.layout
         marks = Watermarks(
             storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
         )
-        return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
+        # Beside the entry logs, as it is by default, the index lies on the same disk.
+        index = "" if ledgers == (layout.ledgers,) else layout.index
+        return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
 
     def _collector(
         self,

@@ -29,13 +29,13 @@ from tallybook.core.config import CollectionSettings
 from tallybook.core.errors import Busy, DiskFailed, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
 from .fates import FateLookup
 from .garbage import Fate, Judge
 from .ledger_state import TOMBSTONE, encode_row
-from .pace import Pace
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.read_cache import ReadCache

@@ -27,9 +27,9 @@ from typing import Any, Protocol
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import EntryCorrupt
 from tallybook.core.marks import sometimes
+from tallybook.runtime.pace import Pace
 
-from .damage import DamagedBatch, DamageList
-from .pace import Pace
+from .damage import DamageList, batch_of
 from .storage.index import Index
 from .storage.location import IndexRow, Location
 from .storage.log_contents import LogContents, WalkableLogs
@@ -127,7 +127,7 @@ class Compaction:
                 batches = await self._logs.read_many(rows)
             except EntryCorrupt as error:
                 log.warning("compaction cannot move a batch: %s", error)
-                self._damage.add(DamagedBatch.of(rows[0]))
+                self._damage.add(batch_of(rows[0]))
                 rows, whole = rows[1:], False
                 continue
             size = sum(map(len, batches))

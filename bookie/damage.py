@@ -6,8 +6,11 @@ not on it may be damaged all the same, and whoever reads it is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tallybook.core.answers import DamagedBatch
 
 from .storage.location import IndexRow
 
@@ -15,17 +18,9 @@ MAX_DAMAGED: Final = 10_000
 """Batches on the list. Of a disk that has more of them, the rest follows once these are mended."""
 
 
-class DamagedBatch(NamedTuple):
-    """A batch of which this bookie's copy fails its checks."""
-
-    ledger_id: int
-    first_entry_id: int
-    last_entry_id: int
-
-    @classmethod
-    def of(cls, row: IndexRow) -> DamagedBatch:
-        """The batch that a row points at."""
-        return cls(row.ledger_id, row.first_entry_id, row.last_entry_id)
+def batch_of(row: IndexRow) -> DamagedBatch:
+    """The batch that a row points at."""
+    return DamagedBatch(row.ledger_id, row.first_entry_id, row.last_entry_id)
 
 
 class DamageList:
@@ -49,6 +44,13 @@ class DamageList:
     def mended(self, ledger_id: int, first_entry_id: int) -> None:
         """There is an intact copy of it now, or none is wanted."""
         self._found.pop((ledger_id, first_entry_id), None)
+
+    def written_anew(self, rows: Sequence[IndexRow]) -> None:
+        """These rows, in order, are durable, and point at copies that were just written."""
+        for ledger_id, first_entry_id in list(self._found):
+            at = bisect_left(rows, (ledger_id, first_entry_id), key=lambda row: row[:2])
+            if at < len(rows) and rows[at][:2] == (ledger_id, first_entry_id):
+                self.mended(ledger_id, first_entry_id)
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """They were dropped."""

@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from tallybook.core.errors import check
 
@@ -85,6 +86,20 @@ class LedgerTable:
         finally:
             ledger.users -= 1
             self._rest(ledger)
+
+    async def look(self, ledger_id: int) -> LedgerRow:
+        """What is known of a ledger now, for who only wants to know: it is not brought into memory.
+
+        Raises:
+            DiskFailed: its state cannot be read.
+        """
+        ledger = self._all.get(ledger_id)
+        if ledger is None:
+            row = await self._load_row(ledger_id) or LedgerRow()
+            ledger = self._all.get(ledger_id)
+            if ledger is None:
+                return replace(row, limbo=row.limbo or self._limbo.covers(ledger_id, row.repaired_limbo))
+        return ledger.row()
 
     def mark_dirty(self, ledger: Ledger) -> None:
         """``ledger`` now differs from its row."""

@@ -118,7 +118,9 @@ BOOKIE_METRICS: Final = (
     ),
     MetricInfo("records_total", "tallybook_journal_records_total", _C, "Records handed to the journal."),
     MetricInfo("records_durable_total", "tallybook_journal_records_durable_total", _C, "Records durable."),
-    MetricInfo("disk_used_fraction", "tallybook_bookie_disk_used_fraction", _G, "Part of the disk in use, 0 to 1."),
+    MetricInfo(
+        "disk_used_fraction", "tallybook_bookie_disk_used_fraction", _G, "Part of the fullest disk in use, 0 to 1."
+    ),
     MetricInfo("read_only", "tallybook_bookie_read_only", _G, "1 while ordinary adds are refused, else 0."),
     *(
         MetricInfo(

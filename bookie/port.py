@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import Buffer, EntrySlice
 
 AddCallback = Callable[[AddAnswer], None]
@@ -35,8 +46,11 @@ class LedgerStore(Protocol):
         *,
         recovery: bool = False,
         deferred: bool = False,
+        repair: bool = False,
     ) -> None:
         """Take one batch. ``on_answer`` gets code 0 once it is durable, else the code of the refusal.
+
+        ``repair``: a copy that the bookie should have; see ``BookieConnection.repair_add``. ``key`` is not looked at.
 
         ``deferred``: it gets code 0 as soon as the batch is taken; ``force`` makes it durable, or a crash loses it.
         The caller keeps ``batch`` unchanged for ever; the bookie may hold a reference.
@@ -101,3 +115,47 @@ class LedgerStore(Protocol):
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Remember an explicit LAC; durable when it returns. A lower one than known changes nothing."""
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """What is held of the ledger between two entries, all of it durable; no data is read.
+
+        Bounded work: where that ends before ``last``, the answer says where to go on.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            EntryUnknown: it cannot be told.
+        """
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """Copies that are known to be damaged and still are, in order, behind this ledger and first entry.
+
+        At most ``limit``, and at most ``limits.MAX_PAGE``. Only an empty page is the last one.
+
+        Raises:
+            EntryUnknown: the index cannot be read.
+        """
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """Ledgers with ids above ``after`` of which a batch is held, without those that were deleted.
+
+        At most ``limit``, and at most ``limits.MAX_PAGE``. A page is empty only where it is complete.
+
+        Raises:
+            EntryUnknown: the index cannot be read.
+        """
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """All that may have been lost of the ledger was given back; durable when it returns. The ledger is fenced.
+
+        Raises:
+            Unauthorized: the metadata, read linearizably, do not say that the ledger is closed.
+            NoSuchLedger: it was deleted.
+            BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
+            MetadataUnavailable: the metadata do not answer.
+        """
+
+    async def status(self) -> BookieStatus:
+        """How the bookie is doing."""
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """Where the copy of the batch with this entry lies, and whether it is intact: what is stored is read anew."""

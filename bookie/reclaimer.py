@@ -19,12 +19,12 @@ from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown, OutOfFi
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.pace import Pace
 
 from .compaction import CompactableLogs, Compaction, Undisturbed
 from .compaction_plan import LogFacts, worth_copying
 from .damage import DamageList
 from .ledger_state import decode_row
-from .pace import Pace
 from .storage.entry_log_format import LedgerShare
 from .storage.index import MAX_FIND_ROWS, Index
 from .storage.live_bytes import LiveBytes, Measured

@@ -2,7 +2,7 @@
 
 Each request runs in a task of its own. Three bounds keep a client, deaf or greedy, from making
 the bookie grow: how many requests (and, apart, how many long polls) may be unanswered, how
-many bytes of recovery adds, and how many bytes of answers are being read or wait to be sent.
+many bytes of recovery and repair adds, and how many bytes of answers are being read or wait to be sent.
 A request beyond the first two is a violation; the third only makes reads wait their turn.
 
 What all streams together have of such answers is bounded, too. A read that finds no room there
@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
+from tallybook.core.batch import Buffer
 from tallybook.core.errors import (
     OK_CODE,
     BookieUnavailable,
@@ -28,8 +29,9 @@ from tallybook.core.errors import (
     TallybookError,
     error_from_wire,
 )
-from tallybook.core.ids import check_entry_id, check_lac, check_ledger_id
+from tallybook.core.ids import NO_ENTRY, check_entry_id, check_lac, check_ledger_id
 from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.logging import logger
@@ -62,8 +64,13 @@ _STOP_GRACE_SECONDS: Final = 1.0
 
 _ON_LANE: Final[dict[Lane, tuple[type, ...]]] = {
     Lane.READ: (wire.ReadBatches, wire.ReadEntry, wire.ReadLac, wire.WaitLac),
-    Lane.CONTROL: (wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac, wire.Force),
-}
+    Lane.CONTROL: (
+        wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac, wire.Force,
+        *inspection.INSPECTION_ASKS,
+    ),
+}  # fmt: skip
+
+_WITH_BATCH: Final = (wire.RecoveryAdd, inspection.RepairAdd)
 
 _log = logger("bookie.request_lane")
 
@@ -174,6 +181,13 @@ class RequestLane:
             wire.RecoveryAdd: self._recovery_add,
             wire.WriteLac: self._write_lac,
             wire.Force: self._force,
+            inspection.RepairAdd: self._repair_add,
+            inspection.AskHeld: self._held,
+            inspection.AskDamaged: self._damaged,
+            inspection.AskHeldLedgers: self._held_ledgers,
+            inspection.EndLimbo: self._end_limbo,
+            inspection.AskStatus: self._status,
+            inspection.AskTrace: self._trace,
         }
 
     async def serve(self) -> None:
@@ -201,7 +215,7 @@ class RequestLane:
 
     def _take(self, request: wire.Request, message_bytes: int) -> None:
         request_id, ask = request
-        if isinstance(ask, wire.RecoveryAdd) and 2 * add_cost_bytes(len(ask.batch)) < message_bytes:
+        if isinstance(ask, _WITH_BATCH) and 2 * add_cost_bytes(len(ask.batch)) < message_bytes:
             # What is kept of a message keeps all of it.
             ask = ask._replace(batch=bytes(ask.batch))
         if request_id in self._running:
@@ -222,7 +236,7 @@ class RequestLane:
             self._waits += change
         else:
             self._requests += change
-        if isinstance(ask, wire.RecoveryAdd):
+        if isinstance(ask, _WITH_BATCH):
             self._recovery_bytes += change * add_cost_bytes(len(ask.batch))
 
     async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
@@ -325,14 +339,47 @@ class RequestLane:
         return await self._store.recovery_read(ask.ledger_id, ask.entry_id, ask.key)
 
     async def _recovery_add(self, ask: wire.RecoveryAdd) -> wire.Answer:
+        await self._urgent_add(ask.batch, ask.key, "recovery", recovery=True)
+        return None
+
+    async def _repair_add(self, ask: inspection.RepairAdd) -> wire.Answer:
+        await self._urgent_add(ask.batch, b"", "repair", repair=True)
+        return None
+
+    async def _urgent_add(
+        self, batch: Buffer, key: bytes, kind: str, *, recovery: bool = False, repair: bool = False
+    ) -> None:
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-        self._store.add(
-            ask.batch, ask.key, lambda answer: None if answered.done() else answered.set_result(answer), recovery=True
-        )
+
+        def on_answer(answer: AddAnswer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        self._store.add(batch, key, on_answer, recovery=recovery, repair=repair)
         answer = await answered
         if answer.code != OK_CODE:
-            raise error_from_wire(answer.code, f"{self._store.bookie_id} refused a recovery add", answer.retry_after_ms)
+            refused = f"{self._store.bookie_id} refused a {kind} add"
+            raise error_from_wire(answer.code, refused, answer.retry_after_ms)
+
+    async def _held(self, ask: inspection.AskHeld) -> wire.Answer:
+        return await self._store.held(ask.ledger_id, ask.first, ask.last)
+
+    async def _damaged(self, ask: inspection.AskDamaged) -> wire.Answer:
+        after = ask.after_ledger_id, ask.after_first_entry_id
+        return inspection.DamagedAnswer(await self._store.damaged(after, ask.limit))
+
+    async def _held_ledgers(self, ask: inspection.AskHeldLedgers) -> wire.Answer:
+        return await self._store.held_ledgers(ask.after, ask.limit)
+
+    async def _end_limbo(self, ask: inspection.EndLimbo) -> wire.Answer:
+        await self._store.end_limbo(ask.ledger_id)
         return None
+
+    async def _status(self, _: inspection.AskStatus) -> wire.Answer:
+        return await self._store.status()
+
+    async def _trace(self, ask: inspection.AskTrace) -> wire.Answer:
+        return await self._store.trace(ask.ledger_id, ask.entry_id)
 
     async def _write_lac(self, ask: wire.WriteLac) -> wire.Answer:
         await self._store.write_lac(ask.ledger_id, ask.lac, ask.key)
@@ -347,7 +394,7 @@ def _answer_bytes(ask: wire.Ask | None) -> int:
     """The most that the answer may bring into memory, apart from small change."""
     if isinstance(ask, wire.ReadBatches):
         return min(ask.max_bytes, _MAX_READ_BYTES) + MAX_BATCH_BYTES
-    if isinstance(ask, wire.ReadEntry | wire.RecoveryRead):
+    if isinstance(ask, wire.ReadEntry | wire.RecoveryRead | inspection.AskDamaged | inspection.AskTrace):
         return MAX_BATCH_BYTES
     return 0
 
@@ -358,11 +405,21 @@ def _check(ask: Any) -> None:
         check_ledger_id(ask.ledger_id)
     if hasattr(ask, "entry_id"):
         check_entry_id(ask.entry_id)
-    if isinstance(ask, wire.ReadBatches):
+    if isinstance(ask, wire.ReadBatches | inspection.AskHeld):
         check_entry_id(ask.first)
         if ask.last < ask.first:
             raise InvalidArgument(f"a read from entry {ask.first} cannot end at {ask.last}")
     if isinstance(ask, wire.WriteLac | wire.WaitLac):
         check_lac(ask.lac if isinstance(ask, wire.WriteLac) else ask.above)
+    if isinstance(ask, inspection.AskDamaged | inspection.AskHeldLedgers):
+        _check_page(ask)
     if len(getattr(ask, "key", b"")) > KEY_BYTES:
         raise InvalidArgument(f"a key has at most {KEY_BYTES} bytes")
+
+
+def _check_page(ask: inspection.AskDamaged | inspection.AskHeldLedgers) -> None:
+    if ask.limit < 1:
+        raise InvalidArgument("a page has one line at least")
+    after = ask[:-1]
+    if min(after) < NO_ENTRY:
+        raise InvalidArgument(f"a page cannot begin behind {after}")

@@ -18,15 +18,16 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
+from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import ScrubSettings
 from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.pace import Pace
 
-from .damage import DamagedBatch, DamageList
-from .pace import Pace
+from .damage import DamageList, batch_of
 from .storage.index import Index
 from .storage.live_bytes import Measured
 from .storage.location import IndexRow
@@ -174,24 +175,34 @@ class Scrub:
     def _found_damaged(self, row: IndexRow, error: TallybookError) -> None:
         sometimes("scrub: found a damaged batch")
         log.error("a scrub found damage: %s", error)
-        self._damage.add(DamagedBatch.of(row))
+        self._damage.add(batch_of(row))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
         """Batches that are known to be damaged, behind this ledger and first entry; those that still are.
+
+        None only if there are no more of them.
 
         Raises:
             EntryUnknown: the index cannot be read.
         """
         still: list[DamagedBatch] = []
-        for batch in self._damage.page(after, limit):
-            row = await self._index.find(batch.ledger_id, batch.first_entry_id)
-            try:
-                if row is not None:
-                    await self._logs.read_many([row])
-                self._damage.mended(batch.ledger_id, batch.first_entry_id)
-            except (EntryCorrupt, EntryUnknown):
-                still.append(batch)
+        while not still and (page := self._damage.page(after, limit)):
+            for batch in page:
+                if await self._is_damaged(batch):
+                    still.append(batch)
+                else:
+                    self._damage.mended(batch.ledger_id, batch.first_entry_id)
+            after = page[-1].ledger_id, page[-1].first_entry_id
         return still
+
+    async def _is_damaged(self, batch: DamagedBatch) -> bool:
+        row = await self._index.find(batch.ledger_id, batch.first_entry_id)
+        try:
+            if row is not None:
+                await self._logs.read_many([row])
+        except (EntryCorrupt, EntryUnknown):
+            return True
+        return False
 
     # -- index and logs -----------------------------------------------------------------------
 

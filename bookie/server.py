@@ -41,7 +41,9 @@ from .boot import BookieWorld, boot
 from .enrolment import Enrolment
 from .fates import fate_of
 from .metrics import BOOKIE_METRICS
+from .modes import follow_mode
 from .service import BookieService
+from .settled import closed_up_to
 from .storage.index_rocks import IndexWorkers, RocksIndex
 
 _log = logger("bookie.server")
@@ -58,7 +60,7 @@ SWITCH_INTERVAL_SECONDS: Final = 1e-4
 RUN_FILE: Final = "run.json"
 
 OWN_DESCRIPTORS: Final = 512
-"""Files and connections besides those of clients and the journal's segments: index, entry logs, metadata, HTTP."""
+"""Files and connections besides those of clients and the journals' segments: index, entry logs, metadata, HTTP."""
 
 LEAST_CONNECTIONS: Final = 64
 """With room for fewer, a bookie does not start."""
@@ -87,7 +89,7 @@ def connections_within(settings: BookieSettings, descriptors: int) -> int:
     Raises:
         InvalidConfig: next to none.
     """
-    own = OWN_DESCRIPTORS + settings.journal.segment_count
+    own = OWN_DESCRIPTORS + settings.journal.segment_count * max(1, len(settings.journal_directories))
     if descriptors - own < LEAST_CONNECTIONS:
         needed = own + LEAST_CONNECTIONS
         raise InvalidConfig(f"{descriptors} files may be open at once (ulimit -n), and a bookie needs {needed}")
@@ -180,6 +182,11 @@ class _Server:
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
+        self._tasks.spawn(
+            follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock),
+            name="mode",
+            essential=True,
+        )
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         settle_memory()
         ready.set()
@@ -205,7 +212,9 @@ class _Server:
         )
 
     async def _free_bytes(self) -> int:
-        return (await self._disk.space(self._settings.data_directory)).free_bytes
+        """Where the next entry log will go."""
+        directories = self._settings.ledger_directories or (self._settings.data_directory,)
+        return max([(await self._disk.space(directory)).free_bytes for directory in directories])
 
     async def _boot(self, metadata: MetadataClient) -> Bookie:
         settings, store = self._settings, metadata.store
@@ -226,6 +235,7 @@ class _Server:
             verifier_of=partial(_verifier_of, store),
             fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
+            closed_up_to=partial(closed_up_to, store),
             registry=store,
             fail_safe=self._process.fail_safe,
         )

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
 import typer
 
-from tallybook.core.config import OffloadSettings
+from tallybook.core.config import OffloadSettings, RepairSettings
 from tallybook.core.errors import InvariantViolation, TallybookError
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
@@ -47,6 +47,7 @@ def up(
         ),
     ] = None,
     offload: Annotated[bool, typer.Option(help="Archive closed ledgers, as 'offload run' does.")] = True,
+    repair: Annotated[bool, typer.Option(help="Give back copies that are lost, as 'repair run' does.")] = True,
     gateway: Annotated[bool, typer.Option(help="Run a gateway for programs in any language, too.")] = True,
     gateway_listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="gRPC address of the gateway; port 0 is any free one.")
@@ -65,7 +66,7 @@ def up(
     cluster = LocalCluster(data, bookies, RealDisk(), RealClock(), tuple(options))
     code = Exit.OK
     try:
-        code = run(_up(cluster, archive, offload, gateway_listen if gateway else None, as_json))
+        code = run(_up(cluster, _Helpers(archive, offload, repair), gateway_listen if gateway else None, as_json))
     except Interrupted:
         note("stopped")
     # A bookie that was told to stop while it was still starting may end by the signal itself.
@@ -73,15 +74,21 @@ def up(
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _up(
-    cluster: LocalCluster, archive: str | None, offload: bool, gateway_listen: str | None, as_json: bool
-) -> Exit:
+class _Helpers(NamedTuple):
+    """What runs beside the bookies."""
+
+    archive: str | None
+    offload: bool
+    repair: bool
+
+
+async def _up(cluster: LocalCluster, helpers: _Helpers, gateway_listen: str | None, as_json: bool) -> Exit:
     async with cluster:
         await cluster.start()
         async with gateway_beside(cluster, gateway_listen) if gateway_listen else nullcontext() as gateway:
             _announce(cluster, gateway, as_json)
             try:
-                async with _offloading(cluster, archive) if offload else nullcontext(), _watching(gateway):
+                async with _helping(cluster, helpers), _watching(gateway):
                     await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
             except asyncio.CancelledError:
                 note("stopping; again to end at once")
@@ -108,14 +115,27 @@ async def _report_end_of_gateway(gateway: LocalGateway) -> None:
 
 
 @asynccontextmanager
-async def _offloading(cluster: LocalCluster, url: str | None) -> AsyncIterator[None]:
-    """Archive closed ledgers meanwhile. The cluster serves without it, too."""
+async def _helping(cluster: LocalCluster, helpers: _Helpers) -> AsyncIterator[None]:
+    """Archive closed ledgers and give back lost copies meanwhile. The cluster serves without that, too."""
     tasks = Tasks("up", _died)
-    tasks.spawn(_offload(cluster, url), name="offload", essential=False)
+    if helpers.offload:
+        tasks.spawn(_offload(cluster, helpers.archive), name="offload", essential=False)
+    if helpers.repair:
+        tasks.spawn(_repair(cluster), name="repair", essential=False)
     try:
         yield
     finally:
         await tasks.close()
+
+
+async def _repair(cluster: LocalCluster) -> None:
+    # As below.
+    from tallybook.repair.service import repairing  # noqa: PLC0415
+
+    try:
+        await repairing(cluster.metadata, load_settings(RepairSettings))
+    except (TallybookError, OSError) as error:
+        complain(f"lost copies are not given back: {error}")
 
 
 async def _offload(cluster: LocalCluster, url: str | None) -> None:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import EntrySlice
 
 AddCallback = Callable[[AddAnswer], None]
@@ -43,6 +54,22 @@ class BookieConnection(Protocol):
 
     async def recovery_add(self, batch: bytes, key: bytes) -> None:
         """Send one batch as a recovery add, in the fence's lane; return when it is durable there."""
+
+    async def repair_add(self, batch: bytes) -> None:
+        """Give the bookie a copy that it should have, byte for byte; durable there when it returns.
+
+        Needs no key. The bookie takes it only where the metadata, which it reads linearizably, say that no writer can
+        be at these entries: the ledger is closed and the batch ends at or before its last entry, or the batch ends
+        before the first entry of the last fragment. It replaces a damaged copy; of an intact one there is nothing to
+        do. It is taken while the bookie is read-only, and in limbo. It neither sets a fence nor takes one away.
+
+        Raises:
+            Unauthorized: the metadata do not say so.
+            Conflict: other bytes are held under these ids.
+            NoSuchLedger: the ledger was deleted, here or from the metadata.
+            Busy: there is no room now.
+            MetadataUnavailable: the metadata do not answer, and nothing was taken.
+        """
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """Fence the ledger; the answer means that the fence is durable."""
@@ -85,3 +112,47 @@ class BookieConnection(Protocol):
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Tell the bookie a LAC, outside of any batch; durable when it returns."""
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """What is held of the ledger between two entries, all of it durable; no data is read.
+
+        Bounded work: where that ends before ``last``, the answer says where to go on.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            EntryUnknown: it cannot be told.
+        """
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """Copies that are known to be damaged and still are, in order, behind this ledger and first entry.
+
+        At most ``limit``, and at most ``limits.MAX_PAGE``. Only an empty page is the last one.
+
+        Raises:
+            EntryUnknown: the index cannot be read.
+        """
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """Ledgers with ids above ``after`` of which a batch is held, without those that were deleted.
+
+        At most ``limit``, and at most ``limits.MAX_PAGE``. A page is empty only where it is complete.
+
+        Raises:
+            EntryUnknown: the index cannot be read.
+        """
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """All that may have been lost of the ledger was given back; durable when it returns. The ledger is fenced.
+
+        Raises:
+            Unauthorized: the metadata, read linearizably, do not say that the ledger is closed.
+            NoSuchLedger: it was deleted.
+            BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
+            MetadataUnavailable: the metadata do not answer.
+        """
+
+    async def status(self) -> BookieStatus:
+        """How the bookie is doing."""
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """Where the copy of the batch with this entry lies, and whether it is intact: what is stored is read anew."""

@@ -12,10 +12,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import EntrySlice
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, ProtocolViolation, StaleIncarnation, TallybookError
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -123,6 +134,38 @@ class BookieRpc:
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Tell the bookie a LAC; see the port."""
         await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds)
+
+    async def repair_add(self, batch: bytes) -> None:
+        """Give it a copy that it should have; see the port."""
+        await self._control.call(inspection.RepairAdd(batch), self._timeout_seconds)
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """What is held of a ledger; see the port."""
+        ask = inspection.AskHeld(ledger_id, first, last)
+        return self._of(HeldAnswer, await self._control.call(ask, self._timeout_seconds))
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """Copies that are known to be damaged; see the port."""
+        ask = inspection.AskDamaged(*after, limit)
+        return self._of(inspection.DamagedAnswer, await self._control.call(ask, self._timeout_seconds)).batches
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """Ledgers of which something is held; see the port."""
+        ask = inspection.AskHeldLedgers(after, limit)
+        return self._of(HeldLedgers, await self._control.call(ask, self._timeout_seconds))
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """All of a ledger was given back; see the port."""
+        await self._control.call(inspection.EndLimbo(ledger_id), self._timeout_seconds)
+
+    async def status(self) -> BookieStatus:
+        """How it is doing; see the port."""
+        return self._of(BookieStatus, await self._control.call(inspection.AskStatus(), self._timeout_seconds))
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """Where the copy of an entry lies; see the port."""
+        ask = inspection.AskTrace(ledger_id, entry_id)
+        return self._of(CopyTrace, await self._control.call(ask, self._timeout_seconds))
 
     async def close(self) -> None:
         """End the connection. Whoever still waits hears BookieUnavailable."""

@@ -1,7 +1,7 @@
 """A Read or Control stream of a connection, at the client: requests out, replies in, in any order.
 
 Each request has an id; its reply names it. How many may be unanswered, and how many bytes of
-recovery adds, is for the bookie to grant; a call beyond that waits its turn, within its own
+recovery and repair adds, is for the bookie to grant; a call beyond that waits its turn, within its own
 deadline. A call that is given up keeps its place until the bookie has answered it, because
 the bookie still counts it.
 """
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tallybook.core.errors import ProtocolViolation, RequestTimeout, TallybookError
 from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.grpc_inspection import RepairAdd
 from tallybook.runtime.grpc_messages import Answer, Ask, RecoveryAdd, WaitLac, Welcome, decode_reply, encode_request
 from tallybook.runtime.outbox import Outbox
 from tallybook.runtime.tasks import Tasks
@@ -98,7 +99,7 @@ class RequestStream:
 
     async def _send(self, ask: Ask) -> _Call:
         places = self._waits if isinstance(ask, WaitLac) else self._requests
-        recovery_bytes = add_cost_bytes(len(ask.batch)) if isinstance(ask, RecoveryAdd) else 0
+        recovery_bytes = add_cost_bytes(len(ask.batch)) if isinstance(ask, RecoveryAdd | RepairAdd) else 0
         request_id = self._last_id = self._last_id + 1
         message = encode_request(request_id, ask)
         await self._recovery.take(recovery_bytes)

@@ -53,3 +53,103 @@ class Incarnation(NamedTuple):
 
     directory_uuid: str
     boot: int
+
+
+# What repair and inspection hear.
+
+
+class EntryRange(NamedTuple):
+    """Entries from ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+
+
+class HeldAnswer(NamedTuple):
+    """What a bookie holds of a ledger between two entries, by its index and write cache; no data was read.
+
+    Attributes:
+        ranges: ascending, disjoint, each without a gap; of whole batches, so the first and the last one may reach
+            beyond what was asked for.
+        looked_up_to: where it lies below the last entry asked for, the rest is for the next question.
+        limbo: what is not in ``ranges`` may have been lost (UNKNOWN), else it is ABSENT.
+    """
+
+    ranges: tuple[EntryRange, ...]
+    looked_up_to: int
+    limbo: bool
+
+
+class DamagedBatch(NamedTuple):
+    """A batch of which a bookie's copy fails its checks."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+
+
+class HeldLedger(NamedTuple):
+    """A ledger of which a bookie holds something."""
+
+    ledger_id: int
+    fenced: bool
+    limbo: bool
+
+
+class HeldLedgers(NamedTuple):
+    """A page of them, ascending. ``complete``: there is none above the last one."""
+
+    ledgers: tuple[HeldLedger, ...]
+    complete: bool
+
+
+class BookieStatus(NamedTuple):
+    """How a bookie is doing.
+
+    Attributes:
+        limbo_events: how often it may have lost something; ledgers with ids below ``limbo_below`` that were not
+            repaired since are in limbo. Without an event none is.
+    """
+
+    read_only: bool
+    disk_used_fraction: float
+    free_bytes: int
+    entry_log_bytes: int
+    entry_logs: int
+    journal_used_fraction: float
+    ledgers_in_memory: int
+    damaged_batches: int
+    limbo_events: int
+    limbo_below: int
+    scrub_rounds: int
+    uptime_seconds: float
+
+
+class CopyPlace(NamedTuple):
+    """A place where a bookie has a batch: "write cache", "read cache", "journal" or "entry log", and where in it."""
+
+    where: str
+    detail: str
+    size: int
+
+
+class CopyTrace(NamedTuple):
+    """What a bookie has of one entry, and where.
+
+    Attributes:
+        verdict: "intact", "damaged", "absent", "unknown" or "deleted".
+        why: the error, where there is one.
+        first_entry_id, last_entry_id: of the batch; -1 where there is none.
+        batch_crc, batch_bytes: the checksum of an intact batch, and its length; 0 where there is none.
+    """
+
+    verdict: str
+    why: str
+    first_entry_id: int
+    last_entry_id: int
+    batch_crc: int
+    batch_bytes: int
+    lac: int
+    fenced: bool
+    limbo: bool
+    places: tuple[CopyPlace, ...]

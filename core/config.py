@@ -39,6 +39,10 @@ PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
 
 _ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+_PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
+
+MAX_DIRECTORIES: Final = 8
+"""Directories of one kind that a bookie may have: their paths stand in one small file."""
 
 
 def _address(value: str) -> str:
@@ -56,6 +60,26 @@ def _bookie_id_or_none(value: str) -> str:
     if value and _BOOKIE_ID.fullmatch(value) is None:
         raise ValueError("1 to 128 letters, digits or . _ : - are wanted")
     return value
+
+
+def _split(value: object) -> object:
+    """A variable of the environment has no lists: commas stand between the paths."""
+    if isinstance(value, str):
+        return tuple(path.strip() for path in value.split(",")) if value.strip() else ()
+    return value
+
+
+def _paths(value: tuple[str, ...]) -> tuple[str, ...]:
+    for path in value:
+        if _PATH.fullmatch(path) is None:
+            raise ValueError("absolute paths are wanted, of up to 200 printable ASCII characters but space and comma")
+    paths = tuple(path.rstrip("/") or "/" for path in value)
+    if len(paths) > MAX_DIRECTORIES or len(set(paths)) < len(paths):
+        raise ValueError(f"at most {MAX_DIRECTORIES} directories are wanted, none of them twice")
+    return paths
+
+
+Directories = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_paths)]
 
 
 def _size(value: int) -> ByteSize:
@@ -173,6 +197,18 @@ class BookieSettings(Settings):
         "", description="Configured identity; empty: taken from the data directory."
     )
     data_directory: str = Field(..., description="Where journal, entry logs and index live.", min_length=1)
+    journal_directories: Directories = Field(
+        (),
+        description="Directories of journals, each best on a disk of its own: a list in the file, paths with commas "
+        "between them in the environment; empty: DIR/journal. Each ledger belongs to one of them. Which there are may "
+        "be changed after a clean stop only.",
+    )
+    ledger_directories: Directories = Field(
+        (),
+        description="Every directory that entry logs lie in, each best on a disk of its own: a list in the file, paths "
+        "with commas between them in the environment; empty: DIR/ledgers. One may be added at any start, and one be "
+        "taken away that holds no entry logs.",
+    )
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
     )
@@ -200,6 +236,8 @@ class BookieSettings(Settings):
             raise ValueError(
                 "the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count"
             )
+        if set(self.journal_directories) & set(self.ledger_directories):
+            raise ValueError("a directory is either one of journals or one of entry logs")
         return self
 
 
@@ -306,6 +344,37 @@ class OffloadSettings(Settings):
             raise ValueError("own_object_bytes must not exceed set_object_bytes")
         if self.lease_s < 1 or self.interval_s < 1 or self.attempt_ttl_s < 1:
             raise ValueError("lease_s, interval_s and attempt_ttl_s must be at least 1")
+        return self
+
+
+class RepairSettings(Settings):
+    """The repair: when a bookie counts as lost, how often copies are looked at, and how fast they are made."""
+
+    lost_after_s: Seconds = Field(
+        300,
+        description="Absence after which a bookie counts as lost, and others take its places; longer than a restart.",
+    )
+    open_grace_s: Seconds = Field(
+        60,
+        description="How long a ledger that is being written may name a lost or draining bookie in its last fragment "
+        "before it is recovered, which ends its writer.",
+    )
+    interval_s: Seconds = Field(30, description="Pause between looks at bookies and ledgers.")
+    check_period_s: Seconds = Field(
+        7 * 86_400, description="Seconds in which all copies of all ledgers are looked at once; 0: never."
+    )
+    concurrent_ledgers: Count = Field(8, description="Ledgers mended at a time by one process.")
+    bytes_per_second: Size = Field(_size(0), description="Copied per second by one process; 0 is no limit.")
+    lease_s: Seconds = Field(10, description="Silence after which another auditor, or replicator, takes over.")
+    placement: PlacementPolicy = Field("rack_aware", description="How replacements are chosen, as for clients.")
+    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.lease_s < 1 or self.interval_s < 1:
+            raise ValueError("lease_s and interval_s must be at least 1")
         return self
 
 

@@ -42,6 +42,9 @@ MAX_MESSAGE_BYTES: Final = 5 * MIB
 MAX_API_MESSAGE_BYTES: Final = 4 * MIB
 """Largest message between a gateway and its clients: what gRPC libraries take unless they are told otherwise."""
 
+MAX_PAGE: Final = 1_000
+"""Most lines in one page of what a bookie lists."""
+
 MAX_ENSEMBLE: Final = 64
 """Largest ensemble."""
 

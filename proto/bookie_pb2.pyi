@@ -99,7 +99,7 @@ class AddAck(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., entry_count: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "batches")
+    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "batches")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     READ_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,13 @@ class Request(_message.Message):
     RECOVERY_ADD_FIELD_NUMBER: _ClassVar[int]
     WRITE_LAC_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_ADD_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    HELD_LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    END_LIMBO_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     request_id: int
@@ -123,8 +130,15 @@ class Request(_message.Message):
     recovery_add: RecoveryAdd
     write_lac: WriteLac
     force: Force
+    repair_add: RepairAdd
+    held: Held
+    damaged: Damaged
+    held_ledgers: HeldLedgers
+    end_limbo: EndLimbo
+    status: Status
+    trace: Trace
     batches: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ReadBatches(_message.Message):
     __slots__ = ("ledger_id", "first", "last", "max_bytes")
@@ -206,8 +220,58 @@ class Force(_message.Message):
     key: bytes
     def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
+class RepairAdd(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("ledger_id", "first", "last")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    first: int
+    last: int
+    def __init__(self, ledger_id: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class Damaged(_message.Message):
+    __slots__ = ("after_ledger_id", "after_first_entry_id", "limit")
+    AFTER_LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIRST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after_ledger_id: int
+    after_first_entry_id: int
+    limit: int
+    def __init__(self, after_ledger_id: _Optional[int] = ..., after_first_entry_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class HeldLedgers(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    limit: int
+    def __init__(self, after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class EndLimbo(_message.Message):
+    __slots__ = ("ledger_id",)
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    def __init__(self, ledger_id: _Optional[int] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("ledger_id", "entry_id")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
+
 class Reply(_message.Message):
-    __slots__ = ("welcome", "request_id", "failure", "batches_answer", "entry_answer", "lac_answer", "fence_answer", "done_answer", "batches")
+    __slots__ = ("welcome", "request_id", "failure", "batches_answer", "entry_answer", "lac_answer", "fence_answer", "done_answer", "held_answer", "damaged_answer", "held_ledgers_answer", "status_answer", "trace_answer", "batches")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +280,11 @@ class Reply(_message.Message):
     LAC_ANSWER_FIELD_NUMBER: _ClassVar[int]
     FENCE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     DONE_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    HELD_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    HELD_LEDGERS_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     request_id: int
@@ -225,8 +294,13 @@ class Reply(_message.Message):
     lac_answer: LacAnswer
     fence_answer: FenceAnswer
     done_answer: DoneAnswer
+    held_answer: HeldAnswer
+    damaged_answer: DamagedAnswer
+    held_ledgers_answer: HeldLedgersAnswer
+    status_answer: StatusAnswer
+    trace_answer: TraceAnswer
     batches: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request_id: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., batches_answer: _Optional[_Union[BatchesAnswer, _Mapping]] = ..., entry_answer: _Optional[_Union[EntryAnswer, _Mapping]] = ..., lac_answer: _Optional[_Union[LacAnswer, _Mapping]] = ..., fence_answer: _Optional[_Union[FenceAnswer, _Mapping]] = ..., done_answer: _Optional[_Union[DoneAnswer, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request_id: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., batches_answer: _Optional[_Union[BatchesAnswer, _Mapping]] = ..., entry_answer: _Optional[_Union[EntryAnswer, _Mapping]] = ..., lac_answer: _Optional[_Union[LacAnswer, _Mapping]] = ..., fence_answer: _Optional[_Union[FenceAnswer, _Mapping]] = ..., done_answer: _Optional[_Union[DoneAnswer, _Mapping]] = ..., held_answer: _Optional[_Union[HeldAnswer, _Mapping]] = ..., damaged_answer: _Optional[_Union[DamagedAnswer, _Mapping]] = ..., held_ledgers_answer: _Optional[_Union[HeldLedgersAnswer, _Mapping]] = ..., status_answer: _Optional[_Union[StatusAnswer, _Mapping]] = ..., trace_answer: _Optional[_Union[TraceAnswer, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BatchesAnswer(_message.Message):
     __slots__ = ("lac",)
@@ -269,3 +343,117 @@ class FenceAnswer(_message.Message):
 class DoneAnswer(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class EntryRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class HeldAnswer(_message.Message):
+    __slots__ = ("ranges", "looked_up_to", "limbo")
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_UP_TO_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[EntryRange]
+    looked_up_to: int
+    limbo: bool
+    def __init__(self, ranges: _Optional[_Iterable[_Union[EntryRange, _Mapping]]] = ..., looked_up_to: _Optional[int] = ..., limbo: _Optional[bool] = ...) -> None: ...
+
+class DamagedBatch(_message.Message):
+    __slots__ = ("ledger_id", "first_entry_id", "last_entry_id")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    def __init__(self, ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ...) -> None: ...
+
+class DamagedAnswer(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[DamagedBatch]
+    def __init__(self, batches: _Optional[_Iterable[_Union[DamagedBatch, _Mapping]]] = ...) -> None: ...
+
+class HeldLedger(_message.Message):
+    __slots__ = ("ledger_id", "fenced", "limbo")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    fenced: bool
+    limbo: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., fenced: _Optional[bool] = ..., limbo: _Optional[bool] = ...) -> None: ...
+
+class HeldLedgersAnswer(_message.Message):
+    __slots__ = ("ledgers", "complete")
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    ledgers: _containers.RepeatedCompositeFieldContainer[HeldLedger]
+    complete: bool
+    def __init__(self, ledgers: _Optional[_Iterable[_Union[HeldLedger, _Mapping]]] = ..., complete: _Optional[bool] = ...) -> None: ...
+
+class StatusAnswer(_message.Message):
+    __slots__ = ("read_only", "disk_used_fraction", "free_bytes", "entry_log_bytes", "entry_logs", "journal_used_fraction", "ledgers_in_memory", "damaged_batches", "limbo_events", "limbo_below", "scrub_rounds", "uptime_seconds")
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_LOGS_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_USED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_IN_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_BELOW_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    read_only: bool
+    disk_used_fraction: float
+    free_bytes: int
+    entry_log_bytes: int
+    entry_logs: int
+    journal_used_fraction: float
+    ledgers_in_memory: int
+    damaged_batches: int
+    limbo_events: int
+    limbo_below: int
+    scrub_rounds: int
+    uptime_seconds: float
+    def __init__(self, read_only: _Optional[bool] = ..., disk_used_fraction: _Optional[float] = ..., free_bytes: _Optional[int] = ..., entry_log_bytes: _Optional[int] = ..., entry_logs: _Optional[int] = ..., journal_used_fraction: _Optional[float] = ..., ledgers_in_memory: _Optional[int] = ..., damaged_batches: _Optional[int] = ..., limbo_events: _Optional[int] = ..., limbo_below: _Optional[int] = ..., scrub_rounds: _Optional[int] = ..., uptime_seconds: _Optional[float] = ...) -> None: ...
+
+class CopyPlace(_message.Message):
+    __slots__ = ("where", "detail", "size")
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    where: str
+    detail: str
+    size: int
+    def __init__(self, where: _Optional[str] = ..., detail: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class TraceAnswer(_message.Message):
+    __slots__ = ("verdict", "why", "first_entry_id", "last_entry_id", "batch_crc", "batch_bytes", "lac", "fenced", "limbo", "places")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_CRC_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    verdict: str
+    why: str
+    first_entry_id: int
+    last_entry_id: int
+    batch_crc: int
+    batch_bytes: int
+    lac: int
+    fenced: bool
+    limbo: bool
+    places: _containers.RepeatedCompositeFieldContainer[CopyPlace]
+    def __init__(self, verdict: _Optional[str] = ..., why: _Optional[str] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., batch_crc: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., lac: _Optional[int] = ..., fenced: _Optional[bool] = ..., limbo: _Optional[bool] = ..., places: _Optional[_Iterable[_Union[CopyPlace, _Mapping]]] = ...) -> None: ...

@@ -1,6 +1,7 @@
 """The messages of ``bookie.proto`` as plain values, and back.
 
-The only place where client and bookie meet the generated code. What a lane sends and
+With ``grpc_inspection``, which has those of repair and inspection, the only place where client
+and bookie meet the generated code. What a lane sends and
 receives are the values below and those of ``core.answers``; batches inside a decoded message
 are views into the bytes it came in (``wire``).
 
@@ -12,6 +13,7 @@ request they came with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -29,6 +31,14 @@ from tallybook.core.errors import (
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.proto import bookie_pb2 as pb
 
+from .grpc_inspection import (
+    INSPECTION_ANSWERS,
+    INSPECTION_ASKS,
+    InspectionAnswer,
+    InspectionAsk,
+    RepairAdd,
+    put_inspection,
+)
 from .wire import MAX_REST_BYTES, PROTOCOL_VERSION, frame_batches, split_batches
 
 M = TypeVar("M", bound=Message)
@@ -147,8 +157,10 @@ class Force(NamedTuple):
     key: bytes
 
 
-Ask: TypeAlias = ReadBatches | ReadEntry | ReadLac | WaitLac | Fence | RecoveryRead | RecoveryAdd | WriteLac | Force
-Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | FenceAnswer | None
+Ask: TypeAlias = (
+    ReadBatches | ReadEntry | ReadLac | WaitLac | Fence | RecoveryRead | RecoveryAdd | WriteLac | Force | InspectionAsk
+)
+Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | FenceAnswer | InspectionAnswer | None
 """``None``: done, and durable."""
 
 
@@ -292,7 +304,7 @@ def encode_request(request_id: int, ask: Ask) -> bytes:
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"{name}: {error}") from None
     front = pb.Request(request_id=request_id, **{name: part}).SerializeToString()
-    return frame_batches(front, (ask.batch,)) if isinstance(ask, RecoveryAdd) else front
+    return frame_batches(front, (ask.batch,)) if isinstance(ask, RecoveryAdd | RepairAdd) else front
 
 
 def decode_request(message: bytes) -> Request:
@@ -302,13 +314,15 @@ def decode_request(message: bytes) -> Request:
     if not request.request_id:
         raise ProtocolViolation("a request without an id")
     name = request.WhichOneof("ask")
-    if len(batches) != (name == "recovery_add"):
+    if len(batches) != (name in {"recovery_add", "repair_add"}):
         raise ProtocolViolation(f"{len(batches)} batches in a request of kind {name}")
     if name is None:
         return Request(request.request_id, None)
     part = getattr(request, name)
     if name == "recovery_add":
         return Request(request.request_id, RecoveryAdd(part.key, batches[0]))
+    if name == "repair_add":
+        return Request(request.request_id, RepairAdd(batches[0]))
     make, fields = _ASKS_BY_NAME[name]
     return Request(request.request_id, make(*[getattr(part, field) for field in fields]))
 
@@ -329,6 +343,8 @@ def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
         batches = outcome.batches
     elif isinstance(outcome, FenceAnswer):
         reply.fence_answer.CopyFrom(pb.FenceAnswer(lac=outcome.lac, last_held=outcome.last_held))
+    elif outcome is not None:
+        put_inspection(reply, outcome)
     else:
         reply.done_answer.SetInParent()
     front = reply.SerializeToString()
@@ -349,6 +365,10 @@ def decode_reply(message: bytes) -> Reply:
     return Reply(reply.request_id, decode(reply, batches))
 
 
+def _without_batches(read: Callable[[pb.Reply], Answer], reply: pb.Reply, _batches: list[memoryview]) -> Answer:
+    return read(reply)
+
+
 _ENTRY_FIELDS = ("ledger_id", "entry_id", "payload", "payload_crc", "written_at_us", "lac")
 
 _ASKS: dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
@@ -361,6 +381,7 @@ _ASKS: dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     RecoveryAdd: ("recovery_add", pb.RecoveryAdd, ("key",)),
     WriteLac: ("write_lac", pb.WriteLac, WriteLac._fields),
     Force: ("force", pb.Force, Force._fields),
+    **INSPECTION_ASKS,
 }
 _ASKS_BY_NAME: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     name: (make, fields) for make, (name, _, fields) in _ASKS.items()
@@ -373,6 +394,7 @@ _ANSWERS: dict[str, Callable[[pb.Reply, list[memoryview]], Answer | TallybookErr
     "lac_answer": lambda reply, batches: LacAnswer(reply.lac_answer.lac, reply.lac_answer.fenced, tuple(batches)),
     "fence_answer": lambda reply, _: FenceAnswer(reply.fence_answer.lac, reply.fence_answer.last_held),
     "done_answer": lambda _, __: None,
+    **{name: partial(_without_batches, read) for name, read in INSPECTION_ANSWERS.items()},
 }
 
 

@@ -87,10 +87,10 @@ def _fence_without_effect(right: Any) -> Any:
 
 def _mark_before_flush(right: Any) -> Any:
     async def checkpoint(self: Any) -> None:
-        mark = self._journal.durable_mark()
-        if mark > self._mark:
-            await self._journal.trim(mark)
-            self._mark = mark
+        marks = self._journals.durable_marks()
+        if marks > self._marks:
+            await self._journals.trim(marks)
+            self._marks = marks
         await right(self)
 
     return checkpoint
@@ -102,10 +102,10 @@ def _mark_taken_late(_right: Any) -> Any:
         waiters, self._waiters = self._waiters, []
         self._flush.begin()
         await self._flush.finish()
-        mark = self._journal.durable_mark()
-        if mark > self._mark:
-            await self._journal.trim(mark)
-            self._mark = mark
+        marks = self._journals.durable_marks()
+        if marks > self._marks:
+            await self._journals.trim(marks)
+            self._marks = marks
             self._flush.tell_room()
         self.checkpoints += 1
         for waiter in waiters:

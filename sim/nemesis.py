@@ -388,11 +388,12 @@ def _vouched_bytes(data: bytes) -> int:
 
 
 def _rotting(node: BookieNode, part: str) -> dict[str, list[int]]:
-    """Files of one part of a data directory, and their sectors that hold anything."""
-    disk, directory = node.disk, f"{node.settings.data_directory}/{part}"
+    """Files of one part of a bookie, wherever it lies, and their sectors that hold anything."""
+    disk, settings = node.disk, node.settings
+    elsewhere = {"journal": settings.journal_directories, "ledgers": settings.ledger_directories}.get(part)
     found: dict[str, list[int]] = {}
-    for name in disk.state.names(directory):
-        path = f"{directory}/{name}"
+    directories = elsewhere or (f"{settings.data_directory}/{part}",)
+    for path in [f"{directory}/{name}" for directory in directories for name in disk.state.names(directory)]:
         if disk.state.inode(path) is not None:
             data = disk.peek(path)
             sectors = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)

@@ -19,6 +19,7 @@ from tallybook.bookie.directories import replace_identity
 from tallybook.bookie.enrolment import Enrolment
 from tallybook.bookie.fates import fate_of
 from tallybook.bookie.service import BookieService
+from tallybook.bookie.settled import closed_up_to
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.config import BookieSettings
@@ -249,6 +250,7 @@ class BookieNode:
             verifier_of=partial(_verifier_of, store),
             fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
+            closed_up_to=partial(closed_up_to, store),
             registry=store,
             fail_safe=fail_safe,
         )

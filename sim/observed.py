@@ -9,7 +9,18 @@ from typing import TypeVar
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.port import AddCallback
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import Buffer, EntrySlice
 from tallybook.core.errors import OK_CODE, EntryAbsent, NoSuchLedger, error_class
 from tallybook.core.ids import NO_ENTRY
@@ -53,24 +64,26 @@ class ObservedBookie:
         *,
         recovery: bool = False,
         deferred: bool = False,
+        repair: bool = False,
     ) -> None:
         """See the port."""
         god, bookie = self._god, self._bookie
-        god.sent(bookie.bookie_id, bookie.incarnation, batch, by_writer=not recovery)
+        by_writer = not (recovery or repair)
+        god.sent(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
 
         def answered(answer: AddAnswer) -> None:
             if answer.code == OK_CODE and deferred:
                 god.mark("bookie: acked before it was durable")
                 self._early.setdefault(answer.ledger_id, []).append(batch)
             elif answer.code == OK_CODE:
-                god.acked(bookie.bookie_id, bookie.incarnation, batch, by_writer=not recovery)
+                god.acked(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
                 if recovery:
                     god.mark("bookie: recovery add")
             else:
                 god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
             on_answer(answer)
 
-        bookie.add(batch, key, answered, recovery=recovery, deferred=deferred)
+        bookie.add(batch, key, answered, recovery=recovery, deferred=deferred, repair=repair)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """See the port."""
@@ -126,6 +139,30 @@ class ObservedBookie:
         """See the port."""
         await self._bookie.write_lac(ledger_id, lac, key)
         self._god.mark("bookie: explicit LAC")
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """See the port."""
+        return await self._bookie.held(ledger_id, first, last)
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """See the port."""
+        return await self._bookie.damaged(after, limit)
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """See the port."""
+        return await self._bookie.held_ledgers(after, limit)
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """See the port."""
+        await self._bookie.end_limbo(ledger_id)
+
+    async def status(self) -> BookieStatus:
+        """See the port."""
+        return await self._bookie.status()
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """See the port."""
+        return await self._bookie.trace(ledger_id, entry_id)
 
     def _look_at_lac(self, ledger_id: int, lac: int) -> None:
         known = self._god.ledgers.get(ledger_id)

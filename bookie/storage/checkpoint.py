@@ -2,15 +2,15 @@
 
 One at a time, and in this order, each step durable before the next begins:
 
-1. note the journal's durable mark and, in the same turn of the event loop, swap the write
-   cache and take the list of changed ledger states: whatever is below the mark is in what
+1. note the durable mark of each journal and, in the same turn of the event loop, swap the write
+   cache and take the list of changed ledger states: whatever is below the marks is in what
    was swapped out, now or earlier;
 2. append the batches, sorted by ledger and entry, to the entry logs; sync them;
 3. put a row for each batch, and the states of the ledgers, into the index; sync it;
 4. let the swapped buffer go: reads find its batches in the index now;
-5. make the mark durable in the journal, which then recycles what lies below.
+5. make each mark durable in its journal, which then recycles what lies below.
 
-A crash after any step leaves the mark where it was, and replay does again what may have been
+A crash after any step leaves marks where they were, and replay does again what may have been
 done: the same bytes under the same ids.
 
 A checkpoint that fails cannot be repeated, because nobody knows what the device holds then.
@@ -30,7 +30,7 @@ from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Workers
 
-from ..journal.format import Mark
+from ..journals import Marks
 from .index import WRITE_BATCH_ROWS, Index
 from .location import IndexRow, Location
 from .write_cache import CacheBuffer, CachedBatch, WriteCache
@@ -96,6 +96,8 @@ class Flush:
         self._state_count = 0
         self.on_disk_full: Callable[[bool], None] | None = None
         """Called with whether the disk is full; while it is not set, a full disk is an error."""
+        self.on_written: Callable[[Sequence[IndexRow]], None] = lambda _rows: None
+        """Called with rows that are durable now, in order."""
         self.flushed_batches = 0
         self.flushed_bytes = 0
 
@@ -150,6 +152,7 @@ class Flush:
         for start in range(0, self._state_count, WRITE_BATCH_ROWS):
             await self._apply((), self._states.flushing_rows(start, WRITE_BATCH_ROWS))
         await self._index.sync()
+        self.on_written(rows)
 
     async def _apply(self, rows: Sequence[IndexRow], states: Mapping[int, bytes]) -> None:
         await self._when_there_is_room(lambda: self._index.apply(rows, states))
@@ -166,22 +169,22 @@ class Flush:
                 await self._clock.sleep(FULL_RETRY_SECONDS)
 
 
-class MarkedJournal(Protocol):
-    """The part of the journal that forgets what was checkpointed."""
+class MarkedJournals(Protocol):
+    """The part of the journals that forgets what was checkpointed."""
 
     @property
     def used_fraction(self) -> float:
-        """How full it is, 0 to 1."""
+        """How full the fullest one is, 0 to 1."""
 
-    def durable_mark(self) -> Mark:
+    def durable_marks(self) -> Marks:
         """Every record up to here is durable."""
 
-    async def trim(self, mark: Mark) -> None:
-        """Make the mark durable and forget what lies below it."""
+    async def trim(self, marks: Marks) -> None:
+        """Make the marks durable and forget what lies below them."""
 
 
 class Checkpointer:
-    """Decides when there is a checkpoint, and moves the mark after each.
+    """Decides when there is a checkpoint, and moves the marks after each.
 
     Args:
         flush: steps 1 to 4.
@@ -190,13 +193,13 @@ class Checkpointer:
     """
 
     def __init__(
-        self, flush: Flush, journal: MarkedJournal, *, interval_seconds: float, fail_safe: Callable[[str], None]
+        self, flush: Flush, journals: MarkedJournals, *, interval_seconds: float, fail_safe: Callable[[str], None]
     ) -> None:
         self._flush = flush
-        self._journal = journal
+        self._journals = journals
         self._interval_seconds = interval_seconds
         self._fail_safe = fail_safe
-        self._mark = journal.durable_mark()
+        self._marks = journals.durable_marks()
         self._wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self.request = self._wanted.set
@@ -204,12 +207,12 @@ class Checkpointer:
         self.checkpoints = 0
 
     def look_at_journal(self) -> None:
-        """Ask for a checkpoint if the journal is getting full. Called once a record."""
-        if self._journal.used_fraction > JOURNAL_USED_FRACTION:
+        """Ask for a checkpoint if a journal is getting full. Called once a record."""
+        if self._journals.used_fraction > JOURNAL_USED_FRACTION:
             self._wanted.set()
 
     async def flush(self) -> None:
-        """Wait for a checkpoint of everything that is durable in the journal now.
+        """Wait for a checkpoint of everything that is durable in the journals now.
 
         Raises:
             DiskFailed: it failed, and the node ends.
@@ -236,13 +239,13 @@ class Checkpointer:
     async def _checkpoint(self) -> None:
         self._wanted.clear()
         waiters, self._waiters = self._waiters, []
-        mark = self._journal.durable_mark()
-        self._flush.begin()  # no wait between the mark and the swap
+        marks = self._journals.durable_marks()
+        self._flush.begin()  # no wait between the marks and the swap
         try:
             await self._flush.finish()
-            if mark > self._mark:
-                await self._journal.trim(mark)
-                self._mark = mark
+            if marks > self._marks:
+                await self._journals.trim(marks)
+                self._marks = marks
                 self._flush.tell_room()
         except Exception as error:
             sometimes("checkpoint: failed")

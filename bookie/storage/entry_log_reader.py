@@ -8,7 +8,7 @@ that does not give any is UNKNOWN. Neither is ever ABSENT.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -27,7 +27,6 @@ from .entry_log_format import (
     TableRow,
     add_to_map,
     decode_log_header,
-    log_name,
 )
 from .entry_log_walk import Damage, read_footer, walk
 from .location import IndexRow, Location
@@ -41,21 +40,22 @@ MAX_GAP_BYTES: Final = BLOCK_BYTES + PART_HEADER_BYTES + MAX_TABLE_BYTES
 
 
 class EntryLogReader:
-    """Reads the entry logs of one directory.
+    """Reads the entry logs of one bookie.
 
     Args:
+        path_of: the file of a log.
         directory_uuid: 16 bytes; logs of another bookie are not taken for ours.
         max_open_files: how many logs stay open.
     """
 
-    def __init__(self, disk: Disk, directory: str, directory_uuid: bytes, max_open_files: int) -> None:
-        self._directory = directory
+    def __init__(self, disk: Disk, path_of: Callable[[int], str], directory_uuid: bytes, max_open_files: int) -> None:
+        self._path_of = path_of
         self._directory_uuid = directory_uuid
         self._files = OpenFiles(disk, max_open_files)
 
     def log(self, log_id: int) -> LogFile:
         """The log's identity and path."""
-        return LogFile(f"{self._directory}/{log_name(log_id)}", self._directory_uuid, log_id)
+        return LogFile(self._path_of(log_id), self._directory_uuid, log_id)
 
     async def read(self, ledger_id: int, first_entry_id: int, location: Location) -> bytes:
         """The batch at ``location``, which must be the one of these ids; see ``EntryLogs.read``."""

@@ -104,6 +104,11 @@ class ReadCache:
         item.last_read = entry_id
         return item.cached
 
+    def peek(self, ledger_id: int, entry_id: int) -> CachedBatch | None:
+        """The same, without counting as a use."""
+        item = self._holding(ledger_id, entry_id)
+        return None if item is None else item.cached
+
     def put(self, ledger_id: int, first: int, last: int, batch: Buffer) -> None:
         """Keep a batch that was read and verified. One that is held already stays as it is."""
         key = (ledger_id, first)

@@ -8,7 +8,7 @@ before a failed read is believed, the index is asked whether the batch still lie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import EntryCorrupt, EntryUnknown
@@ -31,6 +31,14 @@ class BatchReader(Protocol):
         Raises:
             EntryCorrupt, EntryUnknown: what is wrong with the first of them.
         """
+
+
+class DiskCopy(NamedTuple):
+    """A batch as the disk has it: the bytes, or why they cannot be had."""
+
+    row: IndexRow
+    batch: Buffer | None
+    error: EntryCorrupt | EntryUnknown | None
 
 
 class StoredBatches:
@@ -92,6 +100,28 @@ class StoredBatches:
             except EntryCorrupt:
                 found.append(None)
         return found
+
+    async def on_disk(self, row: IndexRow) -> DiskCopy | None:
+        """The batch of a row as the disk has it, whatever is kept in memory and wherever it has moved since.
+
+        ``None`` if it was dropped since.
+
+        Raises:
+            EntryUnknown: it cannot be told where it is.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return DiskCopy(row, (await self._logs.read_many([row]))[0], None)
+            except (EntryCorrupt, EntryUnknown) as error:
+                now = await self._index.find(row.ledger_id, row.first_entry_id)
+                if now is None:
+                    return None
+                if now == row:
+                    if isinstance(error, EntryCorrupt):
+                        self._on_damage(row)
+                    return DiskCopy(row, None, error)
+                row = now
+        raise EntryUnknown(f"entry {row.first_entry_id} of ledger {row.ledger_id} moves faster than it can be read")
 
     def _kept_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """Batches of the read cache from the one that holds ``first``, without a gap."""

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
+from tallybook.core.answers import EntryRange
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import check
 
@@ -63,6 +65,12 @@ class _Run:
         """The batches with an id in ``first .. last``."""
         start = bisect_left(self.lasts, first)
         return self.batches[start : bisect_right(self.firsts, last)]
+
+    def ranges(self, first: int, last: int, limit: int) -> list[EntryRange]:
+        """Ids of the first ``limit`` of these."""
+        start = bisect_left(self.lasts, first)
+        stop = min(bisect_right(self.firsts, last), start + limit)
+        return list(map(EntryRange, self.firsts[start:stop], self.lasts[start:stop]))
 
 
 class CacheBuffer:
@@ -141,6 +149,16 @@ class WriteCache:
     def overlapping(self, ledger_id: int, first: int, last: int) -> list[Buffer]:
         """Every batch with an entry in ``first .. last``, of the active buffer first."""
         return [batch for run in self._runs(ledger_id) for batch in run.overlapping(first, last)]
+
+    def ranges(self, ledger_id: int, first: int, last: int, limit: int) -> list[list[EntryRange]]:
+        """Ids of the batches with an entry in ``first .. last``: of each buffer the first ``limit``, in order."""
+        return [run.ranges(first, last, limit) for run in self._runs(ledger_id)]
+
+    def ledger_ids(self, after: int, limit: int) -> list[int]:
+        """The first ``limit`` ledgers above ``after`` of which there is a batch. Looks at all: milliseconds at most."""
+        buffers = [self.active] if self.flushing is None else [self.active, self.flushing]
+        ids = {ledger_id for buffer in buffers for ledger_id in buffer.runs if ledger_id > after}
+        return nsmallest(limit, ids)
 
     def next_first(self, ledger_id: int, entry_id: int) -> int | None:
         """The lowest first entry id above ``entry_id``, or ``None``."""

@@ -12,8 +12,10 @@ and the wire between them are simulated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
+from tallybook.bookie.settled import closed_up_to
 from tallybook.client.client import Client
 from tallybook.client.ports import Archive, ClientWorld
 from tallybook.core.answers import Incarnation
@@ -61,7 +63,13 @@ class MemoryCluster:
 
     def add(self, name: str) -> MemoryBookie:
         """One more bookie, which nobody knows of until ``register``."""
-        bookie = MemoryBookie(name, verifier_of=self._verifier_of, clock=self.world.clock, tasks=self._tasks)
+        bookie = MemoryBookie(
+            name,
+            verifier_of=self._verifier_of,
+            clock=self.world.clock,
+            tasks=self._tasks,
+            closed_up_to=partial(closed_up_to, self._admin.store),
+        )
         self.bookies[name] = bookie
         return bookie
 

@@ -16,7 +16,18 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.tailing import with_batches
 from tallybook.client.bookie_port import AddCallback
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import EntrySlice, decode_header
 from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
 from tallybook.runtime.clock import Clock
@@ -155,15 +166,25 @@ class DirectConnection:
 
     async def recovery_add(self, batch: bytes, key: bytes) -> None:
         """Send one batch as a recovery add; see the port."""
+        await self._urgent_add(
+            lambda on_answer: self._store.add(batch, key, on_answer, recovery=True), "recovery add refused"
+        )
 
+    async def repair_add(self, batch: bytes) -> None:
+        """Give it a copy that it should have; see the port."""
+        await self._urgent_add(
+            lambda on_answer: self._store.add(batch, b"", on_answer, repair=True), "repair add refused"
+        )
+
+    async def _urgent_add(self, add: Callable[[AddCallback], None], refused: str) -> None:
         async def work() -> AddAnswer:
             answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-            self._store.add(batch, key, lambda answer: _settle(answered, answer), recovery=True)
+            add(lambda answer: _settle(answered, answer))
             return await answered
 
         answer = await self._call(work, self._timeout_seconds)
         if answer.code != OK_CODE:
-            raise error_from_wire(answer.code, f"{self.bookie_id}: recovery add refused", answer.retry_after_ms)
+            raise error_from_wire(answer.code, f"{self.bookie_id}: {refused}", answer.retry_after_ms)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """Fence the ledger; see the port."""
@@ -201,6 +222,30 @@ class DirectConnection:
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Tell the bookie a LAC; see the port."""
         await self._call(lambda: self._store.write_lac(ledger_id, lac, key), self._timeout_seconds)
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """What is held of a ledger; see the port."""
+        return await self._call(lambda: self._store.held(ledger_id, first, last), self._timeout_seconds)
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """Copies that are known to be damaged; see the port."""
+        return await self._call(lambda: self._store.damaged(after, limit), self._timeout_seconds)
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """Ledgers of which something is held; see the port."""
+        return await self._call(lambda: self._store.held_ledgers(after, limit), self._timeout_seconds)
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """All of a ledger was given back; see the port."""
+        await self._call(lambda: self._store.end_limbo(ledger_id), self._timeout_seconds)
+
+    async def status(self) -> BookieStatus:
+        """How it is doing; see the port."""
+        return await self._call(self._store.status, self._timeout_seconds)
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """Where the copy of an entry lies; see the port."""
+        return await self._call(lambda: self._store.trace(ledger_id, entry_id), self._timeout_seconds)
 
     def _deliver(self, action: Callable[[], None]) -> None:
         if self._store.incarnation == self._incarnation:

@@ -13,12 +13,14 @@ metadata are simulated, and its index keeps its rows in memory over a log on the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.garbage import Fate
+from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.answers import AddAnswer
@@ -31,7 +33,8 @@ from tallybook.core.config import (
     ScrubSettings,
     StorageSettings,
 )
-from tallybook.core.errors import InvariantViolation, MetadataConflict, check
+from tallybook.core.errors import InvariantViolation, MetadataConflict, MetadataUnavailable, NoSuchLedger, check
+from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.deterministic.disk import SimDisk
@@ -52,6 +55,8 @@ def tiny_settings(
     scrub_period_s: int = 0,
     read_only_percent: int = 95,
     admission: AdmissionSettings | None = None,
+    ledger_directories: Sequence[str] = (),
+    journal_directories: Sequence[str] = (),
 ) -> BookieSettings:
     """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given, and
     copies no logs unless it is said of which part. It scrubs where a period is given."""
@@ -59,6 +64,8 @@ def tiny_settings(
         bookie_id="b1",
         data_directory=ROOT,
         metadata="memory:",
+        ledger_directories=tuple(ledger_directories),
+        journal_directories=tuple(journal_directories),
         journal=JournalSettings(segment_bytes=segment_bytes, segment_count=4, max_commit_bytes=16 * KIB),
         storage=StorageSettings(
             write_cache_bytes=write_cache_bytes,
@@ -96,6 +103,11 @@ class KnownMetadata:
     """A ledger that is not in ``verifiers`` exists, without a password."""
     fates: dict[int, Fate] = field(default_factory=dict)
     """What is said of a ledger that a bookie holds; of all others, that they are kept."""
+    settled: dict[int, Settled] = field(default_factory=dict)
+    """At which entries there can be no writer; of all other ledgers, at none."""
+    away: bool = False
+    """They do not say what is settled."""
+    settled_lookups: int = 0
     id_counter: int = 1_000
     cookies: dict[str, bytes] = field(default_factory=dict)
     lookups: int = 0
@@ -123,6 +135,15 @@ class KnownMetadata:
     async def fate_of(self, ledger_id: int) -> Fate:
         """What becomes of a ledger."""
         return self.fates.get(ledger_id, Fate.KEPT)
+
+    async def closed_up_to(self, ledger_id: int) -> Settled:
+        """At which entries of a ledger there can be no writer."""
+        self.settled_lookups += 1
+        if self.away:
+            raise MetadataUnavailable("the metadata are away")
+        if not self.open_to_all and ledger_id not in self.verifiers:
+            raise NoSuchLedger(f"there is no ledger {ledger_id}")
+        return self.settled.get(ledger_id, Settled(NO_ENTRY, closed=False))
 
     async def read_id_counter(self) -> int:
         """All ids lie below."""
@@ -179,6 +200,7 @@ class DiskBookie:
             verifier_of=self.metadata.verifier_of,
             fate_of=self.metadata.fate_of,
             id_counter=self.metadata.read_id_counter,
+            closed_up_to=self.metadata.closed_up_to,
             registry=self.metadata,
             fail_safe=self.failures.append,
         )
@@ -191,10 +213,12 @@ class DiskBookie:
             raise
         return self._bookie
 
-    def add(self, batch: Buffer, key: bytes = b"", *, recovery: bool = False) -> asyncio.Future[AddAnswer]:
+    def add(
+        self, batch: Buffer, key: bytes = b"", *, recovery: bool = False, repair: bool = False
+    ) -> asyncio.Future[AddAnswer]:
         """Send one batch to the running bookie. A second answer to it is an error of the loop."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-        self.bookie.add(batch, key, answered.set_result, recovery=recovery)
+        self.bookie.add(batch, key, answered.set_result, recovery=recovery, repair=repair)
         return answered
 
     async def stop(self, *, clean: bool = True) -> None:

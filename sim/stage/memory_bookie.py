@@ -15,11 +15,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
-from tallybook.core.batch import BatchHeader, Buffer, EntrySlice, cut_entry, decode_header, verify_batch
+from tallybook.bookie.settled import Settled, SettledLedgers, SettledLookup
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyTrace,
+    DamagedBatch,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
+from tallybook.core.batch import Buffer, EntrySlice, cut_entry, decode_header, verify_batch
 from tallybook.core.errors import (
     OK_CODE,
     BookieReadOnly,
@@ -40,53 +51,17 @@ from tallybook.core.keys import key_fits
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
+from . import memory_inspection as inspection
 from .memory_faults import MemoryFaults
 from .memory_journal import MemoryJournal
 from .memory_ledger import MemoryLedger
+from .memory_life import Add, AddCallback, Life, Waiter, lac_of, ledger_of, open_door, settle, wake
 
 VerifierLookup: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """The key verifier of a ledger: empty for a ledger without a password, ``None`` for no such ledger."""
 
 Gate: TypeAlias = Callable[[str, int], Awaitable[None]]
 """Awaited with (method name, ledger id) before an answer leaves: a test's place to hold one back."""
-
-AddCallback: TypeAlias = Callable[[AddAnswer], None]
-Waiter: TypeAlias = "asyncio.Future[None]"
-
-
-@dataclass(slots=True)
-class _Add:
-    """An add on its way to the journal."""
-
-    batch: bytes
-    header: BatchHeader
-    key: bytes
-    on_answer: AddCallback
-    recovery: bool
-    deferred: bool = False
-
-    @property
-    def ledger_id(self) -> int:
-        return self.header.ledger_id
-
-    def answer(self, code: int, retry_after_ms: int = 0) -> AddAnswer:
-        header = self.header
-        return AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, code, retry_after_ms)
-
-
-class _Life:
-    """All that dies with the process: memory, and who waits."""
-
-    def __init__(self, journal: MemoryJournal, disk: dict[int, MemoryLedger]) -> None:
-        self.alive = True
-        self.journal = journal
-        self.ledgers = {ledger_id: ledger.copy() for ledger_id, ledger in disk.items()}
-        self.verifiers: dict[int, bytes] = {}
-        self.unmet: dict[int, list[_Add]] = {}
-        """Adds that wait until the verifier of their ledger is known."""
-        self.lac_waiters: dict[int, list[Waiter]] = {}
-        self.door: list[Waiter] | None = None
-        """Who came while the process is frozen; ``None`` while it runs."""
 
 
 class MemoryBookie:
@@ -98,16 +73,26 @@ class MemoryBookie:
         clock: for the delay of commits and the timeouts of long polls.
         tasks: where its background work runs.
         commit_seconds: how long a record takes to become durable; 0 is the next turn of the loop.
+        closed_up_to: at which entries of a ledger there can be no writer; without it, at none.
     """
 
     def __init__(
-        self, bookie_id: str, *, verifier_of: VerifierLookup, clock: Clock, tasks: Tasks, commit_seconds: float = 0.0
+        self,
+        bookie_id: str,
+        *,
+        verifier_of: VerifierLookup,
+        clock: Clock,
+        tasks: Tasks,
+        commit_seconds: float = 0.0,
+        closed_up_to: SettledLookup | None = None,
     ) -> None:
         self._bookie_id = bookie_id
         self._verifier_of = verifier_of
         self._clock = clock
         self._tasks = tasks
         self._commit_seconds = commit_seconds
+        self._settled = SettledLedgers(closed_up_to or _never_settled)
+        self._began = clock.monotonic()
         self.gate: Gate | None = None
         self.read_only = False
         self.busy_retry_ms: int | None = None
@@ -118,11 +103,11 @@ class MemoryBookie:
         self.faults = MemoryFaults(bookie_id)
         self._life = self._new_life()
 
-    def _new_life(self) -> _Life:
+    def _new_life(self) -> Life:
         journal = MemoryJournal(
             self._bookie_id, clock=self._clock, tasks=self._tasks, commit_seconds=self._commit_seconds
         )
-        return _Life(journal, self._disk)
+        return Life(journal, self._disk)
 
     # The port.
 
@@ -145,6 +130,7 @@ class MemoryBookie:
         *,
         recovery: bool = False,
         deferred: bool = False,
+        repair: bool = False,
     ) -> None:
         """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
         try:
@@ -152,8 +138,10 @@ class MemoryBookie:
         except InvalidBatch as error:
             _soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
-        add = _Add(bytes(batch), header, key, on_answer, recovery, deferred)
-        if self._life.door is None:
+        add = Add(bytes(batch), header, key, on_answer, recovery or repair, deferred, repair)
+        if repair:
+            self._background(self._admit_repair(add), "repair add")
+        elif self._life.door is None:
             self._admit(add)
         else:
             self._background(self._admit_later(add), "frozen add")
@@ -174,7 +162,7 @@ class MemoryBookie:
         await self._fence(life, ledger_id, key)
         await self._leave(life, "fence", ledger_id)
         self.faults.raise_limbo(ledger_id)
-        ledger = _ledger(life.ledgers, ledger_id)
+        ledger = ledger_of(life.ledgers, ledger_id)
         return FenceAnswer(ledger.lac, ledger.last_held)
 
     async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
@@ -204,7 +192,7 @@ class MemoryBookie:
         self.faults.raise_limbo(ledger_id)
         if ledger_id not in life.ledgers:
             raise EntryAbsent(f"{self._bookie_id}: nothing is held of ledger {ledger_id}")
-        return _lac(life, ledger_id)
+        return lac_of(life, ledger_id)
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
         """Long poll for the LAC; see the port."""
@@ -212,16 +200,61 @@ class MemoryBookie:
         self.faults.raise_limbo(ledger_id)
         await self._wait_for_news(life, ledger_id, above, timeout_ms / 1000)
         await self._leave(life, "wait_lac", ledger_id)
-        return _lac(life, ledger_id)
+        return lac_of(life, ledger_id)
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """Remember an explicit LAC; see the port."""
         life = await self._enter()
         await self._check_key(life, ledger_id, key)
-        _ledger(life.ledgers, ledger_id).see_lac(lac)
-        _wake(life, ledger_id)
-        await life.journal.durable(lambda: _ledger(self._disk, ledger_id).see_lac(lac))
+        ledger_of(life.ledgers, ledger_id).see_lac(lac)
+        wake(life, ledger_id)
+        await life.journal.durable(lambda: ledger_of(self._disk, ledger_id).see_lac(lac))
         await self._leave(life, "write_lac", ledger_id)
+
+    # Repair and inspection.
+
+    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+        """What is held of a ledger, all of it durable; see the port."""
+        life = await self._enter()
+        answer = inspection.held_ranges(life.ledgers, self.faults, ledger_id, first, last)
+        await life.journal.durable(_nothing)
+        await self._leave(life, "held", ledger_id)
+        return answer
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        """Copies in which a test has planted damage; see the port."""
+        life = await self._enter()
+        await self._leave(life, "damaged", NO_ENTRY)
+        return inspection.damaged(life.ledgers, self.faults, after, limit)
+
+    async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
+        """Ledgers of which a batch is held; see the port."""
+        life = await self._enter()
+        await self._leave(life, "held_ledgers", NO_ENTRY)
+        return inspection.held_ledgers(life.ledgers, self.faults, after, limit)
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """All of a ledger was given back; see the port."""
+        life = await self._enter()
+        await self._settled.check_closed(ledger_id)
+        self._check_alive(life)
+        if self.faults.in_limbo(ledger_id):
+            await self._set_fence(life, ledger_id)
+            self.faults.end_limbo(ledger_id)
+        await self._leave(life, "end_limbo", ledger_id)
+
+    async def status(self) -> BookieStatus:
+        """How it is doing; see the port."""
+        life = await self._enter()
+        await self._leave(life, "status", NO_ENTRY)
+        uptime_seconds = self._clock.monotonic() - self._began
+        return inspection.status(life.ledgers, self.faults, read_only=self.read_only, uptime_seconds=uptime_seconds)
+
+    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+        """What is held of an entry; see the port."""
+        life = await self._enter()
+        await self._leave(life, "trace", ledger_id)
+        return inspection.trace(life.ledgers, self.faults, ledger_id, entry_id)
 
     # Life and death.
 
@@ -241,8 +274,8 @@ class MemoryBookie:
         for add in (add for adds in unmet.values() for add in adds):
             self._refuse(add, BookieUnavailable())
         for ledger_id in list(life.lac_waiters):
-            _wake(life, ledger_id)
-        _open_door(life)
+            wake(life, ledger_id)
+        open_door(life)
 
     def restart(self) -> None:
         """Begin the next life from what was durable."""
@@ -274,7 +307,7 @@ class MemoryBookie:
     def resume(self) -> None:
         """Go on after ``pause``, in the order in which things came."""
         self._life.journal.release()
-        _open_door(self._life)
+        open_door(self._life)
 
     def hold_commits(self) -> None:
         """Take work, but let nothing become durable, hence nothing be acked, until ``release_commits``."""
@@ -289,7 +322,7 @@ class MemoryBookie:
     def drop(self, ledger_id: int, entry_id: int) -> None:
         """Lose the batch that holds this entry and do not know it: it reads as ABSENT from now on."""
         for ledgers in (self._life.ledgers, self._disk):
-            _ledger(ledgers, ledger_id).drop(entry_id)
+            ledger_of(ledgers, ledger_id).drop(entry_id)
 
     def delete(self, ledger_id: int) -> None:
         """Forget a ledger that the metadata no longer names."""
@@ -307,7 +340,7 @@ class MemoryBookie:
 
     # Adds.
 
-    async def _admit_later(self, add: _Add) -> None:
+    async def _admit_later(self, add: Add) -> None:
         try:
             await self._enter()
         except BookieUnavailable as error:
@@ -315,7 +348,19 @@ class MemoryBookie:
         else:
             self._admit(add)
 
-    def _admit(self, add: _Add) -> None:
+    async def _admit_repair(self, add: Add) -> None:
+        """The metadata are asked instead of the key, whatever is known of the ledger already."""
+        try:
+            life = await self._enter()
+            await self._learn_verifier(life, add.ledger_id)
+            await self._settled.check_entry(add.ledger_id, add.header.last_entry_id)
+            self._check_alive(life)
+        except TallybookError as error:
+            self._refuse(add, error)
+        else:
+            self._take(life, add)
+
+    def _admit(self, add: Add) -> None:
         """Everything that may wait comes first: the key verifier of a ledger met for the first time."""
         life = self._life
         if not life.alive:
@@ -332,7 +377,7 @@ class MemoryBookie:
             life.unmet[add.ledger_id] = [add]
             self._background(self._introduce(life, add.ledger_id), "introduce")
 
-    async def _introduce(self, life: _Life, ledger_id: int) -> None:
+    async def _introduce(self, life: Life, ledger_id: int) -> None:
         error: TallybookError | None = None
         try:
             await self._learn_verifier(life, ledger_id)
@@ -344,47 +389,51 @@ class MemoryBookie:
             else:
                 self._refuse(add, error)
 
-    def _take(self, life: _Life, add: _Add) -> None:
+    def _take(self, life: Life, add: Add) -> None:
         """Fence, key and overlap are looked at in one step with taking the batch; the fence first."""
         header = add.header
         fenced = add.ledger_id in life.ledgers and life.ledgers[add.ledger_id].fenced
         if fenced and not add.recovery:
             self._refuse(add, LedgerFenced())
             return
-        if not _fits(add.key, life.verifiers[add.ledger_id]):
+        if not add.repair and not _fits(add.key, life.verifiers[add.ledger_id]):
             self._refuse(add, Unauthorized())
             return
         if not add.recovery and self.faults.in_limbo(add.ledger_id):
             self._refuse(add, EntryUnknown())
             return
-        ledger = _ledger(life.ledgers, add.ledger_id)
+        ledger = ledger_of(life.ledgers, add.ledger_id)
         overlapping = ledger.overlapping(header.first_entry_id, header.last_entry_id)
         if not overlapping:
             ledger.put(add.batch)
-            _wake(life, add.ledger_id)
+            wake(life, add.ledger_id)
             if add.deferred:
                 self._tell(add, OK_CODE)
             life.journal.write(
-                lambda: _ledger(self._disk, add.ledger_id).put(add.batch),
+                lambda: ledger_of(self._disk, add.ledger_id).put(add.batch),
                 _ignore if add.deferred else lambda code: self._tell(add, code),
             )
         elif overlapping == [add.batch]:
             # It queues behind the first copy, hence is answered only when that one is durable.
-            life.journal.write(_nothing, lambda code: self._tell(add, code))
+            life.journal.write(self._mending(add) if add.recovery else _nothing, lambda code: self._tell(add, code))
         else:
             self._refuse(add, Conflict())
 
-    def _refuse(self, add: _Add, error: TallybookError) -> None:
+    def _mending(self, add: Add) -> Callable[[], None]:
+        header = add.header
+        return lambda: self.faults.mend(header.ledger_id, header.first_entry_id, header.last_entry_id)
+
+    def _refuse(self, add: Add, error: TallybookError) -> None:
         self._tell(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
 
-    def _tell(self, add: _Add, code: int, retry_after_ms: int = 0) -> None:
+    def _tell(self, add: Add, code: int, retry_after_ms: int = 0) -> None:
         answer = add.answer(code, retry_after_ms)
         if self.gate is None:
             _soon(add.on_answer, answer)
         else:
             self._background(self._tell_through(self.gate, add, answer), "gated answer")
 
-    async def _tell_through(self, gate: Gate, add: _Add, answer: AddAnswer) -> None:
+    async def _tell_through(self, gate: Gate, add: Add, answer: AddAnswer) -> None:
         life = self._life
         await gate("recovery_add" if add.recovery else "add", add.ledger_id)
         # A killed process sends nothing, whatever it had decided to send.
@@ -392,7 +441,7 @@ class MemoryBookie:
 
     # Keys and fences.
 
-    async def _learn_verifier(self, life: _Life, ledger_id: int) -> bytes:
+    async def _learn_verifier(self, life: Life, ledger_id: int) -> bytes:
         known = life.verifiers.get(ledger_id)
         if known is not None:
             return known
@@ -403,23 +452,26 @@ class MemoryBookie:
         life.verifiers[ledger_id] = verifier
         return verifier
 
-    async def _check_key(self, life: _Life, ledger_id: int, key: bytes) -> None:
+    async def _check_key(self, life: Life, ledger_id: int, key: bytes) -> None:
         if not _fits(key, await self._learn_verifier(life, ledger_id)):
             raise Unauthorized(f"{self._bookie_id}: the key does not fit ledger {ledger_id}")
 
-    async def _fence(self, life: _Life, ledger_id: int, key: bytes) -> None:
+    async def _fence(self, life: Life, ledger_id: int, key: bytes) -> None:
         await self._check_key(life, ledger_id, key)
-        _ledger(life.ledgers, ledger_id).fenced = True
-        _wake(life, ledger_id)
+        await self._set_fence(life, ledger_id)
+
+    async def _set_fence(self, life: Life, ledger_id: int) -> None:
+        ledger_of(life.ledgers, ledger_id).fenced = True
+        wake(life, ledger_id)
 
         def apply() -> None:
-            _ledger(self._disk, ledger_id).fenced = True
+            ledger_of(self._disk, ledger_id).fenced = True
 
         await life.journal.durable(apply)
 
     # Reads.
 
-    def _read(self, life: _Life, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    def _read(self, life: Life, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
         self.faults.raise_error(ledger_id, first, first)
         ledger = life.ledgers.get(ledger_id)
         found: list[Buffer] = []
@@ -443,10 +495,10 @@ class MemoryBookie:
 
     # Waiting.
 
-    async def _wait_for_news(self, life: _Life, ledger_id: int, above: int, timeout_seconds: float) -> None:
+    async def _wait_for_news(self, life: Life, ledger_id: int, above: int, timeout_seconds: float) -> None:
         deadline = self._clock.monotonic() + timeout_seconds
         while True:
-            answer, left = _lac(life, ledger_id), deadline - self._clock.monotonic()
+            answer, left = lac_of(life, ledger_id), deadline - self._clock.monotonic()
             if answer.lac > above or answer.fenced or left <= 0:
                 return
             waiter: Waiter = asyncio.get_running_loop().create_future()
@@ -463,9 +515,9 @@ class MemoryBookie:
 
     async def _ring(self, waiter: Waiter, seconds: float) -> None:
         await self._clock.sleep(seconds)
-        _settle(waiter)
+        settle(waiter)
 
-    async def _enter(self) -> _Life:
+    async def _enter(self) -> Life:
         """Wait while the process is frozen; then the life this call belongs to."""
         life = self._life
         while life.door is not None:
@@ -475,13 +527,13 @@ class MemoryBookie:
         self._check_alive(life)
         return life
 
-    async def _leave(self, life: _Life, name: str, ledger_id: int) -> None:
+    async def _leave(self, life: Life, name: str, ledger_id: int) -> None:
         if self.gate is not None:
             await self.gate(name, ledger_id)
         await self._enter()
         self._check_alive(life)
 
-    def _check_alive(self, life: _Life) -> None:
+    def _check_alive(self, life: Life) -> None:
         if not life.alive:
             raise BookieUnavailable(f"bookie {self._bookie_id} is down")
 
@@ -489,39 +541,19 @@ class MemoryBookie:
         return self._tasks.spawn(work, name=f"{self._bookie_id} {name}")
 
 
-def _ledger(ledgers: dict[int, MemoryLedger], ledger_id: int) -> MemoryLedger:
-    return ledgers.setdefault(ledger_id, MemoryLedger())
-
-
-def _lac(life: _Life, ledger_id: int) -> LacAnswer:
-    ledger = life.ledgers.get(ledger_id)
-    return LacAnswer(ledger.lac, ledger.fenced) if ledger else LacAnswer(NO_ENTRY, False)
-
-
 def _fits(key: bytes, verifier: bytes) -> bool:
     """A ledger without a password has an empty verifier, and only the empty key fits it."""
     return key_fits(key, verifier) if verifier else not key
 
 
+async def _never_settled(_ledger_id: int) -> Settled:
+    """Metadata that say of no ledger that there is no writer."""
+    return Settled(NO_ENTRY, closed=False)
+
+
 def _soon(on_answer: AddCallback, answer: AddAnswer) -> None:
     # Never from within ``add``: a caller need not be ready for the answer before the call returns.
     asyncio.get_running_loop().call_soon(on_answer, answer)
-
-
-def _wake(life: _Life, ledger_id: int) -> None:
-    for waiter in life.lac_waiters.pop(ledger_id, []):
-        _settle(waiter)
-
-
-def _open_door(life: _Life) -> None:
-    door, life.door = life.door or [], None
-    for waiter in door:
-        _settle(waiter)
-
-
-def _settle(waiter: Waiter) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _ignore(_code: int) -> None:

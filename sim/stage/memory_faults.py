@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallybook.core.batch import BatchHeader
-from tallybook.core.errors import EntryUnknown, StorageError
+from tallybook.core.errors import EntryCorrupt, EntryUnknown, StorageError
 
 
 class MemoryFaults:
@@ -19,6 +19,7 @@ class MemoryFaults:
         self._rotten: dict[tuple[int, int], None] = {}
         self._limbo: set[int] = set()
         self._limbo_below = 0
+        self._given_back: set[int] = set()
 
     def inject(self, ledger_id: int, entry_id: int, error: type[StorageError]) -> None:
         """Answer reads of the batch that holds this entry with ``error`` until ``heal``."""
@@ -30,10 +31,12 @@ class MemoryFaults:
 
     def limbo(self, ledger_id: int) -> None:
         """Make it unknown what was held of the ledger: what is not there is UNKNOWN, not ABSENT."""
+        self._given_back.discard(ledger_id)
         self._limbo.add(ledger_id)
 
     def limbo_below(self, ledger_id: int) -> None:
         """Make it unknown what was held of every ledger with a lower id."""
+        self._given_back.clear()
         self._limbo_below = ledger_id
 
     def heal(self) -> None:
@@ -42,10 +45,36 @@ class MemoryFaults:
         self._rotten.clear()
         self._limbo.clear()
         self._limbo_below = 0
+        self._given_back.clear()
 
     def in_limbo(self, ledger_id: int) -> bool:
         """Whether it is unknown what was held of the ledger."""
-        return ledger_id in self._limbo or ledger_id < self._limbo_below
+        return ledger_id not in self._given_back and (ledger_id in self._limbo or ledger_id < self._limbo_below)
+
+    @property
+    def limbo_marker(self) -> tuple[int, int]:
+        """How often something may have been lost, and below which id ledgers are concerned."""
+        below = max([self._limbo_below, *(ledger_id + 1 for ledger_id in self._limbo)])
+        return int(below > 0), below
+
+    def end_limbo(self, ledger_id: int) -> None:
+        """All that may have been lost of the ledger was given back."""
+        self._given_back.add(ledger_id)
+
+    def mend(self, ledger_id: int, first: int, last: int) -> None:
+        """There is a good copy of these entries again."""
+        for faulty in [*self._errors, *self._rotten]:
+            if faulty[0] == ledger_id and first <= faulty[1] <= last:
+                self._errors.pop(faulty, None)
+                self._rotten.pop(faulty, None)
+
+    def damages(self, header: BatchHeader) -> bool:
+        """Whether the stored copy of this batch fails its checks."""
+        corrupt = [each for each, error in self._errors.items() if error is EntryCorrupt]
+        return any(
+            ledger_id == header.ledger_id and header.first_entry_id <= entry_id <= header.last_entry_id
+            for ledger_id, entry_id in [*corrupt, *self._rotten]
+        )
 
     def raise_limbo(self, ledger_id: int) -> None:
         """Raise EntryUnknown if the ledger is in limbo."""

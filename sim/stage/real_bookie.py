@@ -50,7 +50,7 @@ async def real_bookie(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
         open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
         verifier_of=metadata.verifier_of, fate_of=metadata.fate_of, id_counter=metadata.read_id_counter,
-        registry=metadata, fail_safe=fail,
+        closed_up_to=metadata.closed_up_to, registry=metadata, fail_safe=fail,
     )  # fmt: skip
     try:
         bookie = await boot(settings, world)

@@ -17,6 +17,7 @@ import pytest
 from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.service import BookieService
+from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.index_rocks import RocksIndex
@@ -25,6 +26,7 @@ from tallybook.client.bookie_rpc import open_bookie
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import BookieSettings, ClientSettings, JournalSettings, StorageSettings
+from tallybook.core.errors import NoSuchLedger
 from tallybook.core.keys import key_verifier
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock, RealClock
@@ -47,6 +49,16 @@ DEADLINE_SECONDS = 30.0
 SETTINGS = ClientSettings(request_timeout_ms=int(REQUEST_SECONDS * 1000))
 
 
+SETTLED = {1: Settled(99, closed=True), 2: Settled(9, closed=False), 3: Settled(-1, closed=False)}
+"""Where there can be no writer: 1 is closed, 2 is open and in its second fragment, 3 is open."""
+
+
+async def closed_up_to(ledger_id: int) -> Settled:
+    if ledger_id not in SETTLED:
+        raise NoSuchLedger(f"no ledger {ledger_id}")
+    return SETTLED[ledger_id]
+
+
 async def verifier_of(ledger_id: int) -> bytes | None:
     return VERIFIERS.get(ledger_id)
 
@@ -66,7 +78,7 @@ Maker = Callable[[Place], AbstractAsyncContextManager[LedgerStore]]
 
 @asynccontextmanager
 async def memory_bookie(place: Place) -> AsyncIterator[MemoryBookie]:
-    yield MemoryBookie("b1", verifier_of=verifier_of, clock=place.clock, tasks=place.tasks)
+    yield MemoryBookie("b1", verifier_of=verifier_of, closed_up_to=closed_up_to, clock=place.clock, tasks=place.tasks)
 
 
 @asynccontextmanager
@@ -93,7 +105,7 @@ async def disk_bookie(place: Place) -> AsyncIterator[LedgerStore]:
                 disk=disk, clock=place.clock, rng=place.rng, tasks=place.tasks, workers=workers,
                 open_index=open_index,
                 verifier_of=verifier_of, fate_of=KnownMetadata().fate_of,
-                id_counter=KnownMetadata().read_id_counter, registry=KnownMetadata(),
+                id_counter=KnownMetadata().read_id_counter, closed_up_to=closed_up_to, registry=KnownMetadata(),
                 fail_safe=failures.append,
             ),
         )  # fmt: skip

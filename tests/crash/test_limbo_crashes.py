@@ -7,6 +7,7 @@ import pytest
 
 from tallybook.bookie import boot as boot_module
 from tallybook.bookie.directories import replace_identity
+from tallybook.bookie.settled import Settled
 from tallybook.core.errors import EntryAbsent, EntryUnknown, LedgerFenced
 from tallybook.core.limits import BLOCK_BYTES, KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import (
@@ -76,7 +77,10 @@ async def repair(disk: SimDisk, promises: Promises) -> None:
     """Boot over the damage, which puts every ledger in limbo; repair one of them."""
     cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
     assert cookie is not None
-    node = DiskBookie(disk, SimClock(), KnownMetadata(cookies={"b1": cookie}, id_counter=BELOW), SETTINGS)
+    metadata = KnownMetadata(
+        cookies={"b1": cookie}, id_counter=BELOW, settled={REPAIRED: Settled(ENTRIES, closed=True)}
+    )
+    node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
     await node.boot()
     promises.add("booted")
     for number in range(ENTRIES):

@@ -45,7 +45,7 @@ class Store:
     @staticmethod
     async def open(disk: SimDisk, promises: Promises, *, create: bool) -> "Store":
         await disk.make_directory(LOGS)
-        logs = await EntryLogs.open(disk, LOGS, UUID, SETTINGS, SimClock())
+        logs = await EntryLogs.open(disk, [LOGS], UUID, SETTINGS, SimClock())
         store = Store(disk, promises, logs, await MemoryIndex.open(disk, INDEX, create=create))
         if create:
             promises.add(("index",))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tallybook.bookie.settled import Settled
 from tallybook.core.errors import DiskFailed, EntryAbsent, EntryUnknown, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
@@ -372,6 +373,7 @@ def test_limbo_lasts_over_restarts_until_the_ledger_was_repaired_which_lasts_too
                 await node.bookie.read_lac(1)
         for number in range(8):
             await node.add(batch_of(number), recovery=True)
+        node.metadata.settled[1] = Settled(7, closed=True)
         await node.bookie.end_limbo(1)
         for _ in range(2):
             assert len(await read_all(node, 8)) == 8

@@ -32,7 +32,7 @@ def row_of(data: bytes, location: Location) -> IndexRow:
 async def open_logs(disk: SimDisk, *, directory_uuid: str = UUID, **settings) -> EntryLogs:
     await disk.make_directory(HOME)
     settings = StorageSettings(**{"entry_log_bytes": 64 * KIB} | settings)
-    return await EntryLogs.open(disk, HOME, directory_uuid, settings, RealClock())
+    return await EntryLogs.open(disk, [HOME], directory_uuid, settings, RealClock())
 
 
 async def written(disk: SimDisk, batches, **settings) -> tuple[EntryLogs, list[IndexRow]]:

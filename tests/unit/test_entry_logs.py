@@ -34,7 +34,7 @@ def row_of(data: bytes, location: Location) -> IndexRow:
 async def open_logs(disk: SimDisk, *, clock=None, directory_uuid: str = UUID, **settings) -> EntryLogs:
     await disk.make_directory(HOME)
     settings = StorageSettings(**{"entry_log_bytes": 64 * KIB} | settings)
-    return await EntryLogs.open(disk, HOME, directory_uuid, settings, clock or RealClock())
+    return await EntryLogs.open(disk, [HOME], directory_uuid, settings, clock or RealClock())
 
 
 async def written(disk: SimDisk, batches, **settings) -> tuple[EntryLogs, list[IndexRow]]:
@@ -200,7 +200,7 @@ async def test_files_of_other_kinds_are_ignored_and_a_missing_directory_is_refus
     assert location.log_id == 256
     await logs.close()
     with pytest.raises(DamagedFile, match="/nowhere"):
-        await EntryLogs.open(disk, "/nowhere", UUID, StorageSettings(), RealClock())
+        await EntryLogs.open(disk, ["/nowhere"], UUID, StorageSettings(), RealClock())
 
 
 async def test_something_that_is_no_batch_is_refused_and_nothing_of_the_append_is_kept():

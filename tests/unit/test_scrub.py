@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
-from tallybook.bookie.damage import DamagedBatch, DamageList
+from tallybook.bookie.damage import DamageList
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.storage.location import IndexRow
+from tallybook.core.answers import DamagedBatch
 from tallybook.core.errors import Busy
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
@@ -69,7 +70,7 @@ def test_a_batch_that_has_rotted_is_found_within_one_period_and_only_that_one() 
         rot(node, await row_of(node, 3))
         await world.clock.sleep(PERIOD_S)
         assert node.bookie.stats()["scrub_rounds_total"] == 1
-        assert await node.bookie.damaged((-1, -1), 100) == [DamagedBatch(LEDGER, 3, 3)]
+        assert await node.bookie.damaged((-1, -1), 100) == (DamagedBatch(LEDGER, 3, 3),)
         assert node.bookie.stats()["damaged_batches"] == 1
 
     play(scenario)

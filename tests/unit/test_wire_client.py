@@ -8,7 +8,7 @@ from inspect import Signature, signature
 import pytest
 
 from tallybook.client.bookie_rpc import open_bookie
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
@@ -20,6 +20,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.limits import MAX_BATCH_BYTES, MIB
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
@@ -406,6 +407,8 @@ async def test_each_question_goes_out_on_its_lane(bookie):
         (Lane.CONTROL, connection.recovery_read(1, 2, b"k"), wire.RecoveryRead(1, 2, b"k"), ReadAnswer((batch(2),), 9)),
         (Lane.CONTROL, connection.write_lac(1, 2, b"k"), wire.WriteLac(1, 2, b"k"), None),
         (Lane.CONTROL, connection.recovery_add(batch(2), b"k"), wire.RecoveryAdd(b"k", batch(2)), None),
+        (Lane.CONTROL, connection.repair_add(batch(2)), inspection.RepairAdd(batch(2)), None),
+        (Lane.CONTROL, connection.held(1, 2, 3), inspection.AskHeld(1, 2, 3), HeldAnswer((), 3, limbo=True)),
     ]
     for lane, question, ask, answer in questions:
         call = bookie.call(question)
@@ -499,11 +502,15 @@ async def test_cancelled_calls_leave_their_places_to_others(bookie):
     await connection.close()
 
 
+@pytest.mark.parametrize("repair", [False, True])
 @scripted
-async def test_recovery_adds_wait_for_credit(bookie):
+async def test_recovery_and_repair_adds_wait_for_credit(bookie, repair):
     bookie.welcomes[Lane.CONTROL] = WELCOME._replace(credit_bytes=2 * MAX_ADD_COST_BYTES)
     connection = await bookie.open()
-    calls = [bookie.call(connection.recovery_add(batch(first, 900_000), b"")) for first in range(4)]
+    large = [batch(first, 900_000) for first in range(4)]
+    calls = [
+        bookie.call(connection.repair_add(each) if repair else connection.recovery_add(each, b"")) for each in large
+    ]
     await bookie.settle()
     assert bookie.heard[Lane.CONTROL].qsize() == 2
     # A fence is never behind them.

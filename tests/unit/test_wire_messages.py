@@ -7,7 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyPlace,
+    CopyTrace,
+    DamagedBatch,
+    EntryRange,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedger,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
 from tallybook.core.batch import EntrySlice
 from tallybook.core.errors import (
     Busy,
@@ -22,8 +36,9 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import MAX_ID
-from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_ENTRY_BYTES
+from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_ENTRY_BYTES, MAX_PAGE
 from tallybook.proto import bookie_pb2 as pb
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 
 ids = st.integers(0, MAX_ID)
@@ -42,14 +57,36 @@ asks = st.one_of(
     st.builds(wire.RecoveryRead, signed, signed, keys),
     st.builds(wire.RecoveryAdd, keys, batches),
     st.builds(wire.WriteLac, signed, lacs, keys),
+    st.builds(inspection.RepairAdd, batches),
+    st.builds(inspection.AskHeld, signed, signed, signed),
+    st.builds(inspection.AskDamaged, lacs, lacs, u32),
+    st.builds(inspection.AskHeldLedgers, lacs, u32),
+    st.builds(inspection.EndLimbo, signed),
+    st.just(inspection.AskStatus()),
+    st.builds(inspection.AskTrace, signed, signed),
 )
+fractions = st.floats(0, 1)
+
+
+def tuples_of(values):
+    return st.lists(values, max_size=4).map(tuple)
+
+
 answers = st.one_of(
     st.builds(ReadAnswer, st.lists(batches, max_size=4).map(tuple), lacs),
     st.builds(EntrySlice, ids, ids, st.binary(max_size=50), u32, ids, lacs),
     st.builds(LacAnswer, lacs, st.booleans(), st.lists(batches, max_size=4).map(tuple)),
     st.builds(FenceAnswer, lacs, lacs),
     st.none(),
-)
+    st.builds(HeldAnswer, tuples_of(st.builds(EntryRange, ids, ids)), ids, st.booleans()),
+    st.builds(inspection.DamagedAnswer, tuples_of(st.builds(DamagedBatch, ids, ids, ids))),
+    st.builds(HeldLedgers, tuples_of(st.builds(HeldLedger, ids, st.booleans(), st.booleans())), st.booleans()),
+    st.builds(BookieStatus, st.booleans(), fractions, ids, ids, ids, fractions, ids, ids, ids, ids, ids, fractions),
+    st.builds(
+        CopyTrace, st.text(), st.text(), lacs, lacs, u32, ids, lacs, st.booleans(), st.booleans(),
+        tuples_of(st.builds(CopyPlace, st.text(), st.text(), ids)),
+    ),
+)  # fmt: skip
 
 
 @given(st.integers(1, 2**64 - 1), asks)
@@ -60,6 +97,19 @@ def test_every_request_arrives_as_it_was_sent(request_id, ask):
 @given(st.integers(1, 2**64 - 1), answers)
 def test_every_answer_arrives_as_it_was_sent(request_id, answer):
     assert wire.decode_reply(wire.encode_reply(request_id, answer)) == wire.Reply(request_id, answer)
+
+
+def test_the_longest_pages_are_small_messages():
+    ranges = tuple(EntryRange(MAX_ID, MAX_ID) for _ in range(MAX_PAGE))
+    ledgers = tuple(HeldLedger(MAX_ID, fenced=True, limbo=True) for _ in range(MAX_PAGE))
+    damaged = tuple(DamagedBatch(MAX_ID, MAX_ID, MAX_ID) for _ in range(MAX_PAGE))
+    for answer in (
+        HeldAnswer(ranges, MAX_ID, limbo=True),
+        HeldLedgers(ledgers, complete=True),
+        inspection.DamagedAnswer(damaged),
+    ):
+        assert len(wire.encode_reply(1, answer)) < 40 * KIB
+        assert wire.decode_reply(wire.encode_reply(1, answer)).outcome == answer
 
 
 def test_an_entry_as_large_as_may_be_arrives():
@@ -165,6 +215,12 @@ def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
         (
             wire.decode_request,
             pb.Request(request_id=1, recovery_add=pb.RecoveryAdd(), batches=[bytes(64), bytes(64)]).SerializeToString(),
+        ),
+        (wire.decode_request, pb.Request(request_id=1, repair_add=pb.RepairAdd()).SerializeToString()),
+        (wire.decode_request, pb.Request(request_id=1, trace=pb.Trace(), batches=[bytes(64)]).SerializeToString()),
+        (
+            wire.decode_reply,
+            pb.Reply(request_id=1, status_answer=pb.StatusAnswer(), batches=[bytes(64)]).SerializeToString(),
         ),
         (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(), batches=[bytes(64)]).SerializeToString()),
         (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(key=bytes(5000))).SerializeToString()),

@@ -20,6 +20,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import bookie_pb2 as pb
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, MAX_FRAMES, add_cost_bytes, frame_batch
@@ -223,7 +224,7 @@ class Keeper:
     def __init__(self) -> None:
         self.kept = []
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False):
         if len(batch) < 2 * KIB:
             self.kept.append(batch)
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
@@ -251,11 +252,13 @@ async def test_a_small_batch_beside_large_ones_does_not_keep_their_message(made,
     assert made.bookie.held_bytes <= 2 * made.bookie.accounted_bytes
 
 
+@pytest.mark.parametrize("repair", [False, True])
 @bench(store=Keeper)
-async def test_a_recovered_batch_does_not_keep_what_came_with_it(made):
+async def test_a_recovered_batch_does_not_keep_what_came_with_it(made, repair):
     stream, _ = await made.open(Lane.CONTROL)
     for number in range(1, 20):
-        request = wire.encode_request(number, wire.RecoveryAdd(b"", batch(number)))
+        ask = inspection.RepairAdd(batch(number)) if repair else wire.RecoveryAdd(b"", batch(number))
+        request = wire.encode_request(number, ask)
         await stream.send(request + b"\xa2\x06\x80\x1f" + b"?" * 0xF80)
         assert await reply_on(stream, number) is None
     assert made.bookie.held_bytes <= 2 * made.bookie.accounted_bytes
@@ -286,6 +289,18 @@ async def test_a_batch_that_came_alone_is_kept_as_it_came(made):
         (Lane.CONTROL, wire.WriteLac(1, -2, b"")),
         (Lane.CONTROL, wire.Fence(1, b"k" * 33)),
         (Lane.CONTROL, wire.RecoveryRead(-5, 0, b"")),
+        (Lane.READ, inspection.RepairAdd(batch(0))),
+        (Lane.READ, inspection.AskStatus()),
+        (Lane.CONTROL, inspection.AskHeld(-1, 0, 9)),
+        (Lane.CONTROL, inspection.AskHeld(1, -1, 9)),
+        (Lane.CONTROL, inspection.AskHeld(1, 9, 8)),
+        (Lane.CONTROL, inspection.AskDamaged(-2, 0, 9)),
+        (Lane.CONTROL, inspection.AskDamaged(0, -2, 9)),
+        (Lane.CONTROL, inspection.AskDamaged(0, 0, 0)),
+        (Lane.CONTROL, inspection.AskHeldLedgers(-2, 9)),
+        (Lane.CONTROL, inspection.AskHeldLedgers(0, 0)),
+        (Lane.CONTROL, inspection.EndLimbo(-1)),
+        (Lane.CONTROL, inspection.AskTrace(1, -1)),
     ],
     ids=repr,
 )
@@ -334,14 +349,17 @@ async def test_requests_beyond_the_limit_end_the_stream(made, ask, limit):
     made.bookie.resume()
 
 
+@pytest.mark.parametrize("repair", [False, True])
 @bench(stream_credit_bytes=2 * MIB)
-async def test_recovery_adds_beyond_the_credit_end_the_stream(made):
-    made.bookie.hold_commits()
+async def test_recovery_and_repair_adds_beyond_the_credit_end_the_stream(made, repair):
+    made.bookie.pause()
     stream, _ = await made.open(Lane.CONTROL)
     for number in range(1, 4):
-        await stream.send(wire.encode_request(number, wire.RecoveryAdd(b"", batch(number, 900_000))))
+        large = batch(number, 900_000)
+        ask = inspection.RepairAdd(large) if repair else wire.RecoveryAdd(b"", large)
+        await stream.send(wire.encode_request(number, ask))
     assert isinstance(await reason_of(stream), ProtocolViolation)
-    made.bookie.release_commits()
+    made.bookie.resume()
 
 
 @bench()

@@ -1,0 +1,38 @@
+"""Does what its operator wants of a bookie, as the metadata say: takes writes, or takes none.
+
+The record is looked at again and again, so a bookie that was down when it was written follows it all the same. While
+the metadata do not answer, the last word stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tallybook.core.errors import DamagedFile, PeerError
+from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
+from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+
+LOOK_SECONDS: Final = 2.0
+
+_log = logger("bookie.modes")
+
+
+async def follow_mode(
+    store: MetadataStore, bookie_id: str, set_read_only: Callable[[bool], None], clock: Clock
+) -> None:
+    """Follow the record of ``bookie_id`` until cancelled."""
+    before = WantedMode.NORMAL
+    while True:
+        try:
+            mode = await wanted_mode(store, bookie_id)
+        except (PeerError, DamagedFile) as error:
+            _log.warning("what is wanted of this bookie is not known", error=error.message)
+        else:
+            if mode is not before:
+                _log.info("mode wanted", mode=mode.value)
+                set_read_only(mode is not WantedMode.NORMAL)
+                before = mode
+        await clock.sleep(LOOK_SECONDS)

@@ -1,0 +1,59 @@
+"""Repair adds: what is asked of a batch that comes without a key, from a repair.
+
+They go the way of all adds (``adds.py``), with three differences:
+
+- instead of a key, the metadata decide (``settled.py``). A fence does not keep them out, since a repair
+  only gives back what was settled, nor does limbo; a deletion does, and so do other bytes under the same ids;
+- what is held already is looked for on the disk, past the read cache: a good copy in memory over a
+  damaged one on the disk is no reason to leave that as it is;
+- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced.
+"""
+
+from __future__ import annotations
+
+from tallybook.core.batch import BatchHeader, Buffer
+from tallybook.core.errors import Conflict, OutOfFiles
+
+from .settled import SettledLedgers
+from .storage.index import Index
+from .storage.stored import StoredBatches
+
+
+class RepairAdds:
+    """What the add path asks where it has a batch of a repair."""
+
+    def __init__(self, settled: SettledLedgers, index: Index, stored: StoredBatches) -> None:
+        self._settled = settled
+        self._index = index
+        self._stored = stored
+
+    async def check(self, header: BatchHeader) -> None:
+        """Make sure that no writer can be at the entries of the batch.
+
+        Raises:
+            Unauthorized, NoSuchLedger, MetadataUnavailable: see ``SettledLedgers.check_entry``.
+        """
+        await self._settled.check_entry(header.ledger_id, header.last_entry_id)
+
+    async def stored_overlap(self, header: BatchHeader) -> list[Buffer | None]:
+        """What the disk holds under the ids of the batch; ``None`` in place of a copy that it may replace.
+
+        Raises:
+            Conflict: a batch of other ids is held.
+            EntryUnknown: it cannot be told what is held.
+        """
+        first, last = header.first_entry_id, header.last_entry_id
+        # A second one, if there is one, or the first has other ids.
+        rows = await self._index.find_range(header.ledger_id, first, last, 2)
+        found: list[Buffer | None] = []
+        for row in rows:
+            if (row.first_entry_id, row.last_entry_id) != (first, last):
+                held = f"entries {row.first_entry_id} to {row.last_entry_id} as one batch"
+                raise Conflict(f"ledger {header.ledger_id}: {held} are held, not {first} to {last}")
+            copy = await self._stored.on_disk(row)
+            if copy is None:
+                continue
+            if copy.error is not None and isinstance(copy.error.__cause__, OutOfFiles):
+                raise copy.error  # it may be had in a moment
+            found.append(copy.batch)
+        return found

@@ -1,0 +1,58 @@
+"""``tallybook repair``: keep every ledger at its number of good copies."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tallybook.core.config import RepairSettings
+from tallybook.runtime.logging import set_up_logging
+from tallybook.runtime.settings import load_settings
+from tallybook.runtime.tasks import Tasks
+
+from .cluster import cluster
+from .options import Json, Metadata, assigned
+from .output import complain, note, print_json
+from .running import run
+
+app = typer.Typer(help="Keep every ledger at its number of good copies.")
+
+
+@app.command("run")
+def run_(
+    metadata: Metadata,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example lost_after_s=60.")
+    ] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find ledgers with too few good copies and give them back, until Ctrl-C.
+
+    Any number may run: one of them looks for work, all of them do it. 'cluster status' shows what was found.
+    """
+    file = None if config is None else str(config)
+    settings = load_settings(RepairSettings, file=file, overrides=assigned(assignments))
+    if print_config:
+        print_json(settings.model_dump(mode="json"))
+        return
+    set_up_logging("INFO", "json" if as_json else "text")
+    run(_run(metadata, settings))
+
+
+async def _run(metadata: str, settings: RepairSettings) -> None:
+    # A command that is none of these has no use for it.
+    from tallybook.repair.service import RepairService  # noqa: PLC0415
+
+    tasks = Tasks("repair", lambda name, error: complain(f"{name} died: {error!r}"))
+    try:
+        async with cluster(metadata) as client:
+            await RepairService(client, settings).serve(tasks)
+    except asyncio.CancelledError:
+        note("stopped")
+    finally:
+        await tasks.close()

@@ -1,0 +1,78 @@
+"""What an operator wants of a bookie: that it takes no more writes, or that it is emptied. One record a bookie.
+
+The bookie follows its record, also after a restart; clients then choose others. Who drains it is the auditor, which
+treats what it holds as if it were lost, without the delay, and uses it as a source meanwhile.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from tallybook.core.errors import DamagedFile
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .record_update import RecordUpdater
+from .store import MetadataStore
+
+PREFIX: Final = "bookies/mode/"
+LISTED_AT_ONCE: Final = 1_000
+
+
+class WantedMode(Enum):
+    """What a bookie is to do."""
+
+    NORMAL = "normal"
+    READ_ONLY = "read_only"
+    DRAINING = "draining"
+    """Take no more writes, and be named by no ledger in the end."""
+
+
+async def wanted_mode(store: MetadataStore, bookie_id: str) -> WantedMode:
+    """What is wanted of a bookie.
+
+    Raises:
+        MetadataUnavailable: the store does not answer.
+        DamagedFile: its record holds something else.
+    """
+    record = await store.read_record(PREFIX + bookie_id)
+    return WantedMode.NORMAL if record is None else _decode(bookie_id, record.value)
+
+
+async def wanted_modes(store: MetadataStore) -> dict[str, WantedMode]:
+    """What is wanted of every bookie of which something is wanted.
+
+    Raises:
+        MetadataUnavailable, DamagedFile: as for ``wanted_mode``.
+    """
+    found: dict[str, WantedMode] = {}
+    after = ""
+    while True:
+        page = await store.list_records(PREFIX, after, LISTED_AT_ONCE)
+        for name in page.names:
+            bookie_id = name.removeprefix(PREFIX)
+            mode = await wanted_mode(store, bookie_id)
+            if mode is not WantedMode.NORMAL:
+                found[bookie_id] = mode
+        if page.complete or not page.names:
+            return found
+        after = page.names[-1]
+
+
+async def want_mode(store: MetadataStore, clock: Clock, rng: Rng, bookie_id: str, mode: WantedMode) -> None:
+    """Want it of a bookie from now on.
+
+    Raises:
+        MetadataUnavailable, MetadataConflict: nothing was changed.
+        MetadataOutcomeUnknown: it may have been changed.
+    """
+    value = mode.value.encode()
+    await RecordUpdater(store, clock, rng).update(PREFIX + bookie_id, lambda _before: value)
+
+
+def _decode(bookie_id: str, value: bytes) -> WantedMode:
+    try:
+        return WantedMode(value.decode())
+    except ValueError as error:
+        raise DamagedFile(f"the record {PREFIX}{bookie_id} names no mode of a bookie: {error}") from error

@@ -1,0 +1,231 @@
+"""Finds ledgers with too few good copies, and hands them out as tasks. One auditor of a cluster works at a time.
+
+A round asks bookies how they are; where something is wrong, and now and then in any case, it goes over all ledgers and
+hands out those that need something and are not handed out yet. What is wrong:
+
+- a bookie is *lost*: it was away for longer than the delay. Others take its places. One that is to be emptied counts as
+  lost at once, and is a source meanwhile;
+- a bookie came back without its data, or with a part of it: what lacks is given back;
+- somebody met a damaged copy: a good one takes its place;
+- the metadata say that a bookie has missed entries;
+- and all copies of all ledgers are looked at once a period, whatever is known.
+
+A bookie that does not answer proves nothing, and nothing is ever deleted here. Two auditors at once hand out the same
+work twice, and harm nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallybook.client.ports import Connections
+from tallybook.core.config import RepairSettings
+from tallybook.core.errors import DamagedFile
+from tallybook.core.marks import sometimes
+from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
+from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
+
+from .absences import Absences
+from .bookie_survey import BookieSurvey
+from .needs import Trouble, Why
+from .tasks import LEDGERS_OF_A_TASK, Task, TaskBoard, tasks_of
+from .walk import Findings, all_ledgers, note
+
+_log = logger("repair")
+
+CHECKED_RECORD: Final = "repair/checked"
+CHECKS_AT_ONCE: Final = 2
+"""Tasks of the periodic check that are handed out at a time: it is in no hurry."""
+MOST_TASKS: Final = 1_000
+"""Urgent tasks that are handed out at a time."""
+QUIET_WALK_SECONDS: Final = 3_600.0
+"""All ledgers are gone over so often where nothing is known to be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the last rounds found."""
+
+    alive: frozenset[str] = frozenset()
+    away: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+    limbo: frozenset[str] = frozenset()
+    findings: Findings = field(default_factory=Findings)
+    """Of the last walk over all ledgers."""
+    tasks: int = 0
+    checked_up_to: int = -1
+    """The periodic check has handed out the ledgers up to here."""
+
+
+class Auditor:
+    """Looks after the copies of one cluster."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        membership: Membership,
+        connections: Connections,
+        board: TaskBoard,
+        settings: RepairSettings,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._board = board
+        self._settings = settings
+        self._clock = clock
+        self._updater = RecordUpdater(store, clock, rng)
+        self._absences = Absences(settings.lost_after_s)
+        self._survey = BookieSurvey(connections)
+        self._walked_at: float | None = None
+        self._to_end_since: dict[int, float] = {}
+        self.rounds = 0
+        self.published = 0
+        self.audit = Audit()
+
+    async def round(self, *, everything: bool = False) -> Audit:
+        """Look once; with ``everything``, over all ledgers also where nothing seems wrong.
+
+        Raises:
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the store does not answer.
+            DamagedFile: a record of the repair holds something else.
+        """
+        alive = await self._membership.bookies()
+        self._absences.see(alive, self._clock.monotonic())
+        modes = await wanted_modes(self._store)
+        draining = frozenset(name for name, mode in modes.items() if mode is WantedMode.DRAINING)
+        await self._survey.look(alive)
+        trouble = await self._trouble(alive, draining)
+        tasks = await self._board.all()
+        findings = self.audit.findings
+        if everything or trouble or self._is_walk_due():
+            findings = await self._walk(trouble, alive, [task for task, _ in tasks.values()])
+        checked = await self._check([task for task, _ in tasks.values()])
+        self.rounds += 1
+        self.audit = Audit(
+            frozenset(alive),
+            self._absences.away,
+            self._absences.lost(self._clock.monotonic()),
+            draining,
+            frozenset(trouble.limbo),
+            findings,
+            len(tasks),
+            checked,
+        )
+        return self.audit
+
+    async def _trouble(self, alive: Mapping[str, BookieInfo], draining: frozenset[str]) -> Trouble:
+        return Trouble(
+            self._absences.lost(self._clock.monotonic()) | draining,
+            await self._survey.limbo(),
+            await self._survey.damaged(),
+            frozenset(alive),
+        )
+
+    def _is_walk_due(self) -> bool:
+        if self._walked_at is None or self._to_end_since:
+            return True
+        # Who is away and not yet lost may be so by the next round, and then there is trouble.
+        return self._clock.monotonic() - self._walked_at >= QUIET_WALK_SECONDS
+
+    # -- over all ledgers -------------------------------------------------------------------
+
+    async def _walk(self, trouble: Trouble, alive: Mapping[str, BookieInfo], tasks: Iterable[Task]) -> Findings:
+        findings = Findings()
+        urgent = [task for task in tasks if task.urgent]
+        handed_out = {ledger_id for task in urgent for ledger_id in task.ledger_ids}
+        hands = _Hands(self._board, trouble.leaving, MOST_TASKS - len(urgent))
+        to_end: dict[int, float] = {}
+        now = self._clock.monotonic()
+        async for metadata in all_ledgers(self._store, findings):
+            why, end = note(findings, metadata, trouble, alive)
+            if end:
+                to_end[metadata.ledger_id] = self._to_end_since.get(metadata.ledger_id, now)
+            ends_now = end and now - to_end[metadata.ledger_id] >= self._settings.open_grace_s
+            if (why is not None or ends_now) and metadata.ledger_id not in handed_out:
+                await hands.out(metadata.ledger_id, why or Why.LOST, end=ends_now)
+        await hands.rest()
+        self.published += hands.published
+        self._walked_at, self._to_end_since = now, to_end
+        self._absences.hear_of(findings.by_bookie, now)
+        if findings.complete:
+            self._absences.forget_all_but(findings.by_bookie)
+            if not findings.needing[Why.LIMBO] and not findings.open_in_limbo:
+                self._survey.settle(trouble.limbo)
+        return findings
+
+    # -- the periodic check -----------------------------------------------------------------
+
+    async def _check(self, tasks: Iterable[Task]) -> int:
+        """Hand out the next ledgers of the check of all copies; up to which one it has come."""
+        period_ms = self._settings.check_period_s * 1000
+        if not period_ms:
+            return -1
+        began_ms, after = await self._checked()
+        now_ms = self._clock.wall_us() // 1000
+        if began_ms is None or not began_ms <= now_ms < began_ms + period_ms:
+            # A clock that was set back begins anew: too early a check is one too many, and no more.
+            began_ms, after = now_ms, -1
+        room = CHECKS_AT_ONCE - sum(not task.urgent for task in tasks)
+        for _ in range(room):
+            page = await self._store.list_ledgers(after, LEDGERS_OF_A_TASK)
+            if not page.ledger_ids:
+                break
+            sometimes("repair: copies are checked")
+            await self._board.publish(tasks_of(page.ledger_ids, thorough=True, why=""))
+            after = page.ledger_ids[-1]
+        value = json.dumps({"began_ms": began_ms, "after": after}).encode()
+        await self._updater.update(CHECKED_RECORD, lambda _before: value)
+        return after
+
+    async def _checked(self) -> tuple[int | None, int]:
+        record = await self._store.read_record(CHECKED_RECORD)
+        if record is None:
+            return None, -1
+        try:
+            found = json.loads(record.value)
+            return int(found["began_ms"]), int(found["after"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFile(f"the record {CHECKED_RECORD} cannot be understood: {error!r}") from error
+
+
+class _Hands:
+    """Gathers ledgers by what is to be done with them, and hands out whole tasks as soon as they are full."""
+
+    def __init__(self, board: TaskBoard, leaving: frozenset[str], room: int) -> None:
+        self._board = board
+        self._leaving = leaving
+        self._room = room
+        self._gathered: defaultdict[tuple[Why, bool], list[int]] = defaultdict(list)
+        self.published = 0
+
+    async def out(self, ledger_id: int, why: Why, *, end: bool) -> None:
+        """One more ledger."""
+        gathered = self._gathered[why, end]
+        gathered.append(ledger_id)
+        if len(gathered) == LEDGERS_OF_A_TASK:
+            await self._publish(why, end)
+
+    async def rest(self) -> None:
+        """That was all."""
+        for why, end in list(self._gathered):
+            await self._publish(why, end)
+
+    async def _publish(self, why: Why, end: bool) -> None:
+        ledgers = self._gathered.pop((why, end))
+        if self.published < self._room:
+            thorough = why is not Why.LOST
+            _log.info("ledgers to be mended", ledgers=len(ledgers), why=why.value, end=end)
+            self.published += await self._board.publish(
+                tasks_of(ledgers, leaving=self._leaving, thorough=thorough, end=end, why=why.value)
+            )

@@ -1,0 +1,112 @@
+"""What the bookies say of themselves: what they lost, and which copies they know to be damaged.
+
+One that does not answer in time says nothing; whether it is lost is for the membership to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from tallybook.client.bookie_port import BookieConnection
+from tallybook.client.ports import Connections
+from tallybook.core.answers import BookieStatus
+from tallybook.core.errors import PeerError, StorageError
+from tallybook.runtime.logging import logger
+
+from .needs import LimboOf
+
+_log = logger("repair")
+
+PAGE: Final = 1_000
+DAMAGED_PAGE: Final = 100
+"""Of damaged copies: the bookie reads each one again before it tells of it."""
+MOST_DAMAGED_LEDGERS: Final = 10_000
+"""Ledgers with damaged copies that are looked at in one round; the rest follows once these are mended."""
+
+
+class BookieSurvey:
+    """Asks all bookies. Remembers who has got everything back."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._settled: dict[str, tuple[str, int]] = {}
+        """The directory and the number of losses of each bookie of which no ledger was in limbo any more."""
+        self._states: dict[str, tuple[str, int]] = {}
+        self.statuses: dict[str, BookieStatus] = {}
+        """What each one that answered said last."""
+
+    async def look(self, names: Iterable[str]) -> None:
+        """Ask them all how they are."""
+        asked = sorted(names)
+        answers = await asyncio.gather(*map(self._status, asked))
+        self.statuses = {name: status for name, status in zip(asked, answers, strict=True) if status is not None}
+
+    async def limbo(self) -> dict[str, LimboOf]:
+        """Who may lack something of which ledgers."""
+        found: dict[str, LimboOf] = {}
+        for name, status in self.statuses.items():
+            if status.limbo_events and self._settled.get(name) != self._states[name]:
+                mended = await self._mended(name)
+                if mended is not None:
+                    found[name] = LimboOf(status.limbo_below, mended)
+        return found
+
+    def settle(self, names: Iterable[str]) -> None:
+        """They have got back all that ledgers name them for: they need not be asked again until they lose more."""
+        for name in names:
+            self._settled[name] = self._states[name]
+
+    async def damaged(self) -> frozenset[int]:
+        """Ledgers of which somebody knows a damaged copy."""
+        found: set[int] = set()
+        for name, status in self.statuses.items():
+            if status.damaged_batches:
+                found |= await self._damaged_at(name)
+        return frozenset(sorted(found)[:MOST_DAMAGED_LEDGERS])
+
+    async def _status(self, name: str) -> BookieStatus | None:
+        try:
+            connection = await self._connections.get(name)
+            status = await connection.status()
+        except (PeerError, StorageError) as error:
+            _log.info("a bookie does not say how it is", bookie_id=name, error=error.message)
+            return None
+        self._states[name] = connection.incarnation.directory_uuid, status.limbo_events
+        return status
+
+    async def _mended(self, name: str) -> set[int] | None:
+        """Ledgers that the bookie has got back in full; ``None`` if it does not answer."""
+        try:
+            connection = await self._connections.get(name)
+            mended: set[int] = set()
+            after = -1
+            while True:
+                page = await connection.held_ledgers(after, PAGE)
+                mended.update(held.ledger_id for held in page.ledgers if not held.limbo)
+                if page.complete or not page.ledgers:
+                    return mended
+                after = page.ledgers[-1].ledger_id
+        except (PeerError, StorageError) as error:
+            _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
+            return None
+
+    async def _damaged_at(self, name: str) -> set[int]:
+        try:
+            return await _damaged_ledgers(await self._connections.get(name))
+        except (PeerError, StorageError) as error:
+            _log.info("a bookie does not say what is damaged", bookie_id=name, error=error.message)
+            return set()
+
+
+async def _damaged_ledgers(connection: BookieConnection) -> set[int]:
+    found: set[int] = set()
+    after = (-1, -1)
+    while len(found) < MOST_DAMAGED_LEDGERS:
+        page = await connection.damaged(after, DAMAGED_PAGE)
+        if not page:
+            break
+        found.update(batch.ledger_id for batch in page)
+        after = page[-1].ledger_id, page[-1].first_entry_id
+    return found

@@ -1,0 +1,223 @@
+"""Gives one bookie what it lacks of one place: looks, copies verbatim, and looks again.
+
+Whether something lacks is for the bookie to say, by its index; what is there and damaged, it keeps a list of. A copy is
+the batch as it was written, byte for byte, taken from any other member of its write set; its checksum and its ids are
+looked at on the way, and again by the bookie that takes it. The place is complete when a look finds nothing lacking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Final, NamedTuple
+
+from tallybook.client.bookie_port import BookieConnection
+from tallybook.client.ports import Connections
+from tallybook.core.answers import DamagedBatch, EntryRange
+from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    DataMissing,
+    EntryAbsent,
+    EntryCorrupt,
+    InvalidBatch,
+    PeerError,
+    ProtocolViolation,
+    StorageError,
+    TallybookError,
+)
+from tallybook.core.marks import sometimes
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.pace import Pace
+
+from .needs import Place
+from .ranges import lacking, ranges_of
+
+LOOKS: Final = 3
+"""Looks at one place: the one before copying, the one that must find nothing, and one more."""
+READ_BYTES: Final = 1 << 20
+"""Asked of a source at a time."""
+BUSY_SECONDS: Final = 30.0
+"""How long a bookie may be too busy for a copy before it is left for later."""
+SHORTEST_PAUSE_SECONDS: Final = 0.01
+DAMAGED_AT_ONCE: Final = 100
+
+
+class Copied(NamedTuple):
+    """What was given to a bookie."""
+
+    batches: int
+    size: int
+    limbo: bool
+    """Whether the bookie had said that something of the ledger may be lost there."""
+
+
+class Copier:
+    """Copies batches between bookies.
+
+    Args:
+        pace: of all copying of this process, in bytes.
+    """
+
+    def __init__(self, connections: Connections, pace: Pace, clock: Clock) -> None:
+        self._connections = connections
+        self._pace = pace
+        self._clock = clock
+        self.copied_batches = 0
+        self.copied_bytes = 0
+
+    async def complete(
+        self,
+        metadata: LedgerMetadata,
+        place: Place,
+        target: str,
+        *,
+        lost: Collection[str] = (),
+        damaged_too: bool = True,
+    ) -> Copied:
+        """Make sure that ``target`` holds all that belongs to ``place``.
+
+        Args:
+            lost: bookies that are not waited for: their silence leaves no hope.
+            damaged_too: replace copies that ``target`` knows to be damaged; of a newcomer nobody need ask.
+
+        Raises:
+            DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
+            NoSuchLedger: the ledger was deleted meanwhile.
+            PeerError, StorageError: it cannot be done now: ``target`` or the sources do not answer, or cannot tell.
+        """
+        connection = await self._connections.get(target)
+        mended: list[EntryRange] = []
+        batches = size = 0
+        for _ in range(LOOKS):
+            damaged = await self._damaged(connection, metadata.ledger_id, mended) if damaged_too else []
+            look = _Look(connection, metadata, place, damaged)
+            found = False
+            async for gap in look.gaps():
+                found = True
+                async for header, batch in self._batches(metadata, place, gap, target, lost):
+                    await self._give(connection, batch)
+                    mended.append(EntryRange(header.first_entry_id, header.last_entry_id))
+                    batches, size = batches + 1, size + len(batch)
+            if not found:
+                return Copied(batches, size, look.limbo)
+        raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")
+
+    async def _damaged(
+        self, connection: BookieConnection, ledger_id: int, mended: Sequence[EntryRange]
+    ) -> list[EntryRange]:
+        """What the bookie holds damaged, apart from what it was given since: its list follows later."""
+        found: list[DamagedBatch] = []
+        after = (ledger_id, -1)
+        while True:
+            page = await connection.damaged(after, DAMAGED_AT_ONCE)
+            ours = [batch for batch in page if batch.ledger_id == ledger_id]
+            found += ours
+            if not ours or len(ours) < len(page):
+                break
+            after = (ledger_id, ours[-1].first_entry_id)
+        ranges = (EntryRange(batch.first_entry_id, batch.last_entry_id) for batch in found)
+        return list(lacking(ranges, sorted(mended)))
+
+    async def _batches(
+        self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str, lost: Collection[str]
+    ) -> AsyncIterator[tuple[BatchHeader, Buffer]]:
+        """The batches that hold the entries of ``gap``, from whoever has them."""
+        at = gap.first
+        while at <= gap.last:
+            last = min(gap.last, metadata.quorum.stripe_end(at))
+            for batch in await self._read(metadata, at, last, target, lost):
+                header = _checked(batch, metadata.ledger_id, at, place)
+                yield header, batch
+                at = header.last_entry_id + 1
+                if at > last:
+                    break
+
+    async def _read(
+        self, metadata: LedgerMetadata, first: int, last: int, target: str, lost: Collection[str]
+    ) -> Sequence[Buffer]:
+        """Batches from the one that holds ``first``, from the first source that gives it."""
+        refusals: list[TallybookError] = []
+        hope = False
+        for source in metadata.bookies_of(first):
+            if source == target:
+                continue
+            try:
+                connection = await self._connections.get(source)
+                answer = await connection.read_batches(metadata.ledger_id, first, last, READ_BYTES)
+                for batch in answer.batches:
+                    verify_batch(batch)
+            except InvalidBatch as error:
+                refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
+            except (PeerError, StorageError) as error:
+                refusals.append(error)
+                away = isinstance(error, PeerError) and source in lost
+                hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt))
+            else:
+                return answer.batches
+        told = "; ".join(error.message for error in refusals) or "there is no other copy"
+        what = f"entry {first} of ledger {metadata.ledger_id} cannot be copied to {target}: {told}"
+        if hope:
+            raise BookieUnavailable(what)
+        sometimes("repair: no copy is left")
+        raise DataMissing(what)
+
+    async def _give(self, connection: BookieConnection, batch: Buffer) -> None:
+        await self._pace.spend(len(batch))
+        deadline = self._clock.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                await connection.repair_add(bytes(batch))
+            except Busy as busy:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await self._clock.sleep(max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS))
+            else:
+                self.copied_batches += 1
+                self.copied_bytes += len(batch)
+                return
+
+
+class _Look:
+    """One look at what a bookie lacks of a place."""
+
+    def __init__(
+        self, connection: BookieConnection, metadata: LedgerMetadata, place: Place, damaged: Sequence[EntryRange]
+    ) -> None:
+        self._connection = connection
+        self._metadata = metadata
+        self._place = place
+        self._damaged = damaged
+        self.limbo = False
+
+    async def gaps(self) -> AsyncIterator[EntryRange]:
+        """What lacks, a page of the bookie's answer at a time."""
+        ledger_id, place = self._metadata.ledger_id, self._place
+        at = place.first
+        while at <= place.last:
+            answer = await self._connection.held(ledger_id, at, place.last)
+            self.limbo = self.limbo or answer.limbo
+            if answer.looked_up_to < at:
+                raise ProtocolViolation(f"{self._connection.bookie_id} looked at nothing of ledger {ledger_id}")
+            end = min(answer.looked_up_to, place.last)
+            wanted = ranges_of(self._metadata.quorum, place.position, at, end)
+            for gap in lacking(wanted, lacking(answer.ranges, self._damaged)):
+                yield gap
+            at = end + 1
+
+
+def _checked(batch: Buffer, ledger_id: int, entry_id: int, place: Place) -> BatchHeader:
+    """The header of a batch that was asked for.
+
+    Raises:
+        ProtocolViolation: it is another batch, or crosses an end of the fragment: nobody may have written such a one.
+    """
+    header = verify_batch(batch)
+    fits = header.ledger_id == ledger_id and header.first_entry_id <= entry_id <= header.last_entry_id
+    if not fits or header.last_entry_id > place.last or header.first_entry_id < place.first:
+        raise ProtocolViolation(
+            f"asked for entry {entry_id} of ledger {ledger_id}, in {place.first} .. {place.last}, "
+            f"a bookie sent {header.first_entry_id} .. {header.last_entry_id} of ledger {header.ledger_id}"
+        )
+    return header

@@ -1,0 +1,222 @@
+"""Mends one ledger: ends it where that must be, gives its bookies what they lack, and lets others take lost places.
+
+Copies come first, then the look that finds them complete, then the metadata: so whatever is cut off in between has
+changed nothing that a reader could see, and is simply done again. Any number may mend the same ledger at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from tallybook.client.client import Client
+from tallybook.client.placement import choose_replacements
+from tallybook.core.config import PlacementPolicy
+from tallybook.core.errors import (
+    DataMissing,
+    InvalidArgument,
+    NoSuchLedger,
+    NotEnoughBookies,
+    TallybookError,
+    is_defect,
+)
+from tallybook.core.marks import sometimes
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.repaired import copies_given_back, replace_member
+from tallybook.metadata.store import BookieInfo
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.rng import Rng
+
+from .copier import Copied, Copier
+from .needs import Place, must_end, places_of
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be done, and with whom.
+
+    Args:
+        leaving: whose places others are to take.
+        alive: who can take them, and who can be given what it lacks.
+        thorough: look at what every bookie holds, not only at what the metadata say is missing.
+        end: recover the ledger if its last fragment names somebody who leaves.
+    """
+
+    leaving: frozenset[str]
+    alive: Mapping[str, BookieInfo]
+    thorough: bool
+    end: bool
+
+
+@dataclass(slots=True)
+class Mended:
+    """What came of it."""
+
+    places: int = 0
+    """Places that another bookie took."""
+    batches: int = 0
+    size: int = 0
+    left: list[TallybookError] = field(default_factory=list)
+    """Why some places are not mended yet."""
+
+    def count(self, copied: Copied) -> None:
+        """Add what was given to one bookie."""
+        self.batches += copied.batches
+        self.size += copied.size
+
+    @property
+    def lost(self) -> bool:
+        """Whether an entry is left nowhere."""
+        return any(isinstance(error, DataMissing) for error in self.left)
+
+
+class Mender:
+    """Mends ledgers of one cluster.
+
+    Args:
+        client: for its connections, and for recoveries.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        updater: LedgerUpdater,
+        copier: Copier,
+        rng: Rng,
+        placement: PlacementPolicy = "rack_aware",
+    ) -> None:
+        self._client = client
+        self._updater = updater
+        self._copier = copier
+        self._rng = rng
+        self._placement = placement
+
+    async def mend(self, ledger_id: int, order: Order) -> Mended:
+        """Do what can be done for one ledger now. What cannot be is told, and leaves the rest of it no worse.
+
+        Raises:
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: the metadata do not answer, or
+                cannot be read.
+        """
+        done = Mended()
+        try:
+            metadata = await self._read(ledger_id)
+            if order.end and must_end(metadata, order.leaving):
+                metadata = await self._ended(metadata, order, done)
+            await self._mend_places(metadata, order, done)
+        except NoSuchLedger:
+            sometimes("repair: the ledger was deleted meanwhile")
+        return done
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata:
+        return (await self._updater.store.read_ledger(ledger_id, linearizable=True)).value
+
+    async def _ended(self, metadata: LedgerMetadata, order: Order, done: Mended) -> LedgerMetadata:
+        """The ledger, recovered; or as it is, where that cannot be."""
+        free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
+        if not free:
+            done.left.append(
+                NotEnoughBookies(f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it")
+            )
+            return metadata
+        try:
+            return await self._client.recover_ledger(metadata.ledger_id)
+        except NoSuchLedger:
+            raise
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            # A password that only its users know: they recover it when they open it.
+            done.left.append(error)
+            return metadata
+
+    async def _mend_places(self, metadata: LedgerMetadata, order: Order, done: Mended) -> None:
+        if metadata.copies_released:
+            return
+        incomplete: set[str] = set()
+        limbo: set[str] = set()
+        for place in places_of(metadata):
+            try:
+                if place.bookie_id in order.leaving:
+                    metadata = await self._replace(metadata, place, order, done)
+                elif place.bookie_id in order.alive and (order.thorough or _missed(metadata, place)):
+                    # One that does not answer is no finding: how long it may be away is for the auditor to say.
+                    metadata = await self._give_back(metadata, place, order, limbo, done)
+            except NoSuchLedger:
+                raise
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                incomplete.add(place.bookie_id)
+                done.left.append(error)
+        if metadata.closed:
+            for bookie_id in sorted(limbo - incomplete):
+                await self._end_limbo(metadata.ledger_id, bookie_id, done)
+
+    async def _give_back(
+        self, metadata: LedgerMetadata, place: Place, order: Order, limbo: set[str], done: Mended
+    ) -> LedgerMetadata:
+        """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
+        copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.leaving)
+        done.count(copied)
+        if copied.limbo:
+            limbo.add(place.bookie_id)
+        if not _missed(metadata, place):
+            return metadata
+        given = partial(copies_given_back, bookie_id=place.bookie_id, first=place.first, last=place.last)
+        return (await self._updater.update(metadata.ledger_id, given)).value
+
+    async def _replace(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> LedgerMetadata:
+        """Let another bookie take a place: first the copies, then the metadata."""
+        target = self._replacement(metadata, place, order)
+        done.count(await self._copier.complete(metadata, place, target, lost=order.leaving, damaged_too=False))
+        taken = partial(replace_member, first_entry_id=place.first, old=place.bookie_id, new=target)
+        try:
+            changed = (await self._updater.update(metadata.ledger_id, taken)).value
+        except InvalidArgument as error:
+            # Somebody else has given it another place of this fragment meanwhile.
+            raise NotEnoughBookies(error.message) from error
+        sometimes("repair: a bookie takes a lost place")
+        done.places += 1
+        return changed
+
+    def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:
+        fragment = metadata.fragment_of(place.first)
+        chosen = choose_replacements(
+            order.alive,
+            fragment.bookies,
+            {place.position},
+            self._rng,
+            write_quorum=metadata.quorum.write_quorum,
+            excluded=order.leaving,
+            policy=self._placement,
+        )
+        if place.position not in chosen:
+            raise NotEnoughBookies(
+                f"ledger {metadata.ledger_id} from entry {place.first}: nobody can take the place of {place.bookie_id}"
+            )
+        return chosen[place.position]
+
+    async def _end_limbo(self, ledger_id: int, bookie_id: str, done: Mended) -> None:
+        try:
+            connection = await self._client.world.connections.get(bookie_id)
+            await connection.end_limbo(ledger_id)
+        except NoSuchLedger:
+            raise
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            done.left.append(error)
+        else:
+            sometimes("repair: a ledger leaves limbo")
+
+
+def _missed(metadata: LedgerMetadata, place: Place) -> bool:
+    """Whether the metadata say that the bookie was not there for some entry of the place."""
+    return any(
+        entry.bookie_id == place.bookie_id
+        and entry.first_entry_id <= place.last
+        and (entry.last_entry_id is None or entry.last_entry_id >= place.first)
+        for entry in metadata.missed
+    )

@@ -1,0 +1,109 @@
+"""What a ledger needs, as its metadata and the state of the bookies say. Pure.
+
+A *place* is one bookie's part in one fragment: what it is to hold there. Places of settled fragments are mended by
+copying; nobody touches the last fragment of a ledger that is not closed, so where that one names a bookie that is lost,
+the ledger has to be ended first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.repaired import settled_fragments
+
+from .ranges import ranges_of
+
+
+class Place(NamedTuple):
+    """One bookie's part in a settled fragment. There is nothing in it if ``last`` lies before ``first``."""
+
+    first: int
+    """First entry of the fragment, which names it."""
+    last: int
+    position: int
+    bookie_id: str
+
+
+class Why(Enum):
+    """Why a ledger is looked at."""
+
+    LOST = "lost bookie"
+    MISSED = "entries that a bookie has missed"
+    DAMAGED = "damaged copies"
+    LIMBO = "a bookie that lost data"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with bookies.
+
+    Args:
+        leaving: lost for too long, or to be emptied.
+        limbo: those that lost data, with the ledgers that they have got back already; and below which id theirs lie.
+        damaged: ledgers of which some bookie knows a damaged copy.
+    """
+
+    leaving: frozenset[str] = frozenset()
+    limbo: Mapping[str, LimboOf] = field(default_factory=dict)
+    damaged: frozenset[int] = frozenset()
+    alive: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.leaving or self.limbo or self.damaged)
+
+
+class LimboOf(NamedTuple):
+    """A bookie that lost data: of ledgers below ``below``, all but ``mended`` may lack something there."""
+
+    below: int
+    mended: Collection[int]
+
+    def covers(self, ledger_id: int) -> bool:
+        """Whether the ledger may lack something there."""
+        return ledger_id < self.below and ledger_id not in self.mended
+
+
+def places_of(metadata: LedgerMetadata) -> Iterator[Place]:
+    """Every place of the ledger's settled fragments."""
+    for fragment in settled_fragments(metadata):
+        last = metadata.fragment_end(fragment)
+        for position, bookie_id in enumerate(fragment.bookies):
+            yield Place(fragment.first_entry_id, last, position, bookie_id)
+
+
+def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
+    """Why the ledger's settled fragments have to be looked at, the most urgent reason first."""
+    if metadata.copies_released:
+        return None  # it is in the archive, and nobody relies on what bookies still have
+    members = {name for fragment in settled_fragments(metadata) for name in fragment.bookies}
+    if members & trouble.leaving:
+        return Why.LOST
+    if metadata.ledger_id in trouble.damaged:
+        return Why.DAMAGED
+    if metadata.closed and any(_may_lack(metadata, place, trouble) for place in places_of(metadata)):
+        return Why.LIMBO
+    if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
+        return Why.MISSED
+    return None
+
+
+def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:
+    """Whether the fragment that still grows names somebody who leaves: only its end lets a repair at it."""
+    return not metadata.closed and any(name in leaving for name in metadata.last_fragment.bookies)
+
+
+def _may_lack(metadata: LedgerMetadata, place: Place, trouble: Trouble) -> bool:
+    """Whether the place is of a bookie that lost data, and there is anything in it to be lost."""
+    limbo = trouble.limbo.get(place.bookie_id)
+    if limbo is None or not limbo.covers(metadata.ledger_id):
+        return False
+    return next(ranges_of(metadata.quorum, place.position, place.first, place.last), None) is not None
+
+
+def _can_be_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, trouble: Trouble) -> bool:
+    """Whether a missed range begins in a settled fragment, and its bookie is there to take it."""
+    return bookie_id in trouble.alive and (metadata.closed or first < metadata.last_fragment.first_entry_id)

@@ -1,0 +1,176 @@
+"""The repair of a cluster: any number of processes, of which one is the auditor, and all are replicators.
+
+Who audits is settled through the metadata (``metadata/leader.py``). After each round the auditor writes down what it
+has found, for ``tallybook cluster status`` to show from anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.config import RepairSettings
+from tallybook.core.errors import DamagedFile, PeerError, StorageError
+from tallybook.core.marks import sometimes
+from tallybook.metadata.leader import Leadership
+from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.pace import Pace
+from tallybook.runtime.tasks import Tasks
+
+from .auditor import Audit, Auditor
+from .copier import Copier
+from .mender import Mender
+from .metrics import REPAIR_METRICS, numbers
+from .replicator import Replicator
+from .tasks import TaskBoard
+
+_log = logger("repair")
+
+AUDITOR_RECORD: Final = "repair/auditor"
+STATUS_RECORD: Final = "repair/status"
+
+
+class RepairService:
+    """Repairs a cluster, together with others like it.
+
+    Args:
+        client: what it stands on; it is not closed with the service.
+    """
+
+    def __init__(self, client: Client, settings: RepairSettings) -> None:
+        world = client.world
+        rng = world.rng.fork("repair")
+        self._settings = settings
+        self._clock = world.clock
+        self._leads = False
+        board = TaskBoard(world.store, world.clock, rng.fork("tasks"), lease_s=settings.lease_s)
+        self._copier = Copier(world.connections, Pace(world.clock, settings.bytes_per_second), world.clock)
+        updater = LedgerUpdater(world.store, world.clock, rng.fork("updater"))
+        mender = Mender(client, updater, self._copier, rng.fork("mender"), settings.placement)
+        self._records = RecordUpdater(world.store, world.clock, rng.fork("records"))
+        self.auditor = Auditor(
+            world.store, world.membership, world.connections, board, settings, world.clock, rng.fork("auditor")
+        )
+        self.replicator = Replicator(
+            board,
+            mender,
+            world.store,
+            world.membership,
+            world.clock,
+            concurrent=settings.concurrent_ledgers,
+            lease_s=settings.lease_s,
+        )
+        self._leadership = Leadership(
+            world.store, world.clock, rng.fork("leader"), record=AUDITOR_RECORD, lease_s=settings.lease_s
+        )
+
+    async def serve(self, tasks: Tasks) -> None:
+        """Work until cancelled, and serve health and metrics meanwhile.
+
+        Raises:
+            InvalidConfig: the address to serve them on cannot be bound.
+        """
+        http = HttpServer(self.metrics(), lambda: None)
+        await http.start(self._settings.http_listen, tasks)
+        _log.info("serving", http=http.address)
+        try:
+            await self.run()
+        finally:
+            await http.close()
+
+    async def run(self) -> None:
+        """Work until cancelled, and serve nothing."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leadership.lead(self._rounds))
+            group.create_task(self.replicator.run())
+
+    def metrics(self) -> Metrics:
+        """What /metrics shows."""
+        metrics = Metrics()
+        metrics.add(REPAIR_METRICS, lambda: numbers(self.auditor, self.replicator, self._copier, leads=self._leads))
+        return metrics
+
+    async def _rounds(self) -> None:
+        self._leads = True
+        try:
+            while True:
+                await self._round()
+                await self._clock.sleep(self._settings.interval_s)
+        finally:
+            self._leads = False
+
+    async def _round(self) -> None:
+        try:
+            audit = await self.auditor.round()
+            value = json.dumps({**told(audit), "at_ms": self._clock.wall_us() // 1000}).encode()
+            await self._records.update(STATUS_RECORD, lambda _before: value)
+        except (PeerError, StorageError) as error:
+            sometimes("repair: a round ends early")
+            _log.warning("a round ended early", error=error.message)
+
+
+def told(audit: Audit) -> Mapping[str, object]:
+    """What the auditor found, for people and programs."""
+    findings = audit.findings
+    return {
+        "away": sorted(audit.away),
+        "lost": sorted(audit.lost),
+        "draining": sorted(audit.draining),
+        "lost_data": sorted(audit.limbo),
+        "ledgers": findings.ledgers,
+        "open_ledgers": findings.open_ledgers,
+        "under_replicated": findings.under_replicated,
+        "needing": {
+            why.value: count for why, count in sorted(findings.needing.items(), key=lambda item: item[0].value)
+        },
+        "to_end": findings.to_end,
+        "in_one_rack": findings.in_one_rack,
+        "unreadable": findings.unreadable,
+        "tasks": audit.tasks,
+    }
+
+
+async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
+    """What the auditor wrote down last; ``None`` if there was never one.
+
+    Raises:
+        MetadataUnavailable: the store does not answer.
+        DamagedFile: the record holds something else.
+    """
+    record = await store.read_record(STATUS_RECORD)
+    if record is None:
+        return None
+    try:
+        found = json.loads(record.value)
+    except ValueError as error:
+        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
+    if not isinstance(found, dict):
+        raise DamagedFile(f"the record {STATUS_RECORD} holds {type(found).__name__}")
+    return found
+
+
+async def repairing(metadata_uri: str, settings: RepairSettings) -> None:
+    """Repair a cluster until cancelled.
+
+    Raises:
+        InvalidConfig: a URI or an address makes no sense.
+        MetadataUnavailable: the metadata store is not there.
+    """
+    async with Client(metadata_uri) as client:
+        tasks = Tasks("repair", _died)
+        try:
+            await RepairService(client, settings).serve(tasks)
+        finally:
+            await tasks.close()
+
+
+def _died(name: str, error: BaseException) -> None:
+    _log.error("a task died", task=name, error=repr(error))

@@ -1,0 +1,199 @@
+"""Work that was handed out: records in the metadata that name ledgers to be mended, taken by whoever is free.
+
+A task is of many ledgers, so that ten thousand of them cost a few dozen records. Who works at one puts its name in, and
+writes the record again every third of a lease; a task whose record has not changed for a whole lease, by the clock of
+whoever looks, is taken over. That saves work and nothing else: two at one task copy the same bytes, and the
+compare-and-set of each ledger's metadata decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tallybook.core.errors import DamagedFile
+from tallybook.metadata.store import BadVersion, MetadataStore, Ok, Unknown
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+PREFIX: Final = "repair/tasks/"
+LEDGERS_OF_A_TASK: Final = 256
+MOST_LISTED: Final = 10_000
+"""Tasks that are looked at; of a cluster with more, the rest follows once these are done."""
+
+_URGENT: Final = "0"
+_ROUTINE: Final = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Ledgers to be mended.
+
+    ``leaving``: bookies whose places others are to take. ``thorough``: look at what every bookie holds, not only at
+    what the metadata say is missing. ``end``: recover those that are open, so that they can be mended.
+    """
+
+    ledger_ids: tuple[int, ...]
+    leaving: frozenset[str] = frozenset()
+    thorough: bool = False
+    end: bool = False
+    why: str = ""
+    owner: str = ""
+    beat: int = 0
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something is known to be wrong."""
+        return bool(self.why)
+
+    def encode(self) -> bytes:
+        """As a record's value."""
+        return json.dumps(
+            {
+                "ledgers": list(self.ledger_ids),
+                "leaving": sorted(self.leaving),
+                "thorough": self.thorough,
+                "end": self.end,
+                "why": self.why,
+                "owner": self.owner,
+                "beat": self.beat,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def decode_task(name: str, value: bytes) -> Task:
+    """The task in a record.
+
+    Raises:
+        DamagedFile: there is something else in it.
+    """
+    try:
+        found = json.loads(value)
+        return Task(
+            tuple(int(ledger_id) for ledger_id in found["ledgers"]),
+            frozenset(str(name) for name in found["leaving"]),
+            bool(found["thorough"]),
+            bool(found["end"]),
+            str(found["why"]),
+            str(found["owner"]),
+            int(found["beat"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(f"the record {name} is no task of a repair: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A task that its holder works at, and the version of its record."""
+
+    name: str
+    task: Task
+    version: int
+
+
+class TaskBoard:
+    """The tasks of a cluster."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, lease_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._lease_s = lease_s
+        self._name = rng.uuid()
+        self._seen: dict[str, tuple[int, float]] = {}
+        """Of each task that somebody works at: the version of its record, and since when that is known."""
+
+    async def publish(self, tasks: Iterable[Task]) -> int:
+        """Hand out tasks; how many were, as far as is known. One that may or may not have been is found, or missed."""
+        published = 0
+        for task in tasks:
+            name = f"{PREFIX}{_URGENT if task.urgent else _ROUTINE}-{self._rng.uuid()}"
+            published += isinstance(await self._store.write_record(name, task.encode(), None), Ok)
+        return published
+
+    async def all(self) -> Mapping[str, tuple[Task, int]]:
+        """Every task with the version of its record, by name: the urgent ones come first.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
+            DamagedFile: a record holds something else.
+        """
+        found: dict[str, tuple[Task, int]] = {}
+        after = ""
+        while len(found) < MOST_LISTED:
+            page = await self._store.list_records(PREFIX, after)
+            for name in page.names:
+                record = await self._store.read_record(name)
+                if record is not None:
+                    found[name] = decode_task(name, record.value), record.version
+            if page.complete or not page.names:
+                break
+            after = page.names[-1]
+        return found
+
+    async def take(self) -> Held | None:
+        """Take a task that nobody works at, or whose holder is silent; ``None`` if there is none.
+
+        Raises:
+            As ``all``.
+        """
+        now = self._clock.monotonic()
+        tasks = await self.all()
+        self._seen = {name: seen for name, seen in self._seen.items() if name in tasks}
+        for name, (task, version) in tasks.items():
+            if task.owner and not self._is_silent(name, version, now):
+                continue
+            held = await self._write(name, replace(task, owner=self._name, beat=task.beat + 1), version)
+            if held is not None:
+                return held
+        return None
+
+    def _is_silent(self, name: str, version: int, now: float) -> bool:
+        if self._seen.get(name, (None, 0.0))[0] != version:
+            self._seen[name] = version, now
+            return False
+        return now - self._seen[name][1] >= self._lease_s
+
+    async def renew(self, held: Held, left: Iterable[int]) -> Held | None:
+        """Say that the holder is at work, and what is left; ``None`` if the task is not the holder's any more.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
+        """
+        task = replace(held.task, ledger_ids=tuple(left), beat=held.task.beat + 1)
+        return await self._write(held.name, task, held.version)
+
+    async def finish(self, held: Held) -> None:
+        """The task is done, or what is left of it is for somebody else to find again.
+
+        Raises:
+            MetadataUnavailable: the store does not answer; the task is taken over by somebody in time.
+        """
+        version: int | None = held.version
+        while version is not None and isinstance(await self._store.delete_record(held.name, version), BadVersion):
+            # A renewal that was cut off may have landed.
+            found = await self._store.read_record(held.name, linearizable=True)
+            ours = found is not None and decode_task(held.name, found.value).owner == self._name
+            version = found.version if found is not None and ours else None
+
+    async def _write(self, name: str, task: Task, version: int) -> Held | None:
+        result = await self._store.write_record(name, task.encode(), version)
+        if isinstance(result, Ok):
+            return Held(name, task, result.version)
+        if isinstance(result, Unknown):
+            found = await self._store.read_record(name, linearizable=True)
+            if found is not None and found.value == task.encode():
+                return Held(name, task, found.version)
+        return None
+
+
+def tasks_of(
+    ledger_ids: Iterable[int], *, leaving: frozenset[str] = frozenset(), thorough: bool, end: bool = False, why: str
+) -> Iterable[Task]:
+    """So many tasks as these ledgers make."""
+    ledgers = list(ledger_ids)
+    for at in range(0, len(ledgers), LEDGERS_OF_A_TASK):
+        yield Task(tuple(ledgers[at : at + LEDGERS_OF_A_TASK]), leaving, thorough, end, why)

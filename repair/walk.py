@@ -1,0 +1,114 @@
+"""All ledgers of a cluster, one after the other, and what each of them needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallybook.client.racks import spread, write_sets
+from tallybook.core.errors import DamagedFile, NoSuchLedger
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import BookieInfo, MetadataStore
+from tallybook.runtime.logging import logger
+
+from .needs import Trouble, Why, must_end, reason
+
+_log = logger("repair")
+
+CONCURRENT_READS: Final = 32
+PAGE: Final = 1_000
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a walk over all ledgers found."""
+
+    complete: bool = False
+    """Whether no ledger can have been left out."""
+    ledgers: int = 0
+    open_ledgers: int = 0
+    needing: Counter[Why] = field(default_factory=Counter)
+    """Ledgers that have to be looked at, by the reason."""
+    to_end: int = 0
+    """Open ledgers whose last fragment names somebody who leaves."""
+    open_in_limbo: int = 0
+    """Open ledgers of which a bookie may lack something: for when they are closed."""
+    in_one_rack: int = 0
+    """Ledgers with a write set in one rack, though there are more racks."""
+    unreadable: int = 0
+    """Ledgers whose metadata cannot be understood."""
+    by_bookie: Counter[str] = field(default_factory=Counter)
+    """Ledgers that name each bookie and rely on it."""
+
+    @property
+    def under_replicated(self) -> int:
+        """Ledgers of which some entry has fewer copies than it should, as far as is known."""
+        return sum(self.needing.values()) + self.to_end
+
+
+async def all_ledgers(store: MetadataStore, findings: Findings, after: int = -1) -> AsyncIterator[LedgerMetadata]:
+    """The metadata of every ledger above ``after``, ascending; tells ``findings`` whether the listing was complete.
+
+    Raises:
+        MetadataUnavailable: the store does not answer.
+    """
+    while True:
+        page = await store.list_ledgers(after, PAGE)
+        for at in range(0, len(page.ledger_ids), CONCURRENT_READS):
+            chunk = page.ledger_ids[at : at + CONCURRENT_READS]
+            for metadata in await asyncio.gather(*(_read(store, ledger_id, findings) for ledger_id in chunk)):
+                if metadata is not None:
+                    yield metadata
+        if page.complete or not page.ledger_ids:
+            findings.complete = page.complete
+            return
+        after = page.ledger_ids[-1]
+
+
+async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> LedgerMetadata | None:
+    try:
+        return (await store.read_ledger(ledger_id)).value
+    except NoSuchLedger:
+        return None
+    except DamagedFile as error:
+        findings.unreadable += 1
+        _log.error("metadata of a ledger cannot be understood", ledger=ledger_id, error=error.message)
+        return None
+
+
+def note(
+    findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: Mapping[str, BookieInfo]
+) -> tuple[Why | None, bool]:
+    """Add one ledger to what was found: why it has to be looked at, and whether it has to be ended for that."""
+    findings.ledgers += 1
+    findings.open_ledgers += not metadata.closed
+    if metadata.copies_released:
+        return None, False
+    findings.by_bookie.update({name for fragment in metadata.fragments for name in fragment.bookies})
+    why, end = reason(metadata, trouble), must_end(metadata, trouble.leaving)
+    if why is not None:
+        findings.needing[why] += 1
+    elif end:
+        findings.to_end += 1
+    findings.open_in_limbo += not metadata.closed and any(
+        name in trouble.limbo and trouble.limbo[name].covers(metadata.ledger_id)
+        for fragment in metadata.fragments
+        for name in fragment.bookies
+    )
+    findings.in_one_rack += _in_one_rack(metadata, alive)
+    return why, end
+
+
+def _in_one_rack(metadata: LedgerMetadata, alive: Mapping[str, BookieInfo]) -> bool:
+    """Whether a write set of the ledger lies within one rack, though bookies of several are there."""
+    if len({info.rack for info in alive.values()}) < 2 or metadata.quorum.write_quorum < 2:
+        return False
+    sets = write_sets(metadata.quorum.ensemble, metadata.quorum.write_quorum)
+    for fragment in metadata.fragments:
+        racks = [alive[name].rack if name in alive else None for name in fragment.bookies]
+        if None not in racks and spread(racks, sets).safe < len(sets):
+            return True
+    return False

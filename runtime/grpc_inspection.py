@@ -1,0 +1,150 @@
+"""What repair and inspection ask a bookie and hear from it, as messages of ``bookie.proto`` and back.
+
+A part of ``grpc_messages``, which see. None of these messages carries anything large: what is
+listed comes in pages, and a batch travels to a bookie only, behind a ``RepairAdd``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from tallybook.core.answers import (
+    BookieStatus,
+    CopyPlace,
+    CopyTrace,
+    DamagedBatch,
+    EntryRange,
+    HeldAnswer,
+    HeldLedger,
+    HeldLedgers,
+)
+from tallybook.core.batch import Buffer
+from tallybook.proto import bookie_pb2 as pb
+
+
+class RepairAdd(NamedTuple):
+    """Ask to hold a batch at which no writer can be any more."""
+
+    batch: Buffer
+
+
+class AskHeld(NamedTuple):
+    """Ask what is held of a ledger between two entries."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+
+class AskDamaged(NamedTuple):
+    """Ask for copies that are known to be damaged, behind this ledger and first entry."""
+
+    after_ledger_id: int
+    after_first_entry_id: int
+    limit: int
+
+
+class AskHeldLedgers(NamedTuple):
+    """Ask for ledgers of which something is held."""
+
+    after: int
+    limit: int
+
+
+class EndLimbo(NamedTuple):
+    """Tell that all that may have been lost of a ledger was given back."""
+
+    ledger_id: int
+
+
+class AskStatus(NamedTuple):
+    """Ask how the bookie is doing."""
+
+
+class AskTrace(NamedTuple):
+    """Ask where the copy of an entry lies, and whether it is intact."""
+
+    ledger_id: int
+    entry_id: int
+
+
+class DamagedAnswer(NamedTuple):
+    """A page of damaged batches."""
+
+    batches: tuple[DamagedBatch, ...]
+
+
+InspectionAsk: TypeAlias = RepairAdd | AskHeld | AskDamaged | AskHeldLedgers | EndLimbo | AskStatus | AskTrace
+InspectionAnswer: TypeAlias = HeldAnswer | DamagedAnswer | HeldLedgers | BookieStatus | CopyTrace
+
+INSPECTION_ASKS: Final[dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]]] = {
+    RepairAdd: ("repair_add", pb.RepairAdd, ()),
+    AskHeld: ("held", pb.Held, AskHeld._fields),
+    AskDamaged: ("damaged", pb.Damaged, AskDamaged._fields),
+    AskHeldLedgers: ("held_ledgers", pb.HeldLedgers, AskHeldLedgers._fields),
+    EndLimbo: ("end_limbo", pb.EndLimbo, EndLimbo._fields),
+    AskStatus: ("status", pb.Status, ()),
+    AskTrace: ("trace", pb.Trace, AskTrace._fields),
+}
+"""Of each kind of question: its field in a Request, its message, and what it has in common with it."""
+
+
+def put_inspection(reply: pb.Reply, answer: InspectionAnswer) -> None:
+    """Put ``answer`` into ``reply``."""
+    if isinstance(answer, HeldAnswer):
+        ranges = [pb.EntryRange(first=first, last=last) for first, last in answer.ranges]
+        message = pb.HeldAnswer(ranges=ranges, looked_up_to=answer.looked_up_to, limbo=answer.limbo)
+        reply.held_answer.CopyFrom(message)
+    elif isinstance(answer, DamagedAnswer):
+        batches = [pb.DamagedBatch(**batch._asdict()) for batch in answer.batches]
+        reply.damaged_answer.CopyFrom(pb.DamagedAnswer(batches=batches))
+    elif isinstance(answer, HeldLedgers):
+        ledgers = [pb.HeldLedger(**ledger._asdict()) for ledger in answer.ledgers]
+        reply.held_ledgers_answer.CopyFrom(pb.HeldLedgersAnswer(ledgers=ledgers, complete=answer.complete))
+    elif isinstance(answer, BookieStatus):
+        reply.status_answer.CopyFrom(pb.StatusAnswer(**answer._asdict()))
+    else:
+        places = [pb.CopyPlace(**place._asdict()) for place in answer.places]
+        reply.trace_answer.CopyFrom(pb.TraceAnswer(**{**answer._asdict(), "places": places}))
+
+
+def _held(reply: pb.Reply) -> HeldAnswer:
+    answer = reply.held_answer
+    ranges = tuple(EntryRange(each.first, each.last) for each in answer.ranges)
+    return HeldAnswer(ranges, answer.looked_up_to, answer.limbo)
+
+
+def _damaged(reply: pb.Reply) -> DamagedAnswer:
+    return DamagedAnswer(tuple(_plain(DamagedBatch, each) for each in reply.damaged_answer.batches))
+
+
+def _held_ledgers(reply: pb.Reply) -> HeldLedgers:
+    answer = reply.held_ledgers_answer
+    return HeldLedgers(tuple(_plain(HeldLedger, each) for each in answer.ledgers), answer.complete)
+
+
+def _status(reply: pb.Reply) -> BookieStatus:
+    status: BookieStatus = _plain(BookieStatus, reply.status_answer)
+    return status
+
+
+def _trace(reply: pb.Reply) -> CopyTrace:
+    answer = reply.trace_answer
+    trace: CopyTrace = _plain(CopyTrace, answer)
+    return trace._replace(places=tuple(_plain(CopyPlace, each) for each in answer.places))
+
+
+def _plain(kind: Any, message: Any) -> Any:
+    """A message as the value whose fields are called the same."""
+    return kind(*[getattr(message, field) for field in kind._fields])
+
+
+INSPECTION_ANSWERS: Final[dict[str, Callable[[pb.Reply], InspectionAnswer]]] = {
+    "held_answer": _held,
+    "damaged_answer": _damaged,
+    "held_ledgers_answer": _held_ledgers,
+    "status_answer": _status,
+    "trace_answer": _trace,
+}
+"""How the answer is read from each field of a Reply."""

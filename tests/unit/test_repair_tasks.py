@@ -1,0 +1,105 @@
+"""Tasks: taken by one at a time, taken over from whoever is silent, and never a condition of anything."""
+
+import pytest
+
+from tallybook.core.errors import DamagedFile
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.repair.tasks import LEDGERS_OF_A_TASK, PREFIX, Task, TaskBoard, decode_task, tasks_of
+from tallybook.runtime.deterministic import run_seed
+from tallybook.runtime.rng import SeededRng
+
+LEASE = 9.0
+
+
+def play(body):
+    def test() -> None:
+        async def run(world) -> None:
+            store = MemoryMetadata(SeededRng(1)).client().store
+            boards = [TaskBoard(store, world.clock, SeededRng(n), lease_s=LEASE) for n in range(2)]
+            await body(world, store, *boards)
+
+        run_seed(1, run)
+
+    test.__doc__ = body.__doc__
+    return test
+
+
+def test_a_task_survives_its_record() -> None:
+    task = Task((1, 2**62), frozenset({"b", "a"}), thorough=True, end=True, why="lost bookie", owner="me", beat=3)
+    assert decode_task("x", task.encode()) == task
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"ledgers": ["x"]}', b"\xff"])
+def test_a_record_with_something_else_in_it_is_damage(value) -> None:
+    with pytest.raises(DamagedFile):
+        decode_task("repair/tasks/x", value)
+
+
+def test_many_ledgers_make_a_few_tasks_and_none_is_left_out() -> None:
+    made = list(tasks_of(range(2 * LEDGERS_OF_A_TASK + 1), thorough=False, why="x"))
+    assert len(made) == 3
+    assert [each for task in made for each in task.ledger_ids] == list(range(2 * LEDGERS_OF_A_TASK + 1))
+
+
+@play
+async def test_two_do_not_take_the_same_task(world, store, one, other) -> None:
+    await one.publish([Task((1,), why="lost bookie")])
+    assert await one.take() is not None
+    assert await other.take() is None
+
+
+@play
+async def test_what_is_wrong_comes_before_what_is_only_looked_at(world, store, one, other) -> None:
+    await one.publish([Task((1,))])
+    await one.publish([Task((2,), why="lost bookie")])
+    held = await one.take()
+    assert held is not None
+    assert held.task.ledger_ids == (2,)
+
+
+@play
+async def test_a_holder_that_renews_keeps_its_task(world, store, one, other) -> None:
+    await one.publish([Task((1, 2), why="lost bookie")])
+    held = await one.take()
+    for _ in range(5):
+        await world.clock.sleep(LEASE / 2)
+        held = held and await one.renew(held, [2])
+        assert held is not None
+        assert await other.take() is None
+
+
+@play
+async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_hears_of_it(world, store, one, other) -> None:
+    await one.publish([Task((1, 2), why="lost bookie")])
+    held = await one.take()
+    assert held is not None
+    held = await one.renew(held, [2])
+    assert held is not None
+    assert await other.take() is None, "the lease is counted from when the other one first looked"
+    await world.clock.sleep(LEASE)
+    taken = await other.take()
+    assert taken is not None
+    assert taken.task.ledger_ids == (2,)
+    assert await one.renew(held, []) is None
+
+
+@play
+async def test_a_finished_task_is_gone_also_after_a_renewal_that_nobody_heard_of(world, store, one, other) -> None:
+    await one.publish([Task((1,), why="lost bookie")])
+    held = await one.take()
+    assert held is not None
+    assert await one.renew(held, []) is not None
+    await one.finish(held)
+    assert (await store.list_records(PREFIX)).names == ()
+
+
+@play
+async def test_whoever_lost_a_task_does_not_take_it_from_the_next_one_by_finishing_it(world, store, one, other) -> None:
+    await one.publish([Task((1,), why="lost bookie")])
+    held = await one.take()
+    assert held is not None
+    await other.take()
+    await world.clock.sleep(LEASE)
+    assert await other.take() is not None
+    await one.finish(held)
+    assert len((await store.list_records(PREFIX)).names) == 1
