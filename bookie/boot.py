@@ -296,7 +296,6 @@ class _Assembly:
         )
         admission = self._admission(journals)
         damage = DamageList()
-        self._flush.on_disk_full = admission.set_disk_full
         self._flush.on_written = damage.written_anew
         commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
@@ -322,14 +321,9 @@ class _Assembly:
         journals.call_on_room(adds.journal_room_freed)
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        collector = self._collector(stored, fences, fail_safe, disk_watch, damage)
-
-        def at_level(level: Level) -> None:
-            admission.short_of_disk = level is Level.SHORT
-            if level is not Level.ROOM:
-                collector.request()
-
-        disk_watch.on_level = at_level
+        pressed = _pressed(disk_watch, admission)
+        collector = self._collector(stored, fences, fail_safe, pressed, damage)
+        _follow_room(disk_watch, self._flush, admission, collector)
         disk_watch.on_look = self._logs.avoid
         return Parts(
             directory=self._directory,
@@ -397,7 +391,12 @@ class _Assembly:
         return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
 
     def _collector(
-        self, stored: StoredBatches, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
+        self,
+        stored: StoredBatches,
+        fences: Fences,
+        fail_safe: FailSafe,
+        pressed: Callable[[], bool],
+        damage: DamageList,
     ) -> Collector:
         world = self._world
         return Collector(
@@ -409,7 +408,7 @@ class _Assembly:
             tasks=world.tasks,
             fail_safe=fail_safe.trip,
             settle_bytes=self._settings.storage.entry_log_bytes // SETTLE_PART,
-            pressed=lambda: disk_watch.level is not Level.ROOM,
+            pressed=pressed,
             damage=damage,
         )
 
@@ -417,3 +416,25 @@ class _Assembly:
 def _largest_batch_bytes(settings: BookieSettings) -> int:
     """The largest batch that fits one group commit."""
     return settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES
+
+
+def _pressed(disk_watch: DiskWatch, admission: Admission) -> Callable[[], bool]:
+    """Whether the bookie is short of disk, or its checkpoints have no room, which may come sooner."""
+    return lambda: disk_watch.level is not Level.ROOM or admission.disk_full
+
+
+def _follow_room(disk_watch: DiskWatch, flush: Flush, admission: Admission, collector: Collector) -> None:
+    """Close the bookie to writers where there is no room, and have the collector look at once for what can go."""
+
+    def at_level(level: Level) -> None:
+        admission.short_of_disk = level is Level.SHORT
+        if level is not Level.ROOM:
+            collector.request()
+
+    def at_disk_full(disk_full: bool) -> None:
+        if disk_full and not admission.disk_full:
+            collector.request()
+        admission.set_disk_full(disk_full)
+
+    disk_watch.on_level = at_level
+    flush.on_disk_full = at_disk_full

@@ -230,7 +230,7 @@ class Collector:
             sometimes("collector: drops ledgers")
             had = await self.reclaimer.held_by(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
-            await held.index.apply((), tombstones, drop_ledgers=gone)
+            await held.index.apply((), tombstones, drop_ledgers=gone, makes_room=True)
             self.reclaimer.dropped(had.by_log)
             self.upkeep.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)

@@ -210,7 +210,9 @@ class Reclaimer:
         if worth_copying([LogFacts(log_id, *found)], below=below):
             sometimes("reclaimer: finishes a log early")
             await self._undisturbed(self._logs.settle(log_id))
-            self._live.measured(log_id, found)
+            # Of one that awaits rows it is not known how much counts.
+            if log_id in self._logs.settled_log_ids:
+                self._live.measured(log_id, found)
 
     async def _measure(self, log_id: int) -> None:
         if await self._logs.is_finished(log_id):

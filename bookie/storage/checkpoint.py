@@ -56,6 +56,9 @@ class BatchLogs(Protocol):
     async def sync(self) -> None:
         """Make everything appended durable."""
 
+    def rows_are_in(self) -> None:
+        """Hear that the index has a row for everything appended, so that it is known what counts in the logs."""
+
 
 class States(Protocol):
     """The ledgers whose rows must be written."""
@@ -120,6 +123,7 @@ class Flush:
         if buffer is not None and not self.nothing_to_do:
             rows = await self._write_batches(buffer)
             await self._write_index(rows)
+            self._logs.rows_are_in()
             if self.on_disk_full is not None:
                 self.on_disk_full(False)
         while self._states.end_flush(LEDGERS_AT_ONCE):

@@ -61,6 +61,8 @@ class EntryLogs:
         self._next_id = 1
         self._lengths: dict[int, int] = {}
         self._stopped = ""
+        self._awaits_rows: set[int] = set()
+        """Logs that hold batches of a checkpoint whose rows are not in the index yet."""
         self.avoid = self._directories.avoid
         """Called with the directories that are short of room: new logs go to others, as long as there are any."""
 
@@ -95,9 +97,10 @@ class EntryLogs:
     def settled_log_ids(self) -> list[int]:
         """Logs that may be removed, once no row points into them, ascending: complete, and durable to their ends.
 
-        The last one is not among them, because the ids of logs only grow, also across restarts.
+        The last one is not among them, because the ids of logs only grow, also across restarts. Nor is one for which
+        rows are on their way: they may take long where the disk is full, and until then nothing in it seems to count.
         """
-        unsettled = {writer.log.log_id for writer in (*self._finished, *self._writers.values())}
+        unsettled = {writer.log.log_id for writer in (*self._finished, *self._writers.values())} | self._awaits_rows
         return [log_id for log_id in self._log_ids[:-1] if log_id not in unsettled]
 
     @property
@@ -125,7 +128,8 @@ class EntryLogs:
 
         Args:
             paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
-            aside: write to a log of their own, for what is copied because it lasts.
+            aside: write to a log of their own, for what is copied because it lasts. Without it the log is not settled
+                before ``rows_are_in``.
 
         Raises:
             InvalidBatch: one of them is not well-formed. None of them is kept.
@@ -135,10 +139,17 @@ class EntryLogs:
         async with self._exclusively():
             writer = await self._with_room(aside)
             try:
-                return await writer.append(batches, self._pace.spend if paced else _unpaced)
+                locations = await writer.append(batches, self._pace.spend if paced else _unpaced)
             except DiskFull:
                 self._directories.met_full(writer.log.log_id)
                 raise
+            if not aside:
+                self._awaits_rows.add(writer.log.log_id)
+            return locations
+
+    def rows_are_in(self) -> None:
+        """All that was appended by checkpoints has its rows in the index."""
+        self._awaits_rows.clear()
 
     async def sync(self) -> None:
         """Make everything appended durable, the names of the logs included.

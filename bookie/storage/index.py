@@ -64,12 +64,20 @@ class Index(Protocol):
         """
 
     async def apply(
-        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+        self,
+        rows: Sequence[IndexRow],
+        states: Mapping[int, bytes],
+        *,
+        drop_ledgers: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """Forget all rows and states of ``drop_ledgers``, then put ``rows``, then put ``states``.
 
         Visible at once, pending until ``sync``. A row replaces the one with the same ledger and
         first entry id. The caller has synced the entry logs that the rows point into.
+
+        Args:
+            makes_room: room comes back for it, so it may use some of what other changes must leave free.
 
         Raises:
             DiskFull: nothing is lost, and it may be tried again when there is room.

@@ -146,7 +146,12 @@ class MemoryIndex:
     # -- writing -----------------------------------------------------------------------------
 
     async def apply(
-        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+        self,
+        rows: Sequence[IndexRow],
+        states: Mapping[int, bytes],
+        *,
+        drop_ledgers: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """Record and show one write batch after the other."""
         async with self._changing:

@@ -61,6 +61,8 @@ STATES: Final = "states"
 WRITE_BUFFER_BYTES: Final = 8 * MIB
 RESERVED_BYTES: Final = 64 * MIB
 """Room that a write must find: for the log, and for the tables into which it is compacted."""
+LEAST_BYTES: Final = 32 * MIB
+"""The same for a write that makes room. Without it nothing could be dropped any more once others have used theirs."""
 
 _WRITES_FOR_A_LOOK: Final = 64
 """Write batches after which room is looked for again, within one flush: far less than is reserved."""
@@ -164,13 +166,18 @@ class RocksIndex:
     # -- writing -----------------------------------------------------------------------------
 
     async def apply(
-        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+        self,
+        rows: Sequence[IndexRow],
+        states: Mapping[int, bytes],
+        *,
+        drop_ledgers: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """Write without sync, one write batch after the other."""
         async with self._changing:
             for batch in write_batches(rows, states, drop_ledgers):
                 self._check_usable()
-                await self._check_room()
+                await self._check_room(makes_room=makes_room)
                 await self._change(self._database.write, batch)
 
     async def sync(self) -> None:
@@ -209,15 +216,17 @@ class RocksIndex:
         self._failed = self._failed or "it was closed"
         await self._workers.changes.run(self._database.close)
 
-    async def _check_room(self) -> None:
+    async def _check_room(self, *, makes_room: bool) -> None:
         """Look for room, if it has not been done for this flush: what is reserved is far more than one writes."""
-        if self._writes_before_look:
+        if self._writes_before_look and not makes_room:
             self._writes_before_look -= 1
             return
+        wanted = LEAST_BYTES if makes_room else RESERVED_BYTES
         free_bytes = (await self._disk.space(self._directory)).free_bytes
-        if free_bytes < RESERVED_BYTES:
-            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {RESERVED_BYTES}")
-        self._writes_before_look = _WRITES_FOR_A_LOOK
+        if free_bytes < wanted:
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {wanted}")
+        if not makes_room:
+            self._writes_before_look = _WRITES_FOR_A_LOOK
 
     async def _change(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a change; whatever goes wrong with it, there will be no other."""

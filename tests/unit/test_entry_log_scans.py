@@ -232,6 +232,9 @@ async def test_a_removed_log_is_gone_durably_and_its_id_is_not_used_again():
         (location,) = await logs.append([batch(7, 2 * number, 40_000)])
         await logs.read(7, 2 * number, location)
     await logs.sync()
+    assert logs.settled_log_ids == []
+    logs.rows_are_in()
+    assert logs.settled_log_ids == [1, 2]
     await logs.remove(2)
     assert logs.log_ids == [1, 3]
     assert await disk.image({}).list(HOME) == [log_name(1), log_name(3), "lengths"]
