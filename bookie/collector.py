@@ -6,7 +6,8 @@ each, at a pace. What ``garbage.Judge`` condemns is dropped, in this order:
 1. it is refused for ever: the deletion is durable in the journal before anything is taken away.
    From then on every answer about it is NoSuchLedger, and replay takes none of its batches;
 2. the caches let go of it. What a checkpoint is writing of it just now would be put into the
-   index after it was dropped from there, so such a ledger waits for the next round;
+   index after it was dropped from there, so such a ledger waits for the next round; not so
+   what a checkpoint finds no room for on the disk: that is let go of, too;
 3. one write batch of the index takes its rows and leaves a *tombstone*, some 20 bytes that stay:
    it refuses the ledger when the journal has long forgotten the deletion.
 

@@ -57,6 +57,7 @@ from tallybook.runtime.deterministic.file import SimFile
 from .archive_bugs import ARCHIVE_BUGS
 from .bug import Bug
 from .metadata import SimStore
+from .storage_bugs import STORAGE_BUGS
 from .stream_bugs import STREAM_BUGS
 
 
@@ -519,6 +520,7 @@ BUGS: Final[dict[str, Bug]] = {
         "I23",
         [(Ledger, "fits", _any_key)],
     ),
+    **STORAGE_BUGS,
     **ARCHIVE_BUGS,
     **STREAM_BUGS,
 }

@@ -269,7 +269,7 @@ class Nemesis:
 
         self._later(self._seconds(8.0), room)
 
-    def _damageable(self) -> BookieNode | None:
+    def damageable(self) -> BookieNode | None:
         """A bookie whose durable data may be damaged, so that every entry keeps a clean copy."""
         damaged = self._around.god.harms.bookies()
         names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else damaged
@@ -277,13 +277,13 @@ class Nemesis:
         return self._nodes[pick(self._rng, names)] if names else None
 
     def _wipe(self) -> None:
-        node = self._damageable()
+        node = self.damageable()
         if node is not None:
             node.wipe(self._down_seconds())
 
     def _rot(self) -> None:
         """Something durable changes. Half of the time the bookie starts again soon, and looks at it."""
-        node = self._damageable()
+        node = self.damageable()
         if node is None:
             return
         part = pick(self._rng, ROTTING_PARTS)

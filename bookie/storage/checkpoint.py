@@ -136,14 +136,22 @@ class Flush:
         self._cache.on_room()
 
     async def _write_batches(self, buffer: CacheBuffer) -> list[IndexRow]:
-        batches = await self._workers.run(buffer.sorted_batches)
+        batches, locations = await self._append(buffer)
         if not batches:
             return []
-        locations = await self._when_there_is_room(lambda: self._logs.append([cached.batch for cached in batches]))
         await self._when_there_is_room(self._logs.sync)
         self.flushed_batches += len(batches)
         self.flushed_bytes += buffer.held_bytes
         return await self._workers.run(_rows, batches, locations)
+
+    async def _append(self, buffer: CacheBuffer) -> tuple[Sequence[CachedBatch], Sequence[Location]]:
+        """What was written, and where. A ledger that is dropped while there is no room for it is left out."""
+
+        async def append() -> tuple[Sequence[CachedBatch], Sequence[Location]]:
+            batches = await self._workers.run(buffer.sorted_batches)
+            return batches, await self._logs.append([cached.batch for cached in batches]) if batches else ()
+
+        return await self._when_there_is_room(append, nothing_written=True)
 
     async def _write_index(self, rows: Sequence[IndexRow]) -> None:
         """Rows first: a state that says "held up to entry 9" must not come before the row of entry 9."""
@@ -157,7 +165,7 @@ class Flush:
     async def _apply(self, rows: Sequence[IndexRow], states: Mapping[int, bytes]) -> None:
         await self._when_there_is_room(lambda: self._index.apply(rows, states))
 
-    async def _when_there_is_room(self, step: Callable[[], Awaitable[T]]) -> T:
+    async def _when_there_is_room(self, step: Callable[[], Awaitable[T]], *, nothing_written: bool = False) -> T:
         while True:
             try:
                 return await step()
@@ -166,7 +174,11 @@ class Flush:
                     raise
                 sometimes("checkpoint: the disk is full")
                 self.on_disk_full(True)
-                await self._clock.sleep(FULL_RETRY_SECONDS)
+                self._cache.flush_waits = nothing_written
+                try:
+                    await self._clock.sleep(FULL_RETRY_SECONDS)
+                finally:
+                    self._cache.flush_waits = False
 
 
 class MarkedJournals(Protocol):
