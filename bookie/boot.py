@@ -45,6 +45,7 @@ from .journal.journal import Journal, Recovered
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
+from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
 from .reads import Reads
 from .repair_adds import RepairAdds
@@ -289,6 +290,7 @@ class _Assembly:
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(batch_of(row)))
         settled = SettledLedgers(world.closed_up_to)
+        visits = RepairVisits(world.clock)
         adds = AddPath(
             table=table,
             cache=cache,
@@ -296,7 +298,7 @@ class _Assembly:
             admission=admission,
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
-            repairs=RepairAdds(settled, self._index, stored),
+            repairs=RepairAdds(settled, self._index, stored, visits),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
@@ -307,7 +309,7 @@ class _Assembly:
         journal.on_room = adds.journal_room_freed
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage)
+        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage, visits)
 
         def at_level(level: Level) -> None:
             admission.short_of_disk = level is Level.SHORT
@@ -336,7 +338,7 @@ class _Assembly:
             damage=damage,
             scrub=self._scrub(collector, damage),
             settled=settled,
-            held=Held(table, cache, self._index, commits),
+            held=Held(table, cache, self._index, commits, visits),
             tracer=Tracer(table, cache, read_cache, self._index, stored),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
@@ -372,14 +374,22 @@ class _Assembly:
         return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
 
     def _collector(
-        self, read_cache: ReadCache, fences: Fences, fail_safe: FailSafe, disk_watch: DiskWatch, damage: DamageList
+        self,
+        read_cache: ReadCache,
+        fences: Fences,
+        fail_safe: FailSafe,
+        disk_watch: DiskWatch,
+        damage: DamageList,
+        visits: RepairVisits,
     ) -> Collector:
-        world = self._world
+        world, bookie_id = self._world, self._directory.cookie.bookie_id
+        leftovers = Leftovers(visits, world.clock, self._settings.collection.unnamed_delay_s)
         return Collector(
-            Holdings(self._index, self._logs, self._cache, read_cache, fences.delete),
-            world.fate_of,
+            Holdings(self._index, self._logs, self._cache, read_cache, self._table, fences),
+            lambda ledger_id: world.fate_of(ledger_id, bookie_id),
             world.id_counter,
             self._settings.collection,
+            leftovers,
             clock=world.clock,
             tasks=world.tasks,
             fail_safe=fail_safe.trip,

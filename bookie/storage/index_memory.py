@@ -13,7 +13,7 @@ Record, little-endian::
     16  8  vouched: below this offset all was durable when the record was written
     24  4  reserved, zero
     28  4  CRC-32C of the 28 bytes before it and of the body
-    32     body: for each change 1 byte (0 drop, 1 row, 2 state), 4 bytes value length, key, value
+    32     body: for each change 1 byte (0 drop, 1 row, 2 state, 3 drop rows), 4 bytes value length, key, value
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _RECORD: Final = struct.Struct("<4sIqqI")
 _CRC: Final = struct.Struct("<I")
 _HEAD_BYTES: Final = 32
 _CHANGE: Final = struct.Struct("<BI")
-_DROP, _ROW, _STATE = range(3)
-_KEY_BYTES: Final = {_DROP: STATE_KEY_BYTES, _ROW: ROW_KEY_BYTES, _STATE: STATE_KEY_BYTES}
+_DROP, _ROW, _STATE, _DROP_ROWS = range(4)
+_KEY_BYTES: Final = {_DROP: STATE_KEY_BYTES, _ROW: ROW_KEY_BYTES, _STATE: STATE_KEY_BYTES, _DROP_ROWS: STATE_KEY_BYTES}
 
 
 class _Record(NamedTuple):
@@ -144,11 +144,16 @@ class MemoryIndex:
     # -- writing -----------------------------------------------------------------------------
 
     async def apply(
-        self, rows: Sequence[IndexRow], states: Mapping[int, bytes], *, drop_ledgers: Sequence[int] = ()
+        self,
+        rows: Sequence[IndexRow],
+        states: Mapping[int, bytes],
+        *,
+        drop_ledgers: Sequence[int] = (),
+        drop_rows: Sequence[int] = (),
     ) -> None:
         """Record and show one write batch after the other."""
         async with self._changing:
-            for batch in write_batches(rows, states, drop_ledgers):
+            for batch in write_batches(rows, states, drop_ledgers, drop_rows):
                 await self._record(b"".join(_encode_changes(batch)))
 
     async def sync(self) -> None:
@@ -195,7 +200,8 @@ class MemoryIndex:
                 self._states[split_state_key(key)] = decode_state(key, value)
             else:
                 ledger_id = split_state_key(key)
-                self._states.pop(ledger_id, None)
+                if kind == _DROP:
+                    self._states.pop(ledger_id, None)
                 for first in self._firsts.pop(ledger_id, ()):
                     del self._locations[ledger_id, first]
 
@@ -239,6 +245,8 @@ class MemoryIndex:
 def _encode_changes(batch: WriteBatch) -> Iterator[bytes]:
     for ledger_id in batch.drop_ledgers:
         yield _CHANGE.pack(_DROP, 0) + state_key(ledger_id)
+    for ledger_id in batch.drop_rows:
+        yield _CHANGE.pack(_DROP_ROWS, 0) + state_key(ledger_id)
     for row in batch.rows:
         key, value = encode_row(row)
         yield _CHANGE.pack(_ROW, len(value)) + key + value

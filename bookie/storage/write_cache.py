@@ -184,6 +184,10 @@ class WriteCache:
             self.active.held_bytes -= sum(len(batch) + BATCH_OVERHEAD_BYTES for batch in run.batches)
             self.active.batch_count -= len(run.batches)
 
+    def holds(self, ledger_id: int) -> bool:
+        """Whether there are batches of the ledger, of either buffer."""
+        return ledger_id in self.active.runs or self.flushes(ledger_id)
+
     def flushes(self, ledger_id: int) -> bool:
         """Whether the buffer that a checkpoint is writing has batches of the ledger."""
         return self.flushing is not None and ledger_id in self.flushing.runs
