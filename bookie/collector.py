@@ -29,14 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import (
-    Busy,
-    DiskFailed,
-    MetadataUnavailable,
-    NoSuchLedger,
-    TallybookError,
-    is_defect,
-)
+from tallybook.core.errors import Busy, DiskFailed, MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
@@ -44,9 +37,9 @@ from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
 from .garbage import Fate, Judge
-from .leftovers import Leftovers
 from .ledger_state import TOMBSTONE, encode_row
 from .ledger_table import LedgerTable
+from .leftovers import Leftovers
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.read_cache import ReadCache

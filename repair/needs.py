@@ -12,18 +12,25 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import settled_fragments
 
+from .ranges import ranges_of
+
 
 class Place(NamedTuple):
-    """One bookie's part in a settled fragment. There is nothing in it if ``last`` lies before ``first``."""
+    """One bookie's part in a settled fragment. A fragment has no entries if its ``last`` lies before its ``first``."""
 
     first: int
     """First entry of the fragment, which names it."""
     last: int
     position: int
     bookie_id: str
+
+    def is_empty(self, quorum: Quorum) -> bool:
+        """Whether there is nothing to be held there: the fragment has no entries, or too few for this stripe."""
+        return next(ranges_of(quorum, self.position, self.first, self.last), None) is None
 
 
 class Why(Enum):
@@ -82,12 +89,21 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
         return Why.LOST
     if metadata.ledger_id in trouble.damaged:
         return Why.DAMAGED
-    limbo = (trouble.limbo[name] for name in sorted(members & trouble.limbo.keys()))
-    if metadata.closed and any(each.covers(metadata.ledger_id) for each in limbo):
+    if metadata.closed and _lacks_in_limbo(metadata, trouble.limbo):
         return Why.LIMBO
     if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
         return Why.MISSED
     return None
+
+
+def _lacks_in_limbo(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
+    """Whether somebody who may have lost its copies is to have some. Who is to have none never says that all is back."""
+    return any(
+        place.bookie_id in limbo
+        and limbo[place.bookie_id].covers(metadata.ledger_id)
+        and not place.is_empty(metadata.quorum)
+        for place in places_of(metadata)
+    )
 
 
 def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:

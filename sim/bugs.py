@@ -57,6 +57,7 @@ from tallybook.runtime.deterministic.file import SimFile
 from .archive_bugs import ARCHIVE_BUGS
 from .bug import Bug
 from .metadata import SimStore
+from .repair_bugs import REPAIR_BUGS
 from .stream_bugs import STREAM_BUGS
 
 
@@ -520,6 +521,7 @@ BUGS: Final[dict[str, Bug]] = {
         [(Ledger, "fits", _any_key)],
     ),
     **ARCHIVE_BUGS,
+    **REPAIR_BUGS,
     **STREAM_BUGS,
 }
 

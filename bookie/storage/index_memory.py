@@ -22,7 +22,7 @@ import asyncio
 import struct
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
@@ -75,8 +75,8 @@ class MemoryIndex:
         self._failed = ""
         self._changing = asyncio.Lock()
 
-    @staticmethod
-    async def open(disk: Disk, directory: str, *, create: bool) -> MemoryIndex:
+    @classmethod
+    async def open(cls, disk: Disk, directory: str, *, create: bool) -> Self:
         """Open the index in ``directory``.
 
         Args:
@@ -93,7 +93,7 @@ class MemoryIndex:
             file = await disk.open(path, create=create)
         except FileNotFoundError as error:
             raise DamagedFile(f"there is no index in {directory}") from error
-        index = MemoryIndex(file)
+        index = cls(file)
         await index._load()
         await disk.sync_directory(directory)
         return index
