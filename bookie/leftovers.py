@@ -1,8 +1,8 @@
 """When copies may go that no metadata name: those of a bookie that was lost and came back, or was emptied.
 
-They are worth nothing to readers, who ask those that are named. But a repair copies first and names later, so
-between the two a copy that is needed looks just like one that is left over. Nothing in the metadata tells them apart, and
-a repair may be slow: so copies go only when for a long while, by the monotonic clock of one life of the bookie,
+They are worth nothing to readers, who ask those that are named. But a repair copies first and names later, so between
+the two a copy that is needed looks just like one that is left over. Nothing in the metadata tells them apart, and a
+repair may be slow: so copies go only when for a long while, by the monotonic clock of one life of the bookie,
 
 - every look at the metadata has found them unnamed, and
 - no repair has given the bookie a batch of the ledger, or asked what it holds of it.

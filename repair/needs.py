@@ -97,7 +97,7 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 
 
 def _lacks_in_limbo(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
-    """Whether somebody who may have lost its copies is to have some. Who is to have none never says that all is back."""
+    """Whether a bookie that may have lost its copies is to have some. One without any never says that it has them."""
     return any(
         place.bookie_id in limbo
         and limbo[place.bookie_id].covers(metadata.ledger_id)

@@ -86,7 +86,7 @@ async def _come_to_rest(universe: Universe) -> None:
 
 
 async def _drop_garbage(universe: Universe) -> None:
-    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted, released, or given to others."""
+    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted, released or given away."""
     god, clock, mended = universe.god, universe.world.clock, universe.repairing is not None
     deadline = clock.monotonic() + LIVENESS_SECONDS
     for node in universe.nodes.values():

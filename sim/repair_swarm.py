@@ -1,8 +1,8 @@
 """The part of a run's shape that is about the repair: how many take part, and how soon they give a bookie up.
 
-A part of the runs without a theme has one. It is drawn by itself, so that the other runs are what they would be without.
-Such a run has enough bookies for others to take the places of a lost one, and all of them scrub: rot that nobody has
-met is mended by nobody.
+A part of the runs without a theme has one. It is drawn by itself, so that the other runs are what they would be
+without. Such a run has enough bookies for others to take the places of a lost one, and all of them scrub: rot that
+nobody has met is mended by nobody.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from tallybook.runtime.rng import Rng
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-SHARE: Final = 0.25
+SHARE: Final = 0.16
 """Of the runs without a theme that have a repair."""
 
 FEWEST_BOOKIES: Final = 5
-REPAIR_FAULTS: Final = {"drain": 4.0, "absence": 4.0, "repairer_kill": 3.0}
+REPAIR_FAULTS: Final = {"drain": 10.0, "absence": 6.0, "repairer_kill": 4.0}
 """Faults that strike there, with their weights, besides the others."""
 
+LONGER_SECONDS: Final = 2.0
+"""Such runs go on for longer: only what is closed is repaired."""
+MOST_THINKING_SECONDS: Final = 0.3
+
 LEFTOVERS_SECONDS: Final = 15
-"""Bookies keep copies that others have now for so long: longer than anybody takes from a look at them to the metadata."""
+"""Bookies keep copies that others have now for so long: longer than from a look at them to the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,7 @@ def with_repair(swarm: Swarm, rng: Rng) -> Swarm:
     """The same run, which for some has a repair."""
     if swarm.theme or rng.random() >= SHARE:
         return swarm
-    faults = dict(swarm.faults)
-    if faults:
-        faults |= {name: weight for name, weight in REPAIR_FAULTS.items() if rng.random() < 0.7}
+    faults = dict(swarm.faults) | REPAIR_FAULTS if swarm.faults else {}
     return replace(
         swarm,
         repair=_repair(rng),
@@ -85,5 +87,7 @@ def with_repair(swarm: Swarm, rng: Rng) -> Swarm:
         faults=tuple(faults.items()),
         recoverers=max(1, swarm.recoverers),
         scrub_period_s=max(1, swarm.scrub_period_s),
-        ledger_bursts=min(swarm.ledger_bursts, _pick(rng, 2, 4, 8)),
+        safety_seconds=swarm.safety_seconds + LONGER_SECONDS,
+        ledger_bursts=min(swarm.ledger_bursts, _pick(rng, 1, 2, 6)),
+        think_seconds=min(swarm.think_seconds, MOST_THINKING_SECONDS),
     )

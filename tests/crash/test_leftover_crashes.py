@@ -1,8 +1,8 @@
 """Dropping copies that nobody names any more, with the power lost at every disk operation.
 
-Whatever the crash: no writer is ever taken at a ledger of which a copy has gone, the neighbour has all its entries, what
-is left of the copies reads right, no row points into a log that is missing, the next life ends what this one began, and
-a repair brings copies back.
+Whatever the crash: no writer is ever taken at a ledger of which a copy has gone, the neighbour has all its entries,
+what is left of the copies reads right, no row points into a log that is missing, the next life ends what this one
+began, and a repair brings copies back.
 """
 
 from typing import NamedTuple

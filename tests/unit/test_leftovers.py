@@ -1,4 +1,4 @@
-"""Copies that no metadata name any more: when they go, what stays of the ledger, and that a repair may bring them back."""
+"""Copies that no metadata name any more: when they go, what stays, and that a repair may bring them back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
