@@ -50,8 +50,8 @@ class LocalMetadata:
         """No ledger has a password."""
         return b""
 
-    async def fate_of(self, ledger_id: int) -> Fate:
-        """What becomes of a ledger."""
+    async def fate_of(self, ledger_id: int, _bookie_id: str) -> Fate:
+        """What becomes of a ledger at its only bookie."""
         return Fate.RELEASED if ledger_id in self.deleted else Fate.KEPT
 
     async def closed_up_to(self, ledger_id: int) -> Settled:

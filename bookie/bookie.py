@@ -367,6 +367,7 @@ class Bookie:
             "checkpoints_total": parts.checkpointer.checkpoints,
             "flushed_batches_total": parts.flush.flushed_batches,
             "flushed_bytes_total": parts.flush.flushed_bytes,
+            "leftovers_dropped_total": parts.collector.dropped_leftovers,
             "ledgers_dropped_total": parts.collector.dropped_ledgers,
             "entry_logs_removed_total": parts.collector.reclaimer.removed_logs,
             "entry_log_bytes_removed_total": parts.collector.reclaimer.removed_bytes,

@@ -46,6 +46,7 @@ from .journals import Journals, RecoveredJournals
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
+from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
 from .places import OWN
 from .reads import Reads
@@ -303,6 +304,7 @@ class _Assembly:
         ahead = self._read_ahead()
         stored = StoredBatches(self._index, self._logs, read_cache, ahead, lambda row: damage.add(batch_of(row)))
         settled = SettledLedgers(world.closed_up_to)
+        visits = RepairVisits(world.clock)
         adds = AddPath(
             table=table,
             cache=cache,
@@ -310,7 +312,7 @@ class _Assembly:
             admission=admission,
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
-            repairs=RepairAdds(settled, self._index, stored),
+            repairs=RepairAdds(settled, self._index, stored, visits),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
@@ -322,7 +324,7 @@ class _Assembly:
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
         pressed = _pressed(disk_watch, admission)
-        collector = self._collector(stored, fences, fail_safe, pressed, damage)
+        collector = self._collector(stored, fences, fail_safe, pressed, damage, visits)
         _follow_room(disk_watch, self._flush, admission, collector)
         disk_watch.on_look = self._logs.avoid
         return Parts(
@@ -347,7 +349,7 @@ class _Assembly:
             damage=damage,
             scrub=self._scrub(collector, damage),
             settled=settled,
-            held=Held(table, cache, self._index, commits),
+            held=Held(table, cache, self._index, commits, visits),
             tracer=Tracer(table, cache, read_cache, self._index, stored),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
@@ -397,13 +399,16 @@ class _Assembly:
         fail_safe: FailSafe,
         pressed: Callable[[], bool],
         damage: DamageList,
+        visits: RepairVisits,
     ) -> Collector:
-        world = self._world
+        world, bookie_id = self._world, self._directory.cookie.bookie_id
+        leftovers = Leftovers(visits, world.clock, self._settings.collection.unnamed_delay_s)
         return Collector(
-            Holdings(self._index, self._logs, self._cache, stored, fences.delete),
-            world.fate_of,
+            Holdings(self._index, self._logs, self._cache, stored, self._table, fences),
+            lambda ledger_id: world.fate_of(ledger_id, bookie_id),
             world.id_counter,
             self._settings.collection,
+            leftovers,
             clock=world.clock,
             tasks=world.tasks,
             fail_safe=fail_safe.trip,

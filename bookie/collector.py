@@ -14,6 +14,9 @@ each, at a pace. What ``garbage.Judge`` condemns is dropped, in this order:
 A crash before 1 is durable leaves the ledger as it was; after it, the ledger answers nothing,
 and a later round, which meets its rows again, does the rest.
 
+Copies of a closed ledger that names others by now (``leftovers.py``) go too, and the ledger stays known: it is fenced
+for ever instead of refused, so that no writer of long ago finds an ack here, and a repair may bring copies back.
+
 Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others. At last, when very
 much was dropped, the index is compacted (``index_upkeep``).
 """
@@ -25,20 +28,21 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import Busy, DiskFailed, TallybookError, is_defect
+from tallybook.core.errors import Busy, DiskFailed, MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
-from .fates import FateLookup
 from .garbage import Fate, Judge
 from .index_upkeep import IndexUpkeep
 from .ledger_state import TOMBSTONE, encode_row
+from .ledger_table import LedgerTable
+from .leftovers import Leftovers
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.stored import StoredBatches
@@ -54,26 +58,38 @@ LOOKUP_SECONDS: Final = 10.0
 """Longest wait for one answer of the metadata."""
 
 
+class Ends(Protocol):
+    """How nothing more is taken of a ledger: ``fences.Fences``."""
+
+    async def delete(self, ledger_id: int) -> None:
+        """Refuse it for ever."""
+
+    async def fence_unasked(self, ledger_id: int) -> None:
+        """Refuse all that writers send of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """Where a bookie has what it holds.
 
     Attributes:
-        refuse: makes a ledger refused for ever, durably; ``Busy`` where there is no room for that now.
+        fences: makes a ledger refused for ever, or fenced, durably; ``Busy`` where there is no room for that now.
     """
 
     index: Index
     logs: ReclaimableLogs
     cache: WriteCache
     stored: StoredBatches
-    refuse: Callable[[int], Awaitable[None]]
+    table: LedgerTable
+    fences: Ends
 
 
 class Collector:
     """Drops what need not be kept.
 
     Args:
-        fate_of: what the metadata say of a ledger.
+        fate_of: what the metadata say of a ledger; whatever keeps them from it is ``Fate.UNKNOWN``, and no error.
+        leftovers: when copies may go that the metadata give to others.
         id_counter: all ledger ids ever handed out lie below it; a linearizable read.
         fail_safe: ends the node; called with the reason when the device failed in the middle of a change.
         settle_bytes, pressed, damage: see ``Reclaimer``.
@@ -82,9 +98,10 @@ class Collector:
     def __init__(
         self,
         held: Holdings,
-        fate_of: FateLookup,
+        fate_of: Callable[[int], Awaitable[Fate]],
         id_counter: Callable[[], Awaitable[int]],
         settings: CollectionSettings,
+        leftovers: Leftovers,
         *,
         clock: Clock,
         tasks: Tasks,
@@ -102,6 +119,7 @@ class Collector:
         self._tasks = tasks
         self._fail_safe = fail_safe
         self._judge = Judge()
+        self._leftovers = leftovers
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
@@ -121,6 +139,8 @@ class Collector:
         self.rounds = 0
         """Rounds that came to their end."""
         self.dropped_ledgers = 0
+        self.dropped_leftovers = 0
+        """Ledgers of which copies were dropped because others have them now."""
 
     def start(self) -> None:
         """Begin with the rounds, unless the settings want none."""
@@ -149,11 +169,14 @@ class Collector:
         """
         async with self._round:
             self._judge.begin(await self._counter())
+            self._leftovers.begin()
             async with aclosing(self._pages()) as pages:
                 async for page in pages:
-                    garbage = await self._garbage_of(page)
+                    garbage, leftovers = await self._judged(page)
                     if garbage:
                         await self._undisturbed(self._drop(garbage))
+                    if leftovers:
+                        await self._undisturbed(self._drop_leftovers(leftovers))
             await self.reclaimer.reclaim()
             await self.upkeep.compact_if_worth()
             self.rounds += 1
@@ -195,14 +218,20 @@ class Collector:
             yield page
             after = page[-1]
 
-    async def _garbage_of(self, page: Sequence[int]) -> list[int]:
+    async def _judged(self, page: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Which of these ledgers are garbage, and of which the copies may go."""
         garbage: list[int] = []
+        leftovers: list[int] = []
         for start in range(0, len(page), LOOKUPS_AT_ONCE):
             asked = page[start : start + LOOKUPS_AT_ONCE]
             await self._pace.spend(len(asked))
             fates = await asyncio.gather(*map(self._ask, asked))
-            garbage += [each for each, fate in zip(asked, fates, strict=True) if self._judge.is_garbage(each, fate)]
-        return garbage
+            for ledger_id, fate in zip(asked, fates, strict=True):
+                if self._judge.is_garbage(ledger_id, fate):
+                    garbage.append(ledger_id)
+                elif self._leftovers.may_go(ledger_id, fate):
+                    leftovers.append(ledger_id)
+        return garbage, leftovers
 
     async def _ask(self, ledger_id: int) -> Fate:
         try:
@@ -216,7 +245,7 @@ class Collector:
     async def _drop(self, ledger_ids: Sequence[int]) -> None:
         """Steps 1 to 3."""
         held = self._held
-        refused = await asyncio.gather(*map(self._refuse, ledger_ids))
+        refused = await asyncio.gather(*(_is_ended(held.fences.delete(each)) for each in ledger_ids))
         gone: list[int] = []
         # In one turn: what no buffer holds now, none will hold again.
         for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
@@ -238,9 +267,39 @@ class Collector:
             self.dropped_ledgers += len(gone)
             log.info("dropped %d ledgers from %d to %d", len(gone), gone[0], gone[-1])
 
-    async def _refuse(self, ledger_id: int) -> bool:
-        try:
-            await self._held.refuse(ledger_id)
-        except Busy:
+    async def _drop_leftovers(self, ledger_ids: Sequence[int]) -> None:
+        """Fence them, durably; then their rows go, and nothing else."""
+        held = self._held
+        fenced = await asyncio.gather(*(_is_ended(held.fences.fence_unasked(each)) for each in ledger_ids))
+        known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]
+        had = {ledger_id: await self.reclaimer.held_by([ledger_id]) for ledger_id in known}
+        # In one turn, the call of the index included: what comes into a buffer from here on is put behind what goes.
+        gone = [ledger_id for ledger_id in known if self._is_at_rest(ledger_id)]
+        if gone:
+            sometimes("collector: drops copies that others have now")
+            with self._leftovers.visits.shut(gone):
+                await held.index.apply((), {}, drop_rows=gone, makes_room=True)
+            for ledger_id in gone:
+                held.stored.forget(ledger_id)
+                self.reclaimer.dropped(had[ledger_id].by_log)
+                self.upkeep.dropped([ledger_id], had[ledger_id].row_count)
+            self._damage.forget_ledgers(gone)
+            self.dropped_leftovers += len(gone)
+            log.info("dropped copies of %d ledgers that others have now, from %d to %d", len(gone), gone[0], gone[-1])
+
+    def _is_at_rest(self, ledger_id: int) -> bool:
+        """Whether nobody is at the ledger in this turn, and no repair has been for long."""
+        ledger = self._held.table.get(ledger_id)
+        if (ledger is not None and ledger.users) or self._held.cache.holds(ledger_id):
+            sometimes("collector: somebody is at copies that others have now")
             return False
-        return True
+        return self._leftovers.is_left_alone(ledger_id)
+
+
+async def _is_ended(ending: Awaitable[None]) -> bool:
+    """Whether nothing more is taken of a ledger now; a later round tries what could not be done in this one."""
+    try:
+        await ending
+    except (Busy, MetadataUnavailable, NoSuchLedger):
+        return False
+    return True

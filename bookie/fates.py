@@ -1,31 +1,48 @@
-"""What the metadata say of a ledger that a bookie holds: kept, released, missing, or it cannot be told."""
+"""What the metadata say of a ledger that a bookie holds: kept, released, for others, missing, or it cannot be told."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from tallybook.core.errors import NoSuchLedger, TallybookError, is_defect
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 from .garbage import Fate
 
-FateLookup = Callable[[int], Awaitable[Fate]]
-"""What the metadata say of a ledger. Whatever keeps them from saying it is ``Fate.UNKNOWN``, and no error."""
+FateLookup = Callable[[int, str], Awaitable[Fate]]
+"""What the metadata say of a ledger that the bookie of this id holds.
+
+Whatever keeps them from saying it is ``Fate.UNKNOWN``, and no error.
+"""
 
 
-async def fate_of(store: MetadataStore, ledger_id: int) -> Fate:
-    """Look a ledger up. That it is missing is said only after a linearizable read.
+async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str) -> Fate:
+    """Look a ledger up. That it is missing, or names others, is said only after a linearizable read.
 
-    An old answer is as good where the ledger is there: what was released stays released.
+    An old answer is as good where the ledger is to be kept, and where it was released: that stays so.
     """
+    fate = Fate.UNKNOWN
     for linearizable in (False, True):
         try:
             metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
         except NoSuchLedger:
+            fate = Fate.MISSING
             continue
         except TallybookError as error:
             if is_defect(error):
                 raise
             return Fate.UNKNOWN
-        return Fate.RELEASED if metadata.copies_released else Fate.KEPT
-    return Fate.MISSING
+        fate = _fate_by(metadata, bookie_id)
+        if fate is not Fate.UNNAMED:
+            return fate
+    return fate
+
+
+def _fate_by(metadata: LedgerMetadata, bookie_id: str) -> Fate:
+    if metadata.copies_released:
+        return Fate.RELEASED
+    # Before it is closed, copies may be here that the metadata are about to name: a recovery's, or a writer's.
+    if not metadata.closed or any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+        return Fate.KEPT
+    return Fate.UNNAMED

@@ -48,6 +48,20 @@ class Fences:
     async def fence_durably(self, ledger: Ledger, key: bytes) -> None:
         """Set the fence, if it is not set yet, and wait until it and all adds before it are durable."""
         await self._verifiers.authorise(ledger, key)
+        await self._fence(ledger)
+
+    async def fence_unasked(self, ledger_id: int) -> None:
+        """Fence a ledger that is closed, durably: its copies are to go, and nobody may write it here afterwards.
+
+        Raises:
+            Busy: there is no room for the record.
+            NoSuchLedger, MetadataUnavailable: its verifier, which the record carries, is not known here.
+        """
+        async with self._table.using(ledger_id) as ledger:
+            await self._verifiers.learn(ledger)
+            await self._fence(ledger)
+
+    async def _fence(self, ledger: Ledger) -> None:
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
         if not ledger.fenced:

@@ -4,6 +4,8 @@ A bookie drops a ledger for ever, so what it believes must be certain.
 
 - *Released*: the metadata say that a verified copy of the whole ledger is in the archive, and
   that copies are not needed any more. This is never taken back, so one answer will do, even an old one.
+- *Unnamed*: the ledger is closed, and its metadata name others for all of it: this bookie was lost and came back,
+  or was emptied, and a repair has given its places to others. ``leftovers.py`` says when such copies may go.
 - *Deleted*: the metadata do not have the ledger. That is believed only of an id below the
   counter, as read before the question, because ids above it were never given out by this
   metadata store; and only where the answer is the same in two rounds, one after the other.
@@ -27,6 +29,8 @@ class Fate(Enum):
     KEPT = "kept"
     RELEASED = "released"
     """Bookies may drop their copies."""
+    UNNAMED = "unnamed"
+    """A linearizable read found it closed, and nowhere naming this bookie."""
     MISSING = "missing"
     """A linearizable read found no such ledger."""
     UNKNOWN = "unknown"

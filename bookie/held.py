@@ -17,6 +17,7 @@ from tallybook.core.limits import MAX_PAGE
 
 from .commits import Commits
 from .ledger_table import LedgerTable
+from .leftovers import RepairVisits
 from .storage.index import MAX_FIND_ROWS, Index
 from .storage.write_cache import WriteCache
 
@@ -30,11 +31,14 @@ MAX_RANGES: Final = MAX_PAGE
 class Held:
     """Answers what is held."""
 
-    def __init__(self, table: LedgerTable, cache: WriteCache, index: Index, commits: Commits) -> None:
+    def __init__(
+        self, table: LedgerTable, cache: WriteCache, index: Index, commits: Commits, visits: RepairVisits
+    ) -> None:
         self._table = table
         self._cache = cache
         self._index = index
         self._commits = commits
+        self._visits = visits
 
     async def ranges(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
         """See ``LedgerStore.held``.
@@ -46,6 +50,7 @@ class Held:
         """
         if not 0 <= first <= last <= MAX_ID:
             raise InvalidArgument(f"cannot look at entries {first} .. {last}")
+        self._visits.note(ledger_id)
         async with self._table.using(ledger_id) as ledger:
             limbo, looked_up_to = ledger.limbo, last
             found: list[EntryRange] = []

@@ -76,6 +76,12 @@ BOOKIE_METRICS: Final = (
     MetricInfo("flushed_bytes_total", "tallybook_bookie_flushed_bytes_total", _C, "Bytes moved to entry logs."),
     MetricInfo("collector_rounds_total", "tallybook_bookie_collector_rounds_total", _C, "Rounds of the collector."),
     MetricInfo(
+        "leftovers_dropped_total",
+        "tallybook_bookie_leftovers_dropped_total",
+        _C,
+        "Closed ledgers of which copies were dropped, because their metadata name other bookies by now.",
+    ),
+    MetricInfo(
         "ledgers_dropped_total",
         "tallybook_bookie_ledgers_dropped_total",
         _C,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import Conflict, OutOfFiles
 
+from .leftovers import RepairVisits
 from .settled import SettledLedgers
 from .storage.index import Index
 from .storage.stored import StoredBatches
@@ -22,10 +23,11 @@ from .storage.stored import StoredBatches
 class RepairAdds:
     """What the add path asks where it has a batch of a repair."""
 
-    def __init__(self, settled: SettledLedgers, index: Index, stored: StoredBatches) -> None:
+    def __init__(self, settled: SettledLedgers, index: Index, stored: StoredBatches, visits: RepairVisits) -> None:
         self._settled = settled
         self._index = index
         self._stored = stored
+        self._visits = visits
 
     async def check(self, header: BatchHeader) -> None:
         """Make sure that no writer can be at the entries of the batch.
@@ -33,6 +35,7 @@ class RepairAdds:
         Raises:
             Unauthorized, NoSuchLedger, MetadataUnavailable: see ``SettledLedgers.check_entry``.
         """
+        self._visits.note(header.ledger_id)
         await self._settled.check_entry(header.ledger_id, header.last_entry_id)
 
     async def stored_overlap(self, header: BatchHeader) -> list[Buffer | None]:

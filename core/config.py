@@ -170,6 +170,11 @@ class CollectionSettings(Settings):
     interval_ms: Milliseconds = Field(
         60_000, description="Pause between looks for ledgers that were deleted, or released to the archive; 0: never."
     )
+    unnamed_delay_s: Seconds = Field(
+        3_600,
+        description="How long copies of closed ledgers stay that name other bookies by now. A repair copies first and "
+        "names later: it must never take so long in between.",
+    )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
     compact_below_percent: Share = Field(
         20, description="Entry logs of which less counts are compacted at once; 0: only what is dead is removed."

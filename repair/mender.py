@@ -179,6 +179,8 @@ class Mender:
             raise NotEnoughBookies(error.message) from error
         sometimes("repair: a bookie takes a lost place")
         done.places += 1
+        # Until it was named, it might have dropped them, had this process slept for long: now it keeps what it has.
+        done.count(await self._copier.complete(metadata, place, target, lost=order.leaving, damaged_too=False))
         return changed
 
     def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import settled_fragments
 
@@ -19,13 +20,17 @@ from .ranges import ranges_of
 
 
 class Place(NamedTuple):
-    """One bookie's part in a settled fragment. There is nothing in it if ``last`` lies before ``first``."""
+    """One bookie's part in a settled fragment. A fragment has no entries if its ``last`` lies before its ``first``."""
 
     first: int
     """First entry of the fragment, which names it."""
     last: int
     position: int
     bookie_id: str
+
+    def is_empty(self, quorum: Quorum) -> bool:
+        """Whether there is nothing to be held there: the fragment has no entries, or too few for this stripe."""
+        return next(ranges_of(quorum, self.position, self.first, self.last), None) is None
 
 
 class Why(Enum):
@@ -84,24 +89,26 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
         return Why.LOST
     if metadata.ledger_id in trouble.damaged:
         return Why.DAMAGED
-    if metadata.closed and any(_may_lack(metadata, place, trouble) for place in places_of(metadata)):
+    if metadata.closed and _lacks_in_limbo(metadata, trouble.limbo):
         return Why.LIMBO
     if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
         return Why.MISSED
     return None
 
 
+def _lacks_in_limbo(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
+    """Whether a bookie that may have lost its copies is to have some. One without any never says that it has them."""
+    return any(
+        place.bookie_id in limbo
+        and limbo[place.bookie_id].covers(metadata.ledger_id)
+        and not place.is_empty(metadata.quorum)
+        for place in places_of(metadata)
+    )
+
+
 def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:
     """Whether the fragment that still grows names somebody who leaves: only its end lets a repair at it."""
     return not metadata.closed and any(name in leaving for name in metadata.last_fragment.bookies)
-
-
-def _may_lack(metadata: LedgerMetadata, place: Place, trouble: Trouble) -> bool:
-    """Whether the place is of a bookie that lost data, and there is anything in it to be lost."""
-    limbo = trouble.limbo.get(place.bookie_id)
-    if limbo is None or not limbo.covers(metadata.ledger_id):
-        return False
-    return next(ranges_of(metadata.quorum, place.position, place.first, place.last), None) is not None
 
 
 def _can_be_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, trouble: Trouble) -> bool:

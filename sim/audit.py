@@ -8,6 +8,7 @@ from tallybook.core.errors import NoSuchLedger, TallybookError
 
 from .god import KnownLedger
 from .history import Reading, check
+from .repairing import problem_of
 from .twice import restarts_alike
 from .workload import ClientProcess, MadeLedger
 
@@ -49,7 +50,7 @@ async def _read_entry(universe: Universe, client: ClientProcess, made: MadeLedge
 
 
 async def _read_copies(universe: Universe) -> None:
-    """Every entry of a closed ledger has an ack quorum of good copies (I10)."""
+    """Every entry of a closed ledger has an ack quorum of good copies (I10); all of them, where there was a repair."""
     god = universe.god
     for ledger_id, known in list(god.ledgers.items()):
         metadata, entry_id = known.metadata, 0
@@ -73,6 +74,8 @@ async def _read_copies(universe: Universe) -> None:
             enough = good + harmed >= metadata.quorum.ack_quorum
             god.expect(enough, "I10", f"entry {entry_id} of ledger {ledger_id} has {good} good copies")
             entry_id += batch.count
+        if universe.repairing is not None and (problem := await problem_of(universe, known)) is not None:
+            god.violated("I10", f"ledger {ledger_id}, after its repair: {problem}")
 
 
 async def _look_at_fences(universe: Universe, ledger_id: int, known: KnownLedger) -> None:

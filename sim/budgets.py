@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TASKS_PER_PROCESS: Final = 50
 """On an average over all processes there have been; those of a dead one stay, and never run again."""
 TASKS_PER_LINK: Final = 15
-"""Between a client and a bookie. Where there are streams, there are more clients, and most speak to all bookies."""
+"""Between a client and a bookie. With streams or a repair there are more clients, and most speak to all bookies."""
 
 
 def look_at_budgets(universe: Universe, tasks_per_process: int = TASKS_PER_PROCESS) -> None:
@@ -43,7 +43,8 @@ def look_at_budgets(universe: Universe, tasks_per_process: int = TASKS_PER_PROCE
         taken, limit = budget.taken_bytes, int(budget.limit_bytes)
         god.expect(taken <= limit + universe.swarm.add_bytes, "I20", f"{client.name} holds {taken} bytes of {limit}")
     tasks, processes = len(universe.world.loop.living_tasks()), len(universe.around.gates)
-    links = 0 if universe.streaming is None else len(universe.workload.processes) * len(universe.nodes)
+    speak_to_all = universe.streaming is not None or universe.repairing is not None
+    links = len(universe.workload.processes) * len(universe.nodes) if speak_to_all else 0
     allowed = tasks_per_process * processes + TASKS_PER_LINK * links
     god.expect(tasks <= allowed, "I20", f"{tasks} tasks of {processes} processes")
 

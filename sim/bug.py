@@ -21,6 +21,8 @@ class Bug(NamedTuple):
     """It changes nothing in a run that has no archive, so none of those is searched for it."""
     of_streams: bool = False
     """Likewise of runs without streams."""
+    of_repairs: bool = False
+    """Likewise of runs without a repair."""
 
     def shown_by(self, invariant: str) -> bool:
         """Whether a run that breaks this invariant has found it."""

@@ -40,8 +40,11 @@ def told(seed: int, failure: str) -> Found:
 def _may_show(bug: str, seed: int) -> bool:
     """Whether the run of this seed has what the bug is in."""
     swarm = swarm_of_seed(seed)
-    of_archives, of_streams = BUGS[bug].of_archives, BUGS[bug].of_streams
-    return not (of_archives and swarm.archive is None) and not (of_streams and swarm.streams is None)
+    planted_bug = BUGS[bug]
+    lacks_archive = planted_bug.of_archives and swarm.archive is None
+    lacks_streams = planted_bug.of_streams and swarm.streams is None
+    lacks_repair = planted_bug.of_repairs and swarm.repair is None
+    return not (lacks_archive or lacks_streams or lacks_repair)
 
 
 def search(bug: str, seeds: int) -> Search:

@@ -55,6 +55,10 @@ class AckedBatch:
     told_writer: set[str] = field(default_factory=set)
     """Bookies that acked it to the writer, and not only to a recovery."""
 
+    def is_body(self, batch: Buffer) -> bool:
+        """Whether these are its bytes."""
+        return crc32c(bytes(batch)) == self.crc
+
 
 @dataclass(slots=True)
 class KnownLedger:
@@ -178,8 +182,10 @@ class God:
         self._check_fragments(before, after)
         if len(after.fragments) > len(before.fragments):
             self.mark("ledger: its ensemble changed")
-        elif after.fragments != before.fragments:
+        elif after.last_fragment != before.last_fragment and not before.closed:
             self.mark("ledger: its last fragment was replaced")
+        elif after.fragments != before.fragments:
+            self.mark("ledger: a place was given to another bookie")
         if len(after.missed) > len(before.missed):
             self.mark("ledger: missed entries went on record")
         if before.state is LedgerState.OPEN and after.state is LedgerState.IN_RECOVERY:
@@ -317,7 +323,29 @@ class God:
     def acked_last(self, bookie_id: str, incarnation: Incarnation) -> list[tuple[int, int]]:
         """Ledger and first entry of what this directory acked last, without what was deleted since."""
         acks = self._acks.get((bookie_id, incarnation.directory_uuid), ())
-        return [(ledger_id, first) for ledger_id, first in acks if ledger_id in self.ledgers]
+        return [
+            (ledger_id, first)
+            for ledger_id, first in acks
+            if ledger_id in self.ledgers and bookie_id in self.ledgers[ledger_id].batches[first].ackers
+        ]
+
+    def left(self, bookie_id: str, ledger_id: int) -> None:
+        """A bookie drops its copies of a ledger, because others have them now."""
+        known = self.ledgers.get(ledger_id)
+        if known is None:
+            return
+        detail = f"{bookie_id} drops its copies of ledger {ledger_id}, {known.metadata.state.value}"
+        self.expect(self.names_others(bookie_id, ledger_id), "I16", f"{detail}, as if it were for others alone")
+        for batch in known.batches.values():
+            batch.ackers.pop(bookie_id, None)
+
+    def names_others(self, bookie_id: str, ledger_id: int) -> bool:
+        """Whether a ledger is closed, or gone, and its metadata do not name a bookie."""
+        known = self.ledgers.get(ledger_id)
+        if known is None:
+            return True
+        named = any(bookie_id in fragment.bookies for fragment in known.metadata.fragments)
+        return known.metadata.closed and not named
 
     def may_hold(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
         """Whether the bookie of this id has ever acked the entry."""
@@ -331,7 +359,7 @@ class God:
         for ledger_id in list(self._fences.get((bookie_id, uuid), ())):
             await self.recheck_fence(bookie_id, bookie, ledger_id, excused)
         for ledger_id, first in self.acked_last(bookie_id, bookie.incarnation):
-            if ledger_id in self.ledgers:
+            if self.may_hold(bookie_id, ledger_id, first):
                 await self.recheck(bookie_id, bookie, ledger_id, first, excused)
 
     async def recheck_fence(
@@ -367,8 +395,8 @@ class God:
         except NoSuchLedger:
             return self.gone(bookie_id, ledger_id)
         except EntryAbsent:
-            if ledger_id not in self.ledgers:
-                return True  # deleted meanwhile
+            if not self.may_hold(bookie_id, ledger_id, first):
+                return True  # deleted, or dropped because others have it, meanwhile
             self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
             return False
         except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:

@@ -1,4 +1,4 @@
-"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L2, L4 to L7).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L7).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
@@ -6,7 +6,8 @@
     L5   readers that follow a ledger, through all of this, see its end
     L6   what is closed gets into the archive, where there is one (``settling``)
     L7   bookies that scrub know what is damaged (``scrubbed``)
-    L4   bookies drop what was deleted, or released to the archive
+    L3   closed ledgers get back all of their copies, where there is a repair (``repairing``)
+    L4   bookies drop what was deleted, released to the archive, or given to others
 
 Each of them has ``LIVENESS_SECONDS``. A client that the nemesis has left asleep does its part
 after it has woken, and its ledgers are closed without it.
@@ -21,6 +22,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerState
 
 from .halfway import halfway
+from .repairing import mend
 from .scrubbed import know_their_damage
 from .settling import settle
 from .stream_end import end_streams, write_streams
@@ -82,21 +84,25 @@ async def _come_to_rest(universe: Universe) -> None:
         await end_streams(universe)
         await settle(universe)
     await know_their_damage(universe)
+    await mend(universe)
     await _drop_garbage(universe)
 
 
 async def _drop_garbage(universe: Universe) -> None:
-    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted, or released."""
-    god, clock = universe.god, universe.world.clock
+    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted, released or given away."""
+    god, clock, mended = universe.god, universe.world.clock, universe.repairing is not None
     deadline = clock.monotonic() + LIVENESS_SECONDS
     for node in universe.nodes.values():
         while node.bookie is not None and not node.damaged:
             index = node.bookie._parts.index  # noqa: SLF001 - nobody else asks a bookie for this
-            kept = list(filter(god.may_drop, await index.ledgers_with_rows(NO_ENTRY, MOST_LEDGERS)))
+            held = await index.ledgers_with_rows(NO_ENTRY, MOST_LEDGERS)
+            kept = [each for each in held if god.may_drop(each) or (mended and god.names_others(node.name, each))]
             if not kept:
                 break
             if clock.monotonic() > deadline:
-                god.violated("L4", f"{node.name} still has ledgers {kept}, which were deleted or released")
+                god.violated(
+                    "L4", f"{node.name} still has ledgers {kept}, which were deleted, released or given to others"
+                )
                 return
             await clock.sleep(0.5)
 

@@ -22,6 +22,8 @@ from .archive_faults import ArchiveNemesis
 from .intruder import contradict
 from .node import BookieNode
 from .process import SimProcess, Surroundings
+from .repairing import LONGEST_FREEZE_SECONDS as REPAIRERS_FREEZE_SECONDS
+from .repairing import RepairNemesis
 from .swarm import Swarm, pick
 from .workload import Workload
 
@@ -84,6 +86,10 @@ class Nemesis:
             rng = self._rng.fork("archive")
             self._archive = ArchiveNemesis(around, workload, around.bucket, rng, self._later)
             self._strikes |= self._archive.strikes
+        self._repair: RepairNemesis | None = None
+        if swarm.repair is not None:
+            self._repair = RepairNemesis(around, list(nodes), workload, self._rng.fork("repair"), self._later)
+            self._strikes |= self._repair.strikes
 
     async def run(self) -> None:
         """Strike again and again."""
@@ -106,6 +112,8 @@ class Nemesis:
         self._around.metadata.heal()
         if self._archive is not None:
             self._archive.heal()
+        if self._repair is not None:
+            self._repair.heal()
         for client in self._workload.processes.values():
             self._wake(client.process)
         for node in self._nodes.values():
@@ -155,6 +163,8 @@ class Nemesis:
         if process is not None:
             span = LONGEST_FREEZE_SECONDS / shortest_seconds
             seconds = shortest_seconds * span ** self._rng.random()
+            if self._repair is not None and process in self._repair.repairers():
+                seconds = min(seconds, REPAIRERS_FREEZE_SECONDS)
             process.freeze()
             self._later(seconds, process.thaw)
             self._asleep_until[process] = self._clock.monotonic() + seconds

@@ -10,6 +10,7 @@ start) is followed by another one, as a supervisor would do.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,10 +19,12 @@ from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.directories import replace_identity
 from tallybook.bookie.enrolment import Enrolment
 from tallybook.bookie.fates import fate_of
+from tallybook.bookie.modes import follow_mode
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.settled import closed_up_to
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.storage.location import IndexRow
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     DamagedFile,
@@ -47,6 +50,27 @@ from .process import SimProcess, Surroundings
 
 PORT: Final = 3181
 
+
+class _WatchedIndex(MemoryIndex):
+    """One that tells of the ledgers of which all rows go, and nothing else."""
+
+    on_left: Callable[[int], None]
+
+    async def apply(
+        self,
+        rows: Sequence[IndexRow],
+        states: Mapping[int, bytes],
+        *,
+        drop_ledgers: Sequence[int] = (),
+        drop_rows: Sequence[int] = (),
+        makes_room: bool = False,
+    ) -> None:
+        """See the port."""
+        for ledger_id in drop_rows:
+            self.on_left(ledger_id)
+        await super().apply(rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows, makes_room=makes_room)
+
+
 METADATA_ERRORS: Final = (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown)
 """With these a bookie ends when the metadata store does not let it start, or go on."""
 
@@ -60,6 +84,7 @@ class BookieNode:
     Args:
         latency: of its disk.
         restart_seconds: how long a supervisor waits before it starts what ended by itself.
+        has_operator: somebody may want it to be emptied.
     """
 
     def __init__(
@@ -71,6 +96,7 @@ class BookieNode:
         latency: Latency,
         capacity_bytes: int,
         restart_seconds: float,
+        has_operator: bool,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -86,6 +112,7 @@ class BookieNode:
         self._around = around
         self._rng = around.rng.fork(name)
         self._restart_seconds = restart_seconds
+        self._has_operator = has_operator
         self._lives = 0
         self._registered = False
         self._to_replace = False
@@ -267,6 +294,8 @@ class BookieNode:
         enrolment = Enrolment(membership, info, partial(_mode, bookie), self._free_bytes, self.clock)
         await enrolment.enter()
         await bookie.enrolled()
+        if self._has_operator:
+            tasks.spawn(follow_mode(store, self.name, bookie.set_read_only, self.clock), name="mode", essential=True)
         self.bookie, self.service = bookie, service
         if not self._registered:
             self._registered = True
@@ -287,7 +316,9 @@ class BookieNode:
         god.mark("bookie: replaced")
 
     async def _open_index(self, directory: str, create: bool) -> Index:
-        return await MemoryIndex.open(self.disk, directory, create=create)
+        index = await _WatchedIndex.open(self.disk, directory, create=create)
+        index.on_left = partial(self._around.god.left, self.name)
+        return index
 
     async def _free_bytes(self) -> int:
         return (await self.disk.space(self.settings.data_directory)).free_bytes

@@ -36,6 +36,7 @@ from .nemesis import Nemesis
 from .node import BookieNode, with_name
 from .offloading import Historians, Offloading
 from .process import Surroundings
+from .repairing import Repairing
 from .settling import audit_archive
 from .stream_end import audit_streams
 from .stream_ledgers import StreamLedgers
@@ -102,6 +103,7 @@ class Universe:
                 latency=swarm.latency(),
                 capacity_bytes=CAPACITY_BYTES,
                 restart_seconds=0.5,
+                has_operator=swarm.repair is not None,
             )
             for name in (f"b{number}" for number in range(swarm.bookies))
         }
@@ -109,6 +111,7 @@ class Universe:
         self.streaming: Streaming | None = None
         if swarm.streams is not None:
             self.streaming = Streaming(swarm, swarm.streams, self.workload, self.god)
+        self.repairing = None if swarm.repair is None else Repairing(swarm.repair, self.god)
         self.stream_ledgers = StreamLedgers(self.metadata.shared, self.god)
         self.nemesis = Nemesis(swarm, around, self.nodes, self.workload)
         self._tasks = Tasks("universe", lambda name, error: self.god.violated("simulation", f"{name}: {error!r}"))
@@ -169,6 +172,8 @@ class Universe:
         self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
         self.workload.start()
         self._employ_for_the_archive()
+        if self.repairing is not None:
+            self.workload.employ("repairer", self.repairing.repairers, self.repairing.work)
         if self.streaming is not None:
             self.streaming.employ()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")

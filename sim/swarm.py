@@ -28,6 +28,7 @@ from tallybook.runtime.deterministic import Latency
 from tallybook.runtime.rng import Rng, SeededRng
 
 from .archive_swarm import ArchiveSwarm, with_archive
+from .repair_swarm import LEFTOVERS_SECONDS, RepairSwarm, with_repair
 from .stream_swarm import MAX_ENVELOPE_BYTES, StreamSwarm, with_streams
 from .themes import theme_of
 
@@ -140,6 +141,8 @@ class Swarm:
     """Offloaders and an object store, where there are any."""
     streams: StreamSwarm | None = None
     """Clients that work with streams, where there are any."""
+    repair: RepairSwarm | None = None
+    """Who gives bookies back what they lost, where there is anybody."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
@@ -188,6 +191,7 @@ class Swarm:
             ),
             collection=CollectionSettings(
                 interval_ms=COLLECT_MS,
+                unnamed_delay_s=LEFTOVERS_SECONDS,
                 lookups_per_second=LOOKUPS_PER_SECOND,
                 compact_below_percent=self.compact_below_percent,
                 compact_all_interval_ms=COMPACT_ALL_MS,
@@ -259,13 +263,13 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
 
 def swarm_of(rng: Rng) -> Swarm:
     """The shape of one run."""
-    archive, streams, storage = rng.fork("archive"), rng.fork("streams"), rng.fork("storage")
+    archive, streams, storage, repair = (rng.fork(part) for part in ("archive", "streams", "storage", "repair"))
     swarm = _with_disks(_with_storage(_any_swarm(rng), storage), rng.fork("disks"))
     theme = theme_of(rng)
     if theme is not None:
         faults = tuple((name, FAULTS[name]) for name in theme.faults)
         swarm = replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
-    return with_streams(with_archive(swarm, archive), streams)
+    return with_repair(with_streams(with_archive(swarm, archive), streams), repair)
 
 
 def swarm_of_seed(seed: int) -> Swarm:

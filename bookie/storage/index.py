@@ -69,9 +69,10 @@ class Index(Protocol):
         states: Mapping[int, bytes],
         *,
         drop_ledgers: Sequence[int] = (),
+        drop_rows: Sequence[int] = (),
         makes_room: bool = False,
     ) -> None:
-        """Forget all rows and states of ``drop_ledgers``, then put ``rows``, then put ``states``.
+        """Forget all rows and states of ``drop_ledgers``, and the rows of ``drop_rows``; put ``rows``, then ``states``.
 
         Visible at once, pending until ``sync``. A row replaces the one with the same ledger and
         first entry id. The caller has synced the entry logs that the rows point into.
@@ -131,21 +132,24 @@ class WriteBatch(NamedTuple):
     """What becomes visible as one."""
 
     drop_ledgers: Sequence[int]
+    drop_rows: Sequence[int]
     rows: Sequence[IndexRow]
     states: Mapping[int, bytes]
 
 
 def write_batches(
-    rows: Sequence[IndexRow], states: Mapping[int, bytes], drop_ledgers: Sequence[int]
+    rows: Sequence[IndexRow], states: Mapping[int, bytes], drop_ledgers: Sequence[int], drop_rows: Sequence[int]
 ) -> Iterator[WriteBatch]:
     """Cut an ``apply`` into write batches, in the order that it promises."""
-    if len(rows) + len(states) + len(drop_ledgers) <= WRITE_BATCH_ROWS:
-        yield WriteBatch(drop_ledgers, rows, states)
+    if len(rows) + len(states) + len(drop_ledgers) + len(drop_rows) <= WRITE_BATCH_ROWS:
+        yield WriteBatch(drop_ledgers, drop_rows, rows, states)
         return
     for start in range(0, len(drop_ledgers), WRITE_BATCH_ROWS):
-        yield WriteBatch(drop_ledgers[start : start + WRITE_BATCH_ROWS], (), {})
+        yield WriteBatch(drop_ledgers[start : start + WRITE_BATCH_ROWS], (), (), {})
+    for start in range(0, len(drop_rows), WRITE_BATCH_ROWS):
+        yield WriteBatch((), drop_rows[start : start + WRITE_BATCH_ROWS], (), {})
     for start in range(0, len(rows), WRITE_BATCH_ROWS):
-        yield WriteBatch((), rows[start : start + WRITE_BATCH_ROWS], {})
+        yield WriteBatch((), (), rows[start : start + WRITE_BATCH_ROWS], {})
     ledger_ids = list(states)
     for start in range(0, len(ledger_ids), WRITE_BATCH_ROWS):
-        yield WriteBatch((), (), {each: states[each] for each in ledger_ids[start : start + WRITE_BATCH_ROWS]})
+        yield WriteBatch((), (), (), {each: states[each] for each in ledger_ids[start : start + WRITE_BATCH_ROWS]})

@@ -13,7 +13,7 @@ Record, little-endian::
     16  8  vouched: below this offset all was durable when the record was written
     24  4  reserved, zero
     28  4  CRC-32C of the 28 bytes before it and of the body
-    32     body: for each change 1 byte (0 drop, 1 row, 2 state), 4 bytes value length, key, value
+    32     body: for each change 1 byte (0 drop, 1 row, 2 state, 3 drop rows), 4 bytes value length, key, value
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import asyncio
 import struct
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
@@ -50,8 +50,8 @@ _RECORD: Final = struct.Struct("<4sIqqI")
 _CRC: Final = struct.Struct("<I")
 _HEAD_BYTES: Final = 32
 _CHANGE: Final = struct.Struct("<BI")
-_DROP, _ROW, _STATE = range(3)
-_KEY_BYTES: Final = {_DROP: STATE_KEY_BYTES, _ROW: ROW_KEY_BYTES, _STATE: STATE_KEY_BYTES}
+_DROP, _ROW, _STATE, _DROP_ROWS = range(4)
+_KEY_BYTES: Final = {_DROP: STATE_KEY_BYTES, _ROW: ROW_KEY_BYTES, _STATE: STATE_KEY_BYTES, _DROP_ROWS: STATE_KEY_BYTES}
 
 
 class _Record(NamedTuple):
@@ -77,8 +77,8 @@ class MemoryIndex:
         self.compacted: list[tuple[int, int]] = []
         """What it was asked to compact: it never does, since what was dropped takes no room in memory."""
 
-    @staticmethod
-    async def open(disk: Disk, directory: str, *, create: bool) -> MemoryIndex:
+    @classmethod
+    async def open(cls, disk: Disk, directory: str, *, create: bool) -> Self:
         """Open the index in ``directory``.
 
         Args:
@@ -95,7 +95,7 @@ class MemoryIndex:
             file = await disk.open(path, create=create)
         except FileNotFoundError as error:
             raise DamagedFile(f"there is no index in {directory}") from error
-        index = MemoryIndex(file)
+        index = cls(file)
         await index._load()
         await disk.sync_directory(directory)
         return index
@@ -151,11 +151,12 @@ class MemoryIndex:
         states: Mapping[int, bytes],
         *,
         drop_ledgers: Sequence[int] = (),
+        drop_rows: Sequence[int] = (),
         makes_room: bool = False,
     ) -> None:
         """Record and show one write batch after the other."""
         async with self._changing:
-            for batch in write_batches(rows, states, drop_ledgers):
+            for batch in write_batches(rows, states, drop_ledgers, drop_rows):
                 await self._record(b"".join(_encode_changes(batch)))
 
     async def sync(self) -> None:
@@ -208,7 +209,8 @@ class MemoryIndex:
                 self._states[split_state_key(key)] = decode_state(key, value)
             else:
                 ledger_id = split_state_key(key)
-                self._states.pop(ledger_id, None)
+                if kind == _DROP:
+                    self._states.pop(ledger_id, None)
                 for first in self._firsts.pop(ledger_id, ()):
                     del self._locations[ledger_id, first]
 
@@ -252,6 +254,8 @@ class MemoryIndex:
 def _encode_changes(batch: WriteBatch) -> Iterator[bytes]:
     for ledger_id in batch.drop_ledgers:
         yield _CHANGE.pack(_DROP, 0) + state_key(ledger_id)
+    for ledger_id in batch.drop_rows:
+        yield _CHANGE.pack(_DROP_ROWS, 0) + state_key(ledger_id)
     for row in batch.rows:
         key, value = encode_row(row)
         yield _CHANGE.pack(_ROW, len(value)) + key + value

@@ -171,11 +171,12 @@ class RocksIndex:
         states: Mapping[int, bytes],
         *,
         drop_ledgers: Sequence[int] = (),
+        drop_rows: Sequence[int] = (),
         makes_room: bool = False,
     ) -> None:
         """Write without sync, one write batch after the other."""
         async with self._changing:
-            for batch in write_batches(rows, states, drop_ledgers):
+            for batch in write_batches(rows, states, drop_ledgers, drop_rows):
                 self._check_usable()
                 await self._check_room(makes_room=makes_room)
                 await self._change(self._database.write, batch)
@@ -352,10 +353,11 @@ class _Database:
         with self._using("written"):
             # The handle is not kept: it would keep the database open.
             states = self._rows.get_column_family_handle(STATES)
-            for ledger_id in batch.drop_ledgers:
+            for ledger_id in (*batch.drop_ledgers, *batch.drop_rows):
                 # A range excludes its end, so the last key there can be is deleted by itself.
                 changes.delete_range(row_key(ledger_id, 0), row_key(ledger_id, MAX_ID))
                 changes.delete(row_key(ledger_id, MAX_ID))
+            for ledger_id in batch.drop_ledgers:
                 changes.delete(state_key(ledger_id), states)
             for row in batch.rows:
                 changes.put(*encode_row(row))

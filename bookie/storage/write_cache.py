@@ -192,6 +192,10 @@ class WriteCache:
         if self.flushing is not None and self.flush_waits:
             self.flushing.forget(ledger_id)
 
+    def holds(self, ledger_id: int) -> bool:
+        """Whether there are batches of the ledger, of either buffer."""
+        return ledger_id in self.active.runs or self.flushes(ledger_id)
+
     def flushes(self, ledger_id: int) -> bool:
         """Whether the buffer that a checkpoint is writing has batches of the ledger."""
         return self.flushing is not None and ledger_id in self.flushing.runs

@@ -54,6 +54,7 @@ def tiny_settings(
     compact_below_percent: int = 0,
     scrub_period_s: int = 0,
     read_only_percent: int = 95,
+    unnamed_delay_s: int = 3_600,
     admission: AdmissionSettings | None = None,
     ledger_directories: Sequence[str] = (),
     journal_directories: Sequence[str] = (),
@@ -78,7 +79,10 @@ def tiny_settings(
         ),
         admission=admission or AdmissionSettings(),
         collection=CollectionSettings(
-            interval_ms=collect_interval_ms, compact_below_percent=compact_below_percent, compact_bytes_per_second=0
+            interval_ms=collect_interval_ms,
+            unnamed_delay_s=unnamed_delay_s,
+            compact_below_percent=compact_below_percent,
+            compact_bytes_per_second=0,
         ),
         scrub=ScrubSettings(period_s=scrub_period_s),
     )
@@ -132,7 +136,7 @@ class KnownMetadata:
         self.lookups += 1
         return self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
 
-    async def fate_of(self, ledger_id: int) -> Fate:
+    async def fate_of(self, ledger_id: int, _bookie_id: str = "") -> Fate:
         """What becomes of a ledger."""
         return self.fates.get(ledger_id, Fate.KEPT)
 

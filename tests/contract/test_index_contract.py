@@ -260,6 +260,39 @@ async def test_dropping_a_ledger_forgets_its_rows_and_its_state_and_nothing_else
         assert len(await index.find_range(6, 0, MAX_ID, 10)) == len(await index.find_range(8, 0, MAX_ID, 10)) == 3
 
 
+async def test_dropping_rows_forgets_no_state_and_no_other_rows(home):
+    async with opened(home) as index:
+        rows = [row(each, first, 1) for each in (6, 7, 8) for first in (0, 5, MAX_ID)]
+        await index.apply(rows, {6: b"6", 7: b"7"})
+        await index.apply([], {}, drop_rows=[7, 8, 9])
+        assert await index.find_range(7, 0, MAX_ID, 10) == []
+        assert await index.find(7, MAX_ID) is None
+        assert await index.last_entry(7) == NO_ENTRY
+        assert await index.load_state(7) == b"7"
+        assert await index.ledgers_with_rows(-1, 10) == [6]
+        assert await index.ledger_ids(-1, 10) == [6, 7]
+        assert len(await index.find_range(6, 0, MAX_ID, 10)) == 3
+        await index.sync()
+    async with opened(home, create=False) as again:
+        assert await again.ledgers_with_rows(-1, 10) == [6]
+        assert await again.load_state(7) == b"7"
+
+
+async def test_rows_that_are_put_with_a_drop_of_rows_stay(home):
+    async with opened(home) as index:
+        await index.apply([row(7, 0), row(7, 10)], {7: b"fenced"})
+        await index.apply([row(7, 20)], {}, drop_rows=[7])
+        assert await index.find_range(7, 0, MAX_ID, 10) == [row(7, 20)]
+
+
+async def test_a_drop_of_the_rows_of_many_ledgers_arrives_whole(home):
+    count = WRITE_BATCH_ROWS + 7
+    async with opened(home) as index:
+        await index.apply([row(each, 0) for each in range(count)], {})
+        await index.apply([], {1: b"x"}, drop_rows=list(range(count)))
+        assert await index.ledger_ids(-1, 10) == [1]
+
+
 async def test_a_drop_comes_before_what_is_put_with_it(home):
     # A tombstone: the rows go, and the new state stays.
     async with opened(home) as index:
@@ -528,6 +561,7 @@ def histories(draw):
         st.lists(rows, max_size=4),
         st.dictionaries(ledger, st.binary(max_size=3), max_size=2),
         st.lists(ledger, max_size=1),
+        st.lists(ledger, max_size=1),
     )
     return draw(st.lists(apply, max_size=12))
 
@@ -539,8 +573,8 @@ class Model:
         self.rows: dict[tuple[int, int], IndexRow] = {}
         self.states: dict[int, bytes] = {}
 
-    def apply(self, rows, states, drops) -> None:
-        self.rows = {key: each for key, each in self.rows.items() if key[0] not in drops}
+    def apply(self, rows, states, drops, rows_of) -> None:
+        self.rows = {key: each for key, each in self.rows.items() if key[0] not in (*drops, *rows_of)}
         self.states = {key: each for key, each in self.states.items() if key not in drops}
         self.rows |= {(each.ledger_id, each.first_entry_id): each for each in rows}
         self.states |= states
@@ -569,9 +603,9 @@ def test_the_index_in_memory_agrees_with_a_model_before_and_after_a_crash(run, h
     async def check() -> None:
         home, model = MemoryHome(), Model()
         async with opened(home) as index:
-            for rows, states, drops in history:
-                await index.apply(rows, states, drop_ledgers=drops)
-                model.apply(rows, states, drops)
+            for rows, states, drops, rows_of in history:
+                await index.apply(rows, states, drop_ledgers=drops, drop_rows=rows_of)
+                model.apply(rows, states, drops, rows_of)
             await compare(index, model)
             await index.sync()
         async with opened(home.survivor(), create=False) as survivor:
@@ -587,9 +621,9 @@ def test_rocksdb_agrees_with_a_model_before_and_after_it_was_reopened(run, tmp_p
         disk, workers, model = RealDisk(), ThreadWorkers(2, "index"), Model()
         home = RocksHome(tmp_path_factory.mktemp("rocks"), disk, workers)
         async with opened(home) as index:
-            for rows, states, drops in history:
-                await index.apply(rows, states, drop_ledgers=drops)
-                model.apply(rows, states, drops)
+            for rows, states, drops, rows_of in history:
+                await index.apply(rows, states, drop_ledgers=drops, drop_rows=rows_of)
+                model.apply(rows, states, drops, rows_of)
             await compare(index, model)
             await index.sync()
         async with opened(home, create=False) as again:

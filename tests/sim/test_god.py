@@ -279,3 +279,44 @@ def test_a_ledger_that_was_deleted_or_never_was_may_be_gone(watched: Watched) ->
     assert watched.god.gone("b0", 1)
     assert watched.god.gone("b0", 2)
     assert watched.found == []
+
+
+OTHERS = (Fragment(0, ("b0", "b2", "b3")),)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "noticed"),
+    [
+        (replace(OPEN, fragments=OTHERS), ["I16"]),
+        (close(OPEN, 2, 20), ["I16"]),
+        (replace(close(OPEN, 2, 20), fragments=OTHERS), []),
+    ],
+)
+def test_a_bookie_that_drops_copies_which_are_not_for_others_alone_is_noticed(
+    metadata: LedgerMetadata, noticed: list[str]
+) -> None:
+    god = God(Marks(), lambda *_: None, lambda: 0)
+    god.changed(1, None, metadata)
+    god.left("b1", 1)
+    assert [invariant for invariant, _ in god.violations] == noticed
+
+
+def test_copies_that_were_dropped_do_not_count_where_their_bookie_is_named_again(watched: Watched) -> None:
+    ended = close(OPEN, 2, 20)
+    given_away = replace(ended, fragments=OTHERS)
+    for entry_id in range(3):
+        watched.ack(entry_id, by=("b2",))
+    for before, after in ((OPEN, ended), (ended, given_away)):
+        watched.god.changed(1, before, after)
+    assert watched.god.may_hold("b1", 1, 0)
+    watched.god.left("b1", 1)
+    assert not watched.god.may_hold("b1", 1, 0)
+    assert watched.found == []
+    watched.god.changed(1, given_away, replace(ended, fragments=(Fragment(0, ("b1", "b3", "b0")),)))
+    assert watched.found == ["I1"] * 3
+
+
+def test_a_ledger_that_was_deleted_may_be_dropped_by_everybody(watched: Watched) -> None:
+    watched.god.changed(1, OPEN, None)
+    watched.god.left("b1", 1)
+    assert watched.found == []

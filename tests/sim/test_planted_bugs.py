@@ -14,6 +14,7 @@ from tallybook.sim.bug_search import Found, Search, search, told
 from tallybook.sim.bug_table import BEGIN, END, NOT_FOUND, with_table
 from tallybook.sim.bugs import BUGS, planted
 from tallybook.sim.one import run
+from tallybook.sim.repair_bugs import REPAIR_BUGS
 from tallybook.sim.results import PAGE
 from tallybook.sim.run import Universe
 from tallybook.sim.storage_bugs import STORAGE_BUGS
@@ -62,6 +63,13 @@ def test_a_broken_rule_of_the_archive_is_found_within_a_few_seeds_that_have_one(
 
 @pytest.mark.parametrize("bug", [bug for bug in STREAM_BUGS if bug not in LONG_SOUGHT])
 def test_a_broken_rule_of_streams_is_found_within_a_few_seeds_that_have_some(bug: str) -> None:
+    searched = search(bug, seeds=90)
+    assert searched.found, f"{searched.seeds} seeds have passed with this bug: {bug}"
+    assert BUGS[bug].shown_by(searched.found.invariant)
+
+
+@pytest.mark.parametrize("bug", list(REPAIR_BUGS))
+def test_a_broken_rule_of_the_repair_is_found_within_a_few_seeds_that_have_one(bug: str) -> None:
     searched = search(bug, seeds=90)
     assert searched.found, f"{searched.seeds} seeds have passed with this bug: {bug}"
     assert BUGS[bug].shown_by(searched.found.invariant)

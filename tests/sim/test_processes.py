@@ -41,6 +41,7 @@ class Small:
             latency=Latency(),
             capacity_bytes=16 * MIB,
             restart_seconds=0.1,
+            has_operator=False,
         )
 
     def client(self, name: str = "client") -> SimProcess:

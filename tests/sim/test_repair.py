@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tallybook.core.config import RepairSettings
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.faulty import Fault, FaultSource, FaultyStore, RandomFaults
 from tallybook.metadata.model import LedgerMetadata, MissedRange
+from tallybook.metadata.update import LedgerUpdater
 from tallybook.repair.service import RepairService, repair_status
 from tallybook.runtime.deterministic import run_seed
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
@@ -461,3 +463,30 @@ async def test_r12_two_bookies_lost_within_the_delay_are_both_replaced_and_each_
         assert service.auditor.audit.away == frozenset(), "nobody names them any more"
     for each in ledgers:
         assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
+
+
+@scenario(bookies=4)
+async def test_what_a_bookie_dropped_before_it_was_named_is_given_to_it_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    # A repair that slept for long, between its last look at the copies and the metadata, finds them gone.
+    ledger = await closed(client, 40)
+    lost = ledger.last_fragment.bookies[0]
+    [target] = set(cluster.bookies) - set(ledger.last_fragment.bookies)
+    right = LedgerUpdater.update
+
+    async def late(self: LedgerUpdater, ledger_id: int, *args: Any, **named: Any) -> Any:
+        for entry_id in cluster.bookies[target].durable_batches(ledger_id):
+            cluster.bookies[target].drop(ledger_id, entry_id)
+        return await right(self, ledger_id, *args, **named)
+
+    cluster.die(lost)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LedgerUpdater, "update", late)
+        async with repair(cluster) as service:
+            await until_named_nowhere(cluster, [ledger.ledger_id], lost)
+            await eventually(lambda: service.replicator.totals.places == 1, cluster)
+            await eventually(lambda: service.replicator.totals.tasks == 1, cluster)
+    mended = await metadata_of(cluster, ledger.ledger_id)
+    assert target in mended.last_fragment.bookies
+    assert cluster.held_by_too_few(mended, copies=3) == []

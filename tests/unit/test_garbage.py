@@ -17,6 +17,12 @@ OPEN = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
 RECEIPT = Receipt("o", "key", 100, bytes(32), IndexPart(0, 10, 10, 0), 0, 0, 0, 0)
 ARCHIVED = replace(OPEN, state=LedgerState.CLOSED, archived=RECEIPT)
 RELEASED = replace(ARCHIVED, copies_released=True)
+CLOSED = replace(OPEN, state=LedgerState.CLOSED)
+WITHOUT_US = (Fragment(0, ("b2",)), Fragment(5, ("b3",)))
+OTHERS = replace(CLOSED, fragments=WITHOUT_US, last_entry_id=9)
+PARTLY_OURS = replace(CLOSED, fragments=(*WITHOUT_US, Fragment(7, ("b1",))), last_entry_id=9)
+OPEN_OTHERS = replace(OPEN, fragments=WITHOUT_US)
+IN_RECOVERY_OTHERS = replace(OPEN_OTHERS, state=LedgerState.IN_RECOVERY)
 
 
 def judged(*answers: tuple[Fate, int | None], ledger_id: int = 7) -> list[bool]:
@@ -103,14 +109,24 @@ class Store:
         (MetadataUnavailable("away"), NoSuchLedger("gone"), Fate.UNKNOWN),
         (DamagedFile("bytes"), NoSuchLedger("gone"), Fate.UNKNOWN),
         (RequestTimeout("late"), NoSuchLedger("gone"), Fate.UNKNOWN),
+        (OTHERS, OTHERS, Fate.UNNAMED),
+        (OTHERS, CLOSED, Fate.KEPT),
+        (CLOSED, OTHERS, Fate.KEPT),
+        (NoSuchLedger("not yet"), OTHERS, Fate.UNNAMED),
+        (OTHERS, NoSuchLedger("gone"), Fate.MISSING),
+        (OTHERS, MetadataUnavailable("away"), Fate.UNKNOWN),
+        (OTHERS, PARTLY_OURS, Fate.KEPT),
+        (OTHERS, OPEN_OTHERS, Fate.KEPT),
+        (OTHERS, IN_RECOVERY_OTHERS, Fate.KEPT),
+        (replace(RELEASED, fragments=WITHOUT_US[:1]), OTHERS, Fate.RELEASED),
     ],
 )
-def test_a_ledger_is_missing_only_on_the_word_of_a_read_that_cannot_be_old(
+def test_a_ledger_is_missing_or_for_others_only_on_the_word_of_a_read_that_cannot_be_old(
     run: Callable[[Awaitable[Fate]], Fate], old: LedgerMetadata, now: LedgerMetadata, fate: Fate
 ) -> None:
-    assert run(fate_of(Store(old, now), 7)) is fate  # type: ignore[arg-type]
+    assert run(fate_of(Store(old, now), 7, "b1")) is fate  # type: ignore[arg-type]
 
 
 def test_a_defect_of_the_store_is_not_taken_for_an_answer(run: Callable[[Awaitable[Fate]], Fate]) -> None:
     with pytest.raises(InvariantViolation):
-        run(fate_of(Store(InvariantViolation("wrong"), OPEN), 7))  # type: ignore[arg-type]
+        run(fate_of(Store(InvariantViolation("wrong"), OPEN), 7, "b1"))  # type: ignore[arg-type]

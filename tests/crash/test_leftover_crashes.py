@@ -1,0 +1,139 @@
+"""Dropping copies that nobody names any more, with the power lost at every disk operation.
+
+Whatever the crash: no writer is ever taken at a ledger of which a copy has gone, the neighbour has all its entries,
+what is left of the copies reads right, no row points into a log that is missing, the next life ends what this one
+began, and a repair brings copies back.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from tallybook.bookie.fences import Fences
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.settled import Settled
+from tallybook.core.errors import EntryAbsent, LedgerFenced
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import (
+    CrashFound,
+    CrashOptions,
+    Promises,
+    SimClock,
+    SimDisk,
+    World,
+    enumerate_crashes,
+    run_seed,
+)
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+SETTINGS = tiny_settings(entry_log_bytes=4 * KIB, unnamed_delay_s=0)
+FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
+KEPT, LEFT = 1, 2
+ENTRIES = 3
+
+
+class Acked(NamedTuple):
+    entry_id: int
+
+
+class Gone(NamedTuple):
+    ledger_id: int
+
+
+def batch(ledger_id: int, entry_id: int) -> bytes:
+    return batch_of(entry_id, ledger_id=ledger_id, payload=bytes(900))
+
+
+def filled() -> SimDisk:
+    """The disk of a bookie with two ledgers, each alone in a log."""
+
+    async def scenario(world: World) -> SimDisk:
+        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
+        await node.boot()
+        for ledger_id in (LEFT, KEPT):
+            for entry_id in range(ENTRIES):
+                assert (await node.add(batch(ledger_id, entry_id))).code == 0
+            await node.bookie.flush()
+            await world.clock.sleep(0.1)
+        await node.stop()
+        return node.disk
+
+    return run_seed(1, scenario).value
+
+
+async def node_on(disk: SimDisk) -> DiskBookie:
+    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
+    assert cookie is not None
+    metadata = KnownMetadata(
+        cookies={"b1": cookie}, fates={LEFT: Fate.UNNAMED}, settled={LEFT: Settled(ENTRIES, closed=True)}
+    )
+    return DiskBookie(disk, SimClock(), metadata, SETTINGS)
+
+
+async def collect(disk: SimDisk, promises: Promises) -> None:
+    """A batch of each ledger that only the journal has, then one round, and what comes after it."""
+    node = await node_on(disk)
+    await node.boot()
+    for ledger_id in (LEFT, KEPT):
+        assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
+    promises.add(Acked(ENTRIES))
+    await node.bookie.flush()
+    await node.bookie.collect()
+    assert node.bookie.stats()["leftovers_dropped_total"] == 1
+    promises.add(Gone(LEFT))
+    await node.bookie.collect()
+    await node.stop()
+    assert node.failures == []
+
+
+async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
+    try:
+        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
+    except EntryAbsent:
+        return False
+    assert answer.batches == (batch(ledger_id, entry_id),)
+    return True
+
+
+async def nothing_is_taken_where_a_copy_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
+    acked = [*range(ENTRIES), *(promise.entry_id for promise in promises if isinstance(promise, Acked))]
+    node = await node_on(disk)
+    await node.boot()
+    assert all([await is_held(node, KEPT, entry_id) for entry_id in acked])
+    left = [await is_held(node, LEFT, entry_id) for entry_id in acked]
+    if not all(left) or Gone(LEFT) in promises:
+        assert (await node.add(batch(LEFT, 50))).code == LedgerFenced.wire_code
+    parts = node.bookie._parts
+    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, 100):
+        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, 1000)
+        assert {row.location.log_id for row in rows} <= set(parts.logs.log_ids)
+    await ends_what_was_begun(node)
+
+
+async def ends_what_was_begun(node: DiskBookie) -> None:
+    await node.bookie.flush()
+    await node.bookie.collect()
+    assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
+    assert (await node.add(batch(LEFT, 50))).code == LedgerFenced.wire_code
+    for entry_id in range(ENTRIES):
+        assert (await node.add(batch(LEFT, entry_id), repair=True)).code == 0
+        assert await is_held(node, LEFT, entry_id)
+        assert await is_held(node, KEPT, entry_id)
+    await node.stop()
+    assert node.failures == []
+
+
+def test_no_writer_is_taken_where_copies_went_whatever_crash(crashes) -> None:
+    report = crashes(collect, nothing_is_taken_where_a_copy_is_gone, options=FEW, doubles=30, disk=filled())
+    assert report.checked > 200
+
+
+def test_a_fence_that_is_not_durable_before_the_copies_go_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def in_memory(self: Fences, ledger_id: int) -> None:
+        async with self._table.using(ledger_id) as ledger:
+            ledger.set_fenced()
+
+    monkeypatch.setattr(Fences, "fence_unasked", in_memory)
+    with pytest.raises(CrashFound, match="crash states fail"):
+        enumerate_crashes(collect, nothing_is_taken_where_a_copy_is_gone, disk=filled(), options=FEW, max_failures=1)

@@ -1,0 +1,296 @@
+"""Copies that no metadata name any more: when they go, what stays, and that a repair may bring them back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.leftovers import Leftovers, RepairVisits
+from tallybook.bookie.settled import Settled
+from tallybook.core.answers import AddAnswer, EntryRange
+from tallybook.core.errors import Busy, EntryAbsent, LedgerFenced
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+Scenario = Callable[[DiskBookie, World], Awaitable[None]]
+LEDGER, OTHER = 1, 2
+DELAY = 60
+ENTRIES = 5
+
+
+def play(scenario: Scenario) -> None:
+    """A bookie with five entries each of two closed ledgers, of which one names others by now."""
+
+    async def run(world: World) -> None:
+        metadata = KnownMetadata(
+            fates={LEDGER: Fate.UNNAMED}, settled=dict.fromkeys((LEDGER, OTHER), Settled(ENTRIES - 1, closed=True))
+        )
+        settings = tiny_settings(unnamed_delay_s=DELAY, entry_log_bytes=4 * KIB)
+        node = DiskBookie(SimDisk(world.rng), world.clock, metadata, settings)
+        await node.boot()
+        for ledger_id in (OTHER, LEDGER):
+            for entry_id in range(ENTRIES):
+                assert (await node.add(batch(entry_id, ledger_id))).code == 0
+            await node.bookie.flush()
+        await scenario(node, world)
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, run, deadline_seconds=3600)
+
+
+def batch(entry_id: int, ledger_id: int = LEDGER) -> bytes:
+    return batch_of(entry_id, ledger_id=ledger_id, payload=bytes(900))
+
+
+async def with_rows(node: DiskBookie) -> list[int]:
+    return await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100)
+
+
+async def collected_after(node: DiskBookie, world: World, *pauses: float) -> list[int]:
+    """Rounds, each after a pause; which ledgers have copies then."""
+    for seconds in pauses:
+        await world.clock.sleep(seconds)
+        await node.bookie.collect()
+    return await with_rows(node)
+
+
+async def is_read(node: DiskBookie, entry_id: int, ledger_id: int = LEDGER) -> bool:
+    try:
+        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
+    except EntryAbsent:
+        return False
+    assert answer.batches == (batch(entry_id, ledger_id),)
+    return True
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_copies_that_nobody_names_go_after_the_delay_and_the_fence_stays_for_ever(unclean: bool) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        before = await node.bookie.read_lac(LEDGER)
+        assert await is_read(node, 0)
+        assert not before.fenced
+        assert await collected_after(node, world, 100, DELAY - 0.5) == [LEDGER, OTHER]
+        assert await collected_after(node, world, 0.5) == [OTHER]
+        assert node.bookie.stats()["leftovers_dropped_total"] == 1
+        for _ in range(2):
+            # After a power loss they may be back, for the rounds of the next life.
+            assert unclean or not await is_read(node, 0)
+            assert await is_read(node, 0, OTHER)
+            assert await node.bookie.read_lac(LEDGER) == before._replace(fenced=True)
+            for late in (0, ENTRIES, 50):
+                assert (await node.add(batch(late))).code == LedgerFenced.wire_code
+            await (node.lose_power() if unclean else node.stop())
+            await node.boot()
+
+    play(scenario)
+
+
+def test_the_logs_of_what_went_are_removed() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0, DELAY)
+        assert node.bookie.stats()["entry_logs_removed_total"] >= 1
+        assert all([await is_read(node, entry_id, OTHER) for entry_id in range(ENTRIES)])
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("meanwhile", [Fate.KEPT, Fate.MISSING])
+def test_the_delay_begins_anew_where_the_metadata_have_said_something_else(meanwhile: Fate) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0)
+        node.metadata.fates[LEDGER] = meanwhile
+        await collected_after(node, world, DELAY)
+        node.metadata.fates[LEDGER] = Fate.UNNAMED
+        assert await collected_after(node, world, 1, DELAY - 1) == [LEDGER, OTHER]
+        assert await collected_after(node, world, 1) == [OTHER]
+
+    play(scenario)
+
+
+def test_nothing_goes_while_the_metadata_do_not_answer_and_the_delay_goes_on() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0)
+        node.metadata.fates[LEDGER] = Fate.UNKNOWN
+        assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
+        node.metadata.fates[LEDGER] = Fate.UNNAMED
+        assert await collected_after(node, world, 1) == [OTHER]
+
+    play(scenario)
+
+
+def test_what_never_was_for_others_does_not_begin_the_delay() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for fate in (Fate.KEPT, Fate.UNKNOWN):
+            node.metadata.fates[LEDGER] = fate
+            await collected_after(node, world, DELAY)
+        node.metadata.fates[LEDGER] = Fate.UNNAMED
+        assert await collected_after(node, world, DELAY, DELAY - 1) == [LEDGER, OTHER]
+
+    play(scenario)
+
+
+def test_a_restart_begins_the_delay_anew() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0, DELAY - 1)
+        await node.stop()
+        await node.boot()
+        assert await collected_after(node, world, 1, DELAY - 1) == [LEDGER, OTHER]
+        assert await collected_after(node, world, 1) == [OTHER]
+
+    play(scenario)
+
+
+def test_copies_that_somebody_is_at_wait_for_a_later_round() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0)
+        async with node.bookie._parts.table.using(LEDGER):
+            assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
+        assert await collected_after(node, world, 0) == [OTHER]
+
+    play(scenario)
+
+
+def test_what_a_repair_adds_to_old_copies_keeps_all_of_them() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.settled[LEDGER] = Settled(ENTRIES, closed=True)
+        await collected_after(node, world, 0, DELAY - 1)
+        assert (await node.add(batch(ENTRIES), repair=True)).code == 0
+        await node.bookie.flush()
+        assert await collected_after(node, world, 1, DELAY - 2) == [LEDGER, OTHER]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_repair_that_was_here_keeps_the_copies_for_another_delay(asks: bool) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0, DELAY - 1)
+        if asks:
+            assert (await node.bookie.held(LEDGER, 0, 4)).ranges == (EntryRange(0, 4),)
+        else:
+            assert (await node.add(batch(2), repair=True)).code == 0
+        assert await collected_after(node, world, 1, DELAY - 2) == [LEDGER, OTHER]
+        assert await collected_after(node, world, 1) == [OTHER]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_a_repair_brings_copies_back_after_they_went(unclean: bool) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert await collected_after(node, world, 0, DELAY) == [OTHER]
+        assert (await node.bookie.held(LEDGER, 0, 4)).ranges == ()
+        for entry_id in range(ENTRIES):
+            assert (await node.add(batch(entry_id), repair=True)).code == 0
+        assert (await node.bookie.held(LEDGER, 0, 4)).ranges == (EntryRange(0, 4),)
+        node.metadata.fates[LEDGER] = Fate.KEPT
+        await (node.lose_power() if unclean else node.stop())
+        await node.boot()
+        assert all([await is_read(node, entry_id) for entry_id in range(ENTRIES)])
+        assert await collected_after(node, world, 0, DELAY, DELAY) == [LEDGER, OTHER]
+        assert (await node.add(batch(ENTRIES))).code == LedgerFenced.wire_code
+
+    play(scenario)
+
+
+def test_what_a_repair_has_just_brought_back_stays_although_nobody_names_it_yet() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0, DELAY)
+        for entry_id in range(ENTRIES):
+            assert (await node.add(batch(entry_id), repair=True)).code == 0
+        await node.bookie.flush()
+        assert await collected_after(node, world, 0, DELAY - 1) == [LEDGER, OTHER]
+
+    play(scenario)
+
+
+def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_keeps_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        index = node.bookie._parts.index
+        reclaimer = node.bookie._parts.collector.reclaimer
+        answers: list[object] = []
+        apply, bytes_of = index.apply, reclaimer.bytes_of
+
+        async def applied(*args: object, **named: object) -> None:
+            if not named.get("drop_rows"):
+                return await apply(*args, **named)  # type: ignore[arg-type]
+            asked = asyncio.ensure_future(node.bookie.held(LEDGER, 0, 4))
+            given = node.add(batch(1), repair=True)
+            await asyncio.sleep(0)
+            await apply(*args, **named)  # type: ignore[arg-type]
+            answers.extend(await asyncio.gather(given, asked, return_exceptions=True))
+            return None
+
+        async def measured(ledger_ids: list[int]) -> dict[int, int]:
+            await node.bookie.held(LEDGER, 0, 4)
+            return await bytes_of(ledger_ids)
+
+        await collected_after(node, world, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(reclaimer, "bytes_of", measured)
+            assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
+        with monkeypatch.context() as patched:
+            patched.setattr(index, "apply", applied)
+            assert await collected_after(node, world, DELAY) == [OTHER]
+        given, asked = answers
+        assert isinstance(given, AddAnswer)
+        assert given.code == Busy.wire_code
+        assert isinstance(asked, Busy)
+        assert (await node.bookie.held(LEDGER, 0, 4)).ranges == ()
+
+    play(scenario)
+
+
+def test_copies_on_their_way_to_the_disk_wait_for_a_later_round() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await collected_after(node, world, 0)
+        await world.clock.sleep(DELAY)
+        # Not a repair: a recovery that does not know yet that the ledger is closed.
+        assert (await node.add(batch(ENTRIES), recovery=True)).code == 0
+        assert await collected_after(node, world, 0) == [LEDGER, OTHER]
+        await node.bookie.flush()
+        assert await collected_after(node, world, 0) == [OTHER]
+        assert not await is_read(node, ENTRIES)
+
+    play(scenario)
+
+
+def test_nothing_goes_before_the_fence_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        async def no_room(ledger_id: int) -> None:
+            raise Busy("no room in the journal", retry_after_ms=1)
+
+        await collected_after(node, world, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(node.bookie._parts.fences, "fence_unasked", no_room)
+            assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
+        assert await collected_after(node, world, 0) == [OTHER]
+
+    play(scenario)
+
+
+def test_what_is_not_remembered_of_repairs_counts_as_lately() -> None:
+    async def run(world: World) -> None:
+        clock = SimClock()
+        visits = RepairVisits(clock, max_remembered=2)
+        leftovers = Leftovers(visits, clock, DELAY)
+        assert leftovers.is_left_alone(1)
+        for ledger_id in (1, 2):
+            visits.note(ledger_id)
+        await world.clock.sleep(DELAY / 2)
+        for ledger_id in (1, 3):
+            visits.note(ledger_id)
+        await world.clock.sleep(DELAY / 2)
+        assert [leftovers.is_left_alone(ledger_id) for ledger_id in (1, 2, 3, 4)] == [False, True, False, True]
+        for ledger_id in (5, 6):
+            visits.note(ledger_id)
+        await world.clock.sleep(DELAY / 2 - 1)
+        assert not any(leftovers.is_left_alone(ledger_id) for ledger_id in range(7))
+
+    run_seed(1, run)

@@ -1,0 +1,34 @@
+"""What a ledger needs, by its metadata and what is known of bookies."""
+
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.repair.needs import LimboOf, Trouble, Why, reason
+
+LOST_ALL = LimboOf(below=100, mended=())
+
+
+def closed(quorum: Quorum, last: int, *fragments: Fragment) -> LedgerMetadata:
+    return LedgerMetadata(
+        7, quorum, fragments, "creator", 0, state=LedgerState.CLOSED, last_entry_id=last, length=last + 1
+    )
+
+
+def needed(metadata: LedgerMetadata, name: str) -> Why | None:
+    return reason(metadata, Trouble(limbo={name: LOST_ALL}))
+
+
+def test_a_bookie_that_lost_data_needs_nothing_of_a_ledger_that_never_gave_it_any() -> None:
+    # Nothing would ever say that it has got this back: bookies name ledgers of which they hold something.
+    replaced_at_the_end = closed(Quorum(2, 2, 1), 9, Fragment(0, ("b1", "b2")), Fragment(10, ("b1", "b3")))
+    assert needed(replaced_at_the_end, "b1") is Why.LIMBO
+    assert needed(replaced_at_the_end, "b2") is Why.LIMBO
+    assert needed(replaced_at_the_end, "b3") is None
+    shorter_than_a_stripe = closed(Quorum(3, 1, 1, 4), 6, Fragment(0, ("b1", "b2", "b3")))
+    assert [needed(shorter_than_a_stripe, name) for name in ("b1", "b2", "b3")] == [Why.LIMBO, Why.LIMBO, None]
+    assert needed(closed(Quorum(1, 1, 1), -1, Fragment(0, ("b1",))), "b1") is None
+
+
+def test_a_bookie_that_lost_data_needs_what_it_has_not_got_back_of_the_ledgers_of_then() -> None:
+    metadata = closed(Quorum(1, 1, 1), 0, Fragment(0, ("b1",)))
+    for limbo, why in (((100, ()), Why.LIMBO), ((100, (7,)), None), ((7, ()), None), ((8, ()), Why.LIMBO)):
+        assert reason(metadata, Trouble(limbo={"b1": LimboOf(*limbo)})) is why
