@@ -96,11 +96,12 @@ class Auditor:
         self.published = 0
         self.audit = Audit()
 
-    async def round(self, *, everything: bool = False, lost: Collection[str] = ()) -> Audit:
+    async def round(self, *, everything: bool = False, lost: Collection[str] = (), hand_out: bool = True) -> Audit:
         """Look once; with ``everything``, over all ledgers also where nothing seems wrong.
 
         Args:
             lost: bookies that somebody who knows calls lost; those of them that are there are not.
+            hand_out: without, look and tell, and no more.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the store does not answer.
@@ -114,13 +115,14 @@ class Auditor:
         gone = self._absences.lost(self._clock.monotonic()) | (frozenset(lost) - alive.keys())
         trouble = await self._trouble(alive, gone | draining)
         paused = await paused_since(self._store)
+        hand_out = hand_out and paused is None
         tasks = await self._board.all()
         findings = self.audit.findings
         if everything or trouble or self._is_walk_due():
-            room = 0 if paused is not None else MOST_TASKS
+            room = MOST_TASKS if hand_out else 0
             findings = await self._walk(trouble, alive, [task for task, _ in tasks.values()], room)
         checked = self.audit.checked_up_to
-        if paused is None:
+        if hand_out:
             checked = await self._check([task for task, _ in tasks.values()])
         self.rounds += 1
         self.audit = Audit(
