@@ -15,6 +15,8 @@ from typing import NamedTuple
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import settled_fragments
 
+from .ranges import ranges_of
+
 
 class Place(NamedTuple):
     """One bookie's part in a settled fragment. There is nothing in it if ``last`` lies before ``first``."""
@@ -82,8 +84,7 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
         return Why.LOST
     if metadata.ledger_id in trouble.damaged:
         return Why.DAMAGED
-    limbo = (trouble.limbo[name] for name in sorted(members & trouble.limbo.keys()))
-    if metadata.closed and any(each.covers(metadata.ledger_id) for each in limbo):
+    if metadata.closed and any(_may_lack(metadata, place, trouble) for place in places_of(metadata)):
         return Why.LIMBO
     if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
         return Why.MISSED
@@ -93,6 +94,14 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:
     """Whether the fragment that still grows names somebody who leaves: only its end lets a repair at it."""
     return not metadata.closed and any(name in leaving for name in metadata.last_fragment.bookies)
+
+
+def _may_lack(metadata: LedgerMetadata, place: Place, trouble: Trouble) -> bool:
+    """Whether the place is of a bookie that lost data, and there is anything in it to be lost."""
+    limbo = trouble.limbo.get(place.bookie_id)
+    if limbo is None or not limbo.covers(metadata.ledger_id):
+        return False
+    return next(ranges_of(metadata.quorum, place.position, place.first, place.last), None) is not None
 
 
 def _can_be_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, trouble: Trouble) -> bool:

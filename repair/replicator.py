@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.core.errors import DamagedFile, PeerError, TallybookError, is_defect
 from tallybook.core.marks import sometimes
@@ -27,6 +27,8 @@ _log = logger("repair")
 
 IDLE_SECONDS: Final = 2.0
 """Pause between looks for tasks while there are none."""
+ORDER_SECONDS: Final = 1.0
+"""Who is there is asked for so often, and not for each ledger."""
 RENEWALS: Final = 3
 """A task is renewed so often within a lease."""
 
@@ -52,6 +54,14 @@ class ReplicatorTotals:
     last_error: str = ""
 
 
+class _Ordered(NamedTuple):
+    """What is to be done with the ledgers of a task, for a moment."""
+
+    task: Task
+    order: Order
+    until: float
+
+
 class Replicator:
     """One worker of a cluster's repair."""
 
@@ -73,6 +83,7 @@ class Replicator:
         self._clock = clock
         self._concurrent = concurrent
         self._lease_s = lease_s
+        self._ordered: _Ordered | None = None
         self.totals = ReplicatorTotals()
 
     async def run(self) -> None:
@@ -115,7 +126,13 @@ class Replicator:
         self._count(ledger_id, done)
 
     async def _order(self, task: Task) -> Order:
-        """Who leaves and who is there now: a bookie that has come back keeps its places."""
+        """What to do, by who is there about now: a bookie that has come back keeps its places."""
+        now = self._clock.monotonic()
+        if self._ordered is None or self._ordered.task is not task or now >= self._ordered.until:
+            self._ordered = _Ordered(task, await self._fresh_order(task), now + ORDER_SECONDS)
+        return self._ordered.order
+
+    async def _fresh_order(self, task: Task) -> Order:
         alive = await self._membership.bookies()
         modes = await wanted_modes(self._store) if task.leaving else {}
         draining = {name for name, mode in modes.items() if mode is WantedMode.DRAINING}
