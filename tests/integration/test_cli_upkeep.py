@@ -109,3 +109,25 @@ def test_an_audit_on_demand_hands_out_what_is_lost_unless_the_repair_is_paused(c
             done = cluster("cluster", "audit", "--lost", name, "--wait", "--timeout", "60", "--json")
         assert (done.code, done.json["under_replicated"], done.json["lost"]) == (0, 0, [name]), done.err
         assert name not in named(cluster, ledger)
+
+
+def test_an_entry_is_traced_to_the_byte_in_memory_on_disk_and_in_the_archive(cli, tmp_path):
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with cli.up(tmp_path / "data") as cluster:
+        ledger = written(cluster)
+        told = cluster("trace", ledger, 1_000, "--json").json
+        assert (told["good"], told["copies_intact"], told["archive"]) == (True, 3, None)
+        assert len({copy["batch_crc"] for copy in told["copies"]}) == 1
+        assert all(copy["places"] for copy in told["copies"])
+        assert cluster("trace", ledger, 1_000).out.decode().endswith("same intact copy of entry 1000\n")
+        now = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=3600")
+        assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *now).code == 0
+        archived = cluster("trace", ledger, 1_000, "--json").json
+        assert archived["archive"]["verdict"] == "intact"
+        assert archived["archive"]["place"]["batch_crc"] == told["copies"][0]["batch_crc"]
+        assert b"row group 0 page" in cluster("trace", ledger, 1_000).out
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        lacking = cluster("trace", ledger, 1_000)
+        assert (lacking.code, b"2 bookies have an intact copy, and 3 should" in lacking.out) == (1, True)
+        assert cluster("trace", ledger, 2_000).code == 4
