@@ -67,11 +67,20 @@ class Copier:
         self.copied_batches = 0
         self.copied_bytes = 0
 
-    async def complete(self, metadata: LedgerMetadata, place: Place, target: str, lost: Collection[str] = ()) -> Copied:
+    async def complete(
+        self,
+        metadata: LedgerMetadata,
+        place: Place,
+        target: str,
+        *,
+        lost: Collection[str] = (),
+        damaged_too: bool = True,
+    ) -> Copied:
         """Make sure that ``target`` holds all that belongs to ``place``.
 
         Args:
             lost: bookies that are not waited for: their silence leaves no hope.
+            damaged_too: replace copies that ``target`` knows to be damaged; of a newcomer nobody need ask.
 
         Raises:
             DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
