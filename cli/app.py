@@ -47,8 +47,8 @@ COMMANDS: Final = {
 SUMMARIES: Final = {
     "up": "Run a cluster on this machine until Ctrl-C.",
     "demo": (
-        "Write real data while bookies and the writer are killed; archive it; stream it; "
-        "compare what is read each time."
+        "Write real data while bookies and the writer are killed; archive it; stream it; wipe a disk; "
+        "compare each time."
     ),
     "ledger": "Write, read and manage ledgers.",
     "stream": "Write, read and manage named streams of records.",
