@@ -131,3 +131,25 @@ def test_an_entry_is_traced_to_the_byte_in_memory_on_disk_and_in_the_archive(cli
         lacking = cluster("trace", ledger, 1_000)
         assert (lacking.code, b"2 bookies have an intact copy, and 3 should" in lacking.out) == (1, True)
         assert cluster("trace", ledger, 2_000).code == 4
+
+
+def test_fsck_finds_nothing_in_a_whole_cluster_and_an_object_that_is_gone(cli, tmp_path):
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with cli.up(tmp_path / "data", "--no-repair") as cluster:
+        ledger = written(cluster)
+        now = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=3600")
+        assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *now).code == 0
+        assert cluster("stream", "create", "orders").code == 0
+        assert cluster("stream", "append", "orders", stdin=LINES).code == 0
+        whole = cluster("fsck", "--json")
+        assert (whole.code, whole.json["findings"], whole.json["notes"], whole.json["bucket"]) == (0, 0, 0, True)
+        assert cluster("fsck").out.decode().endswith("0 findings, 0 notes\n")
+
+        [found] = bucket.rglob("*.parquet")
+        found.rename(bucket / "elsewhere")
+        lost = cluster("fsck", "--json")
+        finding, totals = map(json.loads, lost.out.splitlines())
+        assert (lost.code, finding["what"], finding["how_bad"]) == (1, "the object is not there", "bad")
+        assert (totals["findings"], f"ledger {ledger}, object" in finding["where"]) == (1, True)
+        assert cluster("fsck", "--no-bucket").code == 0
