@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .cluster import cluster
-from .exits import Exit
+from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, print_json
 from .progress import Progress, watched
@@ -35,7 +35,8 @@ def fsck(
     whoever runs 'tallybook repair run', and dead tasks deleted; the rest is for you to decide. It can be interrupted
     at any time. With --json there is a line for each finding, and one with the totals at the end.
     """
-    totals = run(_fsck(metadata, repair, bucket, as_json))
+    with nullcontext() if repair else reading_only():
+        totals = run(_fsck(metadata, repair, bucket, as_json))
     if as_json:
         print_json(totals)
     else:
