@@ -20,6 +20,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .mender import Mended, Mender, Order
+from .pause import paused_since
 from .tasks import Held, Task, TaskBoard
 
 _log = logger("repair")
@@ -98,17 +99,19 @@ class Replicator:
                 await self._clock.sleep(IDLE_SECONDS)
 
     async def work_once(self) -> bool:
-        """Take one task and do it; false if there is none.
+        """Take one task and do it; false if there is none, or the repair is paused.
 
         Raises:
             MetadataUnavailable: the store does not answer.
             DamagedFile: a task, or what is wanted of a bookie, cannot be read.
         """
+        if await paused_since(self._store) is not None:
+            return False
         held = await self._board.take()
         if held is None:
             return False
         _log.info("task taken", task=held.name, ledgers=len(held.task.ledger_ids), why=held.task.why)
-        work = _Work(held, self._board, self._clock, self._lease_s)
+        work = _Work(held, self._board, self._store, self._clock, self._lease_s)
         await work.run(self._mend, self._concurrent)
         self.totals.tasks += 1
         return True
@@ -156,8 +159,10 @@ class Replicator:
 class _Work:
     """Work at one task: several ledgers at a time, and the renewals beside them."""
 
-    def __init__(self, held: Held, board: TaskBoard, clock: Clock, lease_s: float) -> None:
+    def __init__(self, held: Held, board: TaskBoard, store: MetadataStore, clock: Clock, lease_s: float) -> None:
         self._held: Held | None = held
+        self._store = store
+        self._paused = False
         self._task = held.task
         self._board = board
         self._clock = clock
@@ -173,11 +178,14 @@ class _Work:
                 for _ in range(min(concurrent, len(self._todo))):
                     workers.create_task(self._worker(mend))
             renewing.cancel()
-        if self._held is not None:
+        if self._held is not None and self._todo:
+            sometimes("repair: a task is put back for a pause")
+            await self._board.put_back(self._held, self._todo)
+        elif self._held is not None:
             await self._board.finish(self._held)
 
     async def _worker(self, mend: Mend) -> None:
-        while self._todo and self._held is not None:
+        while self._todo and self._held is not None and not self._paused:
             ledger_id = self._todo.popleft()
             self._under_way.add(ledger_id)
             await mend(ledger_id, self._task)
@@ -188,7 +196,8 @@ class _Work:
             await self._clock.sleep(self._lease_s / RENEWALS)
             try:
                 self._held = await self._board.renew(self._held, (*sorted(self._under_way), *self._todo))
-            except PeerError as error:
+                self._paused = await paused_since(self._store) is not None
+            except (PeerError, DamagedFile) as error:
                 # If that lasts, somebody else takes the task, and both do it.
                 _log.warning("a task was not renewed", error=error.message)
         sometimes("repair: a task was taken over")
