@@ -31,7 +31,7 @@ from .progress import human_bytes
 
 _EAGER: Final = RepairSettings(interval_s=1, lease_s=2, check_period_s=0)
 """An auditor that looks every second, for whoever watches."""
-_PATIENCE_SECONDS: Final = 90.0
+_PATIENCE_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.25
 
 

@@ -2,7 +2,7 @@
 
 
 def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
-    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--spark", "--json", timeout=300)
+    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--spark", "--json", timeout=240)
     assert result.code == 0, result.err
     told = result.json
     assert told["same"] is True

@@ -140,6 +140,8 @@ async def test_a_task_that_cannot_be_read_is_deleted_with_repair_and_any_other_r
         await store.write_record(name, b"\xff{", None)
     await store.write_record("from-the-future/x", b"", None)
     board = TaskBoard(store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
+    assert len(await found_in(client.world)) == 6
+    assert len((await store.list_records()).names) == 6, "a dry run deletes nothing"
     check = Fsck(client.world, KINDS, None, board)
     found = {each.where: each async for each in check.run()}
     assert {where: each.how_bad for where, each in found.items()} == {
