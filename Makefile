@@ -19,6 +19,7 @@ BUG ?=
 SEEDS ?= 300
 BASE ?= 1
 SECONDS ?= 300
+MINUTES ?= 30
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -157,9 +158,9 @@ examples: $(STAMP) ## Build the examples in Go and Java, where their tools are t
 	scripts/build-examples
 
 .PHONY: bench
-bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark and streams, too
+bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark, streams and storage, too
 	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
-	$(if $(BENCH_ARGS),,$(MAKE) --no-print-directory bench-archive bench-streams || failed=1;) exit $$failed
+	$(if $(BENCH_ARGS),,for part in archive streams storage; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
 
 .PHONY: bench-streams
 bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/benchmarks-streams.md
@@ -168,6 +169,14 @@ bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/benchmar
 .PHONY: bench-archive
 bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write docs/benchmarks-archive.md
 	$(BIN)/python -m tallybook.bench.archive --report docs $(BENCH_ARGS)
+
+.PHONY: bench-storage
+bench-storage: $(STAMP) ## Measure what a bookie does beside adds and reads (BENCH_ARGS), and write docs/benchmarks-storage.md
+	$(BIN)/python -m tallybook.bench.storage --report docs $(BENCH_ARGS)
+
+.PHONY: soak
+soak: $(STAMP) ## Run a cluster with everything on for long (MINUTES), see whether anything grows, and write docs/soak.md
+	$(BIN)/python -m tallybook.bench.soak --minutes $(MINUTES) --report docs
 
 .PHONY: clean
 clean: ## Remove everything that git ignores, the environment included

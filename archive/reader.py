@@ -29,6 +29,7 @@ from tallybook.runtime.tasks import Tasks, Workers
 from .batch_rows import plain_values, rebuild_batch
 from .index_codec import Directory, RowGroup, Run, read_batches, read_directory, read_pages
 from .objects.port import ObjectStore
+from .place import ArchivePlace
 from .tables import BatchTable, PageTable
 
 T = TypeVar("T")
@@ -105,6 +106,26 @@ class ArchiveReader:
             payloads = await self._payloads(receipt, directory.row_groups[run.row_group], row, row + 1)
             written_at_us = int(table.written_at_us[table.holding(entry_id)])
             return Entry(ledger_id, entry_id, payloads[0], written_at_us)
+
+    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
+        """Where an entry lies, as the index says; the entry itself is not read.
+
+        Raises:
+            As ``batches``.
+        """
+        with self._checked(receipt):
+            directory = await self.directory(receipt)
+            run = _run_of(directory, ledger_id, entry_id)
+            batches = await self._batch_table(receipt, run)
+            pages = await self._page_table(receipt, directory.row_groups[run.row_group])
+            row = run.first_row + entry_id - run.first_entry_id
+            number, batch = pages.at_row(row), batches.holding(entry_id)
+            page = pages.page(number)
+            first, last = int(batches.first_ids[batch]), int(batches.first_ids[batch + 1]) - 1
+            return ArchivePlace(
+                receipt.key, run.row_group, row, number, page.offset, page.stored_bytes, first, last,
+                int(batches.crcs[batch]),
+            )  # fmt: skip
 
     async def directory(self, receipt: Receipt) -> Directory:
         """The directory of an object, as the receipt vouches for it.

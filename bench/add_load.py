@@ -16,7 +16,7 @@ import asyncio
 import gc
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -109,6 +109,14 @@ class AddResult:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TimedAdds:
+    """Every entry of a load, by when it was planned: nanoseconds of ``time.monotonic_ns``, which is the machine's."""
+
+    planned_ns: array[int]
+    latencies_ns: array[int]
+
+
 async def measure_adds(client: Client, plan: AddPlan) -> AddResult:
     """Create ledgers, put the load on them, remove them, and say what was measured.
 
@@ -131,6 +139,40 @@ async def measure_adds(client: Client, plan: AddPlan) -> AddResult:
             return await _Load(writers, payload, plan).run(plan.seconds)
     finally:
         await _remove(client, writers)
+
+
+async def adds_until(client: Client, plan: AddPlan, over: asyncio.Event, begun: Callable[[], None]) -> TimedAdds:
+    """Put an open loop on new ledgers until ``over``; say of every entry when it was planned, and how long it took.
+
+    The ledgers stay: to delete them is work for bookies, which somebody may be measuring.
+
+    Args:
+        plan: ``seconds`` is the longest that it goes on.
+        begun: called after the warm-up.
+
+    Raises:
+        InvalidArgument: the plan cannot be run.
+        TallybookError: an append failed.
+    """
+    plan.check()
+    writers = [
+        await client.create_ledger(ensemble=plan.ensemble, write_quorum=plan.write_quorum, ack_quorum=plan.ack_quorum)
+        for _ in range(plan.ledgers)
+    ]
+    payload = SeededRng(1).token(plan.entry_bytes)
+    try:
+        await _Load(writers, payload, plan).run(plan.warm_up_seconds)
+        with _seldom_collecting():
+            begun()
+            load = _Load(writers, payload, plan, over)
+            result = await load.run(plan.seconds)
+            if result.failure is not None:
+                raise result.failure
+            return load.timed()
+    finally:
+        for writer in writers:
+            if not writer.ended:
+                await writer.close()
 
 
 @contextmanager
@@ -170,8 +212,11 @@ class _Lane:
 class _Load:
     """One run of the load, over ledgers with nothing unconfirmed."""
 
-    def __init__(self, writers: Sequence[LedgerWriter], payload: bytes, plan: AddPlan) -> None:
+    def __init__(
+        self, writers: Sequence[LedgerWriter], payload: bytes, plan: AddPlan, over: asyncio.Event | None = None
+    ) -> None:
         self._plan = plan
+        self._over = over or asyncio.Event()
         self._payload = payload
         self._lanes = [_Lane(writer) for writer in writers]
         self._turn = cycle(self._lanes)
@@ -220,7 +265,7 @@ class _Load:
         give_up = start + int(count * gap * OVERRUN)
         sent = 0
         with Pacer() as pacer:
-            while sent < count and self._failure is None:
+            while sent < count and self._failure is None and not self._over.is_set():
                 now = time.monotonic_ns()
                 if now > give_up:
                     self._errors += count - sent
@@ -277,6 +322,13 @@ class _Load:
         self._waiter = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(NEWS_SECONDS):
             await self._waiter
+
+    def timed(self) -> TimedAdds:
+        """Every confirmed entry, once the load has run."""
+        planned = array("q")
+        for lane in self._lanes:
+            planned.extend(lane.starts[: sum(count for count, _ in lane.ends)])
+        return TimedAdds(planned, self._samples())
 
     def _samples(self) -> array[int]:
         """The latency of every confirmed entry, in nanoseconds."""

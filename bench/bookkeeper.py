@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from .gates import PEER, Figures
-from .programs import run_json_lines
+from .programs import Server, run_json_lines
 from .system import SLACK_SECONDS, START_SECONDS, two_passes
 from .workloads import Kind, Pace, Workload
 
 SCRIPT: Final = Path(__file__).parent / "peers" / "bookkeeper" / "peer"
 STOP_SECONDS: Final = 120.0
+FILL_SECONDS: Final = 900.0
+_RATED_WINDOW: Final = 20_000
 
 
 class BookKeeper:
@@ -43,6 +46,23 @@ class BookKeeper:
             return two_passes(self._run("read", *arguments, timeout_seconds=limit))
         arguments = [workload.entry_bytes, workload.ledgers, workload.window, pace.seconds, rate]
         return self._run("write", *arguments, timeout_seconds=limit)[0]
+
+    def write_at(self, entry_bytes: int, ledgers: int, rate: float, seconds: float) -> Figures:
+        """Append at a steady rate."""
+        arguments = [entry_bytes, ledgers, _RATED_WINDOW, seconds, rate]
+        found: Figures = self._run("write", *arguments, timeout_seconds=seconds + SLACK_SECONDS)[0]
+        return found
+
+    def fill(self, entry_bytes: int, entries: int, ledgers: int) -> list[int]:
+        """Write ledgers of so many entries and close them; their ids."""
+        [found] = self._run("fill", entry_bytes, entries, ledgers, timeout_seconds=FILL_SECONDS)
+        ids: list[int] = found["ledgers"]
+        return ids
+
+    def catch_up(self, ledgers: Sequence[int], bytes_per_second: float, seconds: float, output: Path) -> Server:
+        """Begin to read ledgers in order, again and again; the program says how far it is."""
+        command = [str(SCRIPT), "catch-up", str(self._directory), str(bytes_per_second), str(seconds)]
+        return Server([*command, *map(str, ledgers)], output, self._environment)
 
     def stop(self) -> None:
         """End the processes and remove the data."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from tallybook.runtime.metrics_text import fetch_metrics
 
 from .gates import TALLYBOOK, Figures
 from .proc import peak_memory_bytes, written_bytes
-from .programs import ProgramFailed, Server, run_json_lines
+from .programs import ProgramFailed, Server, module, run_json_lines
 from .system import SLACK_SECONDS, START_SECONDS, two_passes
 from .workloads import Kind, Pace, Workload
 
@@ -138,19 +137,19 @@ class Tallybook:
         pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]
         options = ["--ack-quorum", str(workload.ack_quorum), "--before-seconds", str(pace.warm_up_seconds), *pids]
         options += ["--hung", str(workload.hung), *(["--stop"] if workload.stopped else [])]
-        command = _program("tallybook.bench.change_load", "--metadata", self._metadata, *options)
+        command = module("tallybook.bench.change_load", "--metadata", self._metadata, *options)
         return self._one(command, pace.warm_up_seconds + SLACK_SECONDS)
 
     def _recovery(self, workload: Workload, pace: Pace) -> Figures:
         entries = ["--entries", str(pace.entries(workload)), "--entry-bytes", str(workload.entry_bytes)]
         program = "tallybook.bench.recovery_load"
-        command = _program(program, "write", "--metadata", self._metadata, *entries)
+        command = module(program, "write", "--metadata", self._metadata, *entries)
         writer = Server(command, self.directory / "writer.json", self._environment)
         try:
             ledger = writer.ready(SLACK_SECONDS)["ledger"]
         finally:
             writer.kill()
-        command = _program(program, "recover", str(ledger), "--metadata", self._metadata)
+        command = module(program, "recover", str(ledger), "--metadata", self._metadata)
         return self._one(command, SLACK_SECONDS)
 
     def _bench(self, verb: str, options: dict[str, float], timeout_seconds: float) -> dict[str, Any]:
@@ -167,7 +166,8 @@ class Tallybook:
 def memory_budget_bytes() -> int:
     """What a bookie with default settings may keep in its caches; queued and unanswered adds are in them too."""
     storage = StorageSettings()
-    return int(storage.write_cache_bytes + storage.read_cache_bytes + storage.index_cache_bytes)
+    caches = (storage.write_cache_bytes, storage.read_cache_bytes, storage.read_ahead_bytes, storage.index_cache_bytes)
+    return int(sum(caches))
 
 
 def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figures:
@@ -185,9 +185,4 @@ def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figure
 
 
 def _tallybook(*arguments: str) -> list[str]:
-    return _program("tallybook.cli", *arguments)
-
-
-def _program(module: str, *arguments: str) -> list[str]:
-    # -P: not by way of the current directory, whose folders have the names of the packages.
-    return [sys.executable, "-P", "-m", module, *arguments]
+    return module("tallybook.cli", *arguments)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def peak_memory_bytes(pid: int) -> int:
+def peak_memory_bytes(pid: int | str) -> int:
     """The most physical memory that a process ever had at one time."""
     return _numbers(Path(f"/proc/{pid}/status").read_text())["VmHWM"] * 1024
 
 
-def memory_bytes(pid: int) -> int:
+def memory_bytes(pid: int | str) -> int:
     """The physical memory that a process has now."""
     return _numbers(Path(f"/proc/{pid}/status").read_text())["VmRSS"] * 1024
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -67,9 +68,22 @@ def parse_json_lines(text: str) -> list[dict[str, Any]]:
     return found
 
 
+def module(name: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours."""
+    # -P: not by way of the current directory, whose folders have the names of the packages.
+    return [sys.executable, "-P", "-m", name, *arguments]
+
+
 def print_json_line(value: Mapping[str, Any]) -> None:
     """What a program says to who started it: one line, at once."""
     print(json.dumps(value), flush=True)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Server:
@@ -105,6 +119,24 @@ class Server:
                 raise BookieUnavailable(f"a server was not ready within {timeout_seconds:.0f} s; see {self._output}")
             time.sleep(_POLL_SECONDS)
         return parse_json_lines(text)[0]
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        """How it ended, if it did."""
+        return self._process.poll()
+
+    def said(self) -> list[dict[str, Any]]:
+        """The lines of JSON that it has printed until now, whole ones.
+
+        Raises:
+            ProgramFailed: it printed something else.
+        """
+        return parse_json_lines(self._output.read_text().rpartition("\n")[0])
 
     def kill(self) -> None:
         """End it at once, without a chance to clean up."""

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from .programs import free_port
+
 START_ATTEMPTS: Final = 3
 """Another process may take the free port before Java has it."""
 START_POLLS: Final = 600
@@ -93,7 +95,7 @@ class ZooKeeperServer:
         restarted = self._port != 0
         for attempt in range(START_ATTEMPTS):
             if not restarted:
-                self._port = _free_port()
+                self._port = free_port()
             self._launch(java, jars)
             if self._wait_until_it_serves():
                 return
@@ -192,9 +194,3 @@ def _requirements() -> tuple[str, str]:
         if any(jars.glob("zookeeper-3*.jar")):
             return java, f"{jars}/*"
     raise ZooKeeperNotStarted("ZooKeeper's jars come with PySpark, which is not installed here: run `make setup`.")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,8 +10,8 @@ It implements ``port.LedgerStore`` by handing each request to the part whose bus
     held*                        held.py      by index and write cache
     trace                        trace.py     where one copy lies, and whether it is intact
 
-All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the same
-journal (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
+All of them work on the same ``Ledger`` objects (ledger_table.py), and hand records to the
+journals (commits.py). In the background, checkpoints (storage/checkpoint.py) move what was
 taken to entry logs and index, and the collector drops ledgers that need not be kept. boot.py puts it all together.
 """
 
@@ -50,7 +50,7 @@ from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fences import Fences
 from .held import Held
-from .journal.journal import Journal
+from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
 from .port import AddCallback
@@ -60,6 +60,7 @@ from .settled import SettledLedgers
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
+from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
 from .trace import Tracer
@@ -81,11 +82,12 @@ class Parts:
     """What a bookie is made of."""
 
     directory: DataDirectory
-    journal: Journal
+    journals: Journals
     logs: EntryLogs
     index: Index
     cache: WriteCache
     read_cache: ReadCache
+    read_ahead: ReadAhead
     table: LedgerTable
     commits: Commits
     admission: Admission
@@ -212,7 +214,7 @@ class Bookie:
             free_bytes=parts.disk_watch.free_bytes,
             entry_log_bytes=parts.logs.durable_bytes,
             entry_logs=len(parts.logs.log_ids),
-            journal_used_fraction=parts.journal.used_fraction,
+            journal_used_fraction=parts.journals.used_fraction,
             ledgers_in_memory=len(parts.table),
             damaged_batches=len(parts.damage),
             limbo_events=limbo.events,
@@ -274,7 +276,7 @@ class Bookie:
         await self._parts.note_enrolment()
 
     async def flush(self) -> None:
-        """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
+        """Checkpoint everything taken so far: when this returns, no journal is needed to read it.
 
         Raises:
             DiskFailed: the device failed, and the node ends.
@@ -283,7 +285,7 @@ class Bookie:
         await self._in_time(self._drained_and_flushed())
 
     async def _drained_and_flushed(self) -> None:
-        await self._parts.journal.drained(FLUSH_SECONDS)
+        await self._parts.journals.drained(FLUSH_SECONDS)
         await self._parts.checkpointer.flush()
 
     async def _in_time(self, checkpoint: Awaitable[None]) -> None:
@@ -312,8 +314,9 @@ class Bookie:
         for task in (self._checkpoints, *self._background):
             task.cancel()
         await asyncio.gather(self._checkpoints, *self._background, return_exceptions=True)
-        failures = [await _closed("journal", parts.journal.close(clean=clean))]
+        failures = [await _closed("journals", parts.journals.close(clean=clean))]
         parts.commits.halt(BookieUnavailable.wire_code)
+        parts.read_ahead.close()
         failures += [
             await _closed("entry logs", parts.logs.close()),
             await _closed("index", parts.index.close()),
@@ -353,6 +356,9 @@ class Bookie:
             "read_cache_bytes": parts.read_cache.held_bytes,
             "read_cache_hits_total": parts.read_cache.hits,
             "read_cache_misses_total": parts.read_cache.misses,
+            "read_ahead_bytes": parts.read_ahead.held_bytes,
+            "read_ahead_batches_total": parts.read_ahead.read_batches,
+            "read_ahead_used_batches_total": parts.read_ahead.used_batches,
             "ledgers_in_memory": len(parts.table),
             "ledgers_dirty": parts.table.dirty_count,
             "lac_waiters": parts.lacs.waiter_count,
@@ -365,6 +371,7 @@ class Bookie:
             "ledgers_dropped_total": parts.collector.dropped_ledgers,
             "entry_logs_removed_total": parts.collector.reclaimer.removed_logs,
             "entry_log_bytes_removed_total": parts.collector.reclaimer.removed_bytes,
+            "index_compactions_total": parts.collector.upkeep.compactions,
             "compacted_bytes_total": parts.collector.reclaimer.copied_bytes,
             "damaged_batches": len(parts.damage),
             "damage_met_total": parts.damage.met,
@@ -372,12 +379,7 @@ class Bookie:
             "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,
             "collector_rounds_total": parts.collector.rounds,
-            "journal_queued_bytes": parts.journal.queued_bytes,
-            "journal_commits_total": parts.journal.commits,
-            "journal_bytes_total": parts.journal.written_bytes,
-            "journal_commit_seconds_total": parts.journal.commit_seconds,
-            "journal_device_seconds_total": parts.journal.busy_seconds,
-            "journal_used_fraction": parts.journal.used_fraction,
+            **parts.journals.stats(),
             "records_total": parts.commits.last_record,
             "records_durable_total": parts.commits.durable_record,
             "read_only": float(self.read_only),

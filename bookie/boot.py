@@ -3,22 +3,23 @@
 In this order, so that a crash at any step is followed by a boot that does the same again:
 
 1. claim the directory: lock, identity, room (directories.py);
-2. read the journal; where it lost records, remember that before anything else (limbo.py);
-3. open entry logs, naming the damaged ones, and the index, replay the journal into memory, flush all of it to them;
-4. start the journal, which makes the new boot counter durable and forgets what was replayed;
+2. read the journals; where one lost records, remember that before anything else (limbo.py);
+3. open entry logs, naming the damaged ones, and the index, replay the journals into memory, flush all of it to them;
+4. start the journals, which makes the new boot counter durable and forgets what was replayed;
    the first time, note that from now on there must be a journal;
 5. put the parts together and begin to checkpoint, and to collect garbage.
 
-Until step 4 the journal is not written to, so booting twice is the same as booting once.
+Until step 4 no journal is written to, so booting twice is the same as booting once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
@@ -41,12 +42,13 @@ from .fates import FateLookup
 from .fences import Fences
 from .held import Held
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
-from .journal.journal import Journal, Recovered
+from .journals import Journals, RecoveredJournals
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
+from .places import OWN
 from .reads import Reads
 from .repair_adds import RepairAdds
 from .replay import Replay
@@ -55,6 +57,7 @@ from .settled import SettledLedgers, SettledLookup
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
+from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
@@ -119,15 +122,16 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         directory = await claim(settings, world.disk, world.registry, world.rng)
         undo.push_async_callback(directory.release)
         recovered = await _recovered(directory, settings, world)
-        if recovered.fresh and directory.journal_begun:
-            raise _journal_lost(directory, "the bookie has had one")
+        _refuse_lost_journals(directory, recovered)
         limbo = await _limbo(directory, recovered, world)
         uuid = directory.cookie.directory_uuid
-        logs = await EntryLogs.open(world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock)
+        logs = await EntryLogs.open(world.disk, directory.places.ledger_paths, uuid, settings.storage, world.clock)
         undo.push_async_callback(logs.close)
         if recovered.fresh and logs.log_ids:
             # The format file of a directory that was last used by an older version does not tell.
-            raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
+            raise _journal_lost(
+                directory.layout.journal, f"there are entry logs in {', '.join(directory.places.ledger_paths)}"
+            )
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
@@ -139,14 +143,16 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         return bookie
 
 
-async def _recovered(directory: DataDirectory, settings: BookieSettings, world: BookieWorld) -> Recovered:
-    """The journal as found. What the device refuses to read is asked for again before it counts as lost.
+async def _recovered(directory: DataDirectory, settings: BookieSettings, world: BookieWorld) -> RecoveredJournals:
+    """The journals as found. What the device refuses to read is asked for again before it counts as lost.
 
     A lost record leaves ledgers in limbo until they are repaired; a device may just have had a bad moment.
     """
     pauses = iter(REREAD_PAUSES_SECONDS)
     while True:
-        recovered = await Journal.recover(world.disk, directory.layout.journal, settings.journal, world.rng)
+        recovered = await RecoveredJournals.recover(
+            world.disk, directory.places.journal_paths, settings.journal, world.rng
+        )
         pause_seconds = next(pauses, None)
         if not recovered.refused or pause_seconds is None:
             return recovered
@@ -155,14 +161,22 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
         await world.clock.sleep(pause_seconds)
 
 
-def _journal_lost(directory: DataDirectory, why: str) -> DamagedFile:
+def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals) -> None:
+    """Every journal that was listed, or in which anything may have been acked, must be there."""
+    for at in recovered.not_found:
+        place = directory.places.journal[at]
+        if directory.journal_begun or place.name != OWN:
+            raise _journal_lost(place.path, "the bookie has had one")
+
+
+def _journal_lost(path: str, why: str) -> DamagedFile:
     return DamagedFile(
-        f"the journal in {directory.layout.journal} is missing, but {why}: what was acked may be gone; "
+        f"the journal in {path} is missing, but {why}: what was acked may be gone; "
         "bring the directory back, or give up its data with 'bookie init --replace' on an empty one"
     )
 
 
-async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWorld) -> Limbo:
+async def _limbo(directory: DataDirectory, recovered: RecoveredJournals, world: BookieWorld) -> Limbo:
     """Which ledgers may have lost something; durable before the journal forgets that it did."""
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
@@ -208,7 +222,7 @@ class _Assembly:
             clock=world.clock,
         )
 
-    async def start(self, recovered: Recovered) -> Bookie:
+    async def start(self, recovered: RecoveredJournals) -> Bookie:
         """Replay, start the journal, open for business."""
         replay = Replay(self._table, self._cache, self._spill)
         await replay.run(recovered.records())
@@ -216,7 +230,7 @@ class _Assembly:
             sometimes("boot: replayed records")
             log.info("replayed %d journal records", replay.record_count)
         fail_safe = FailSafe(self._world.fail_safe)
-        journal = await recovered.start(
+        journals = await recovered.start(
             self._world.clock,
             self._world.tasks,
             lambda error: fail_safe.trip(f"the journal failed: {error!r}"),
@@ -225,9 +239,9 @@ class _Assembly:
         try:
             await self._directory.begin_journal(self._world.disk)
         except BaseException:
-            await journal.close(clean=False)
+            await journals.close(clean=False)
             raise
-        parts = self._parts(journal, fail_safe)
+        parts = self._parts(journals, fail_safe)
         await parts.disk_watch.look()
         background = [self._world.tasks.spawn(parts.disk_watch.run_for_ever(), name="disk watch", essential=True)]
         if self._settings.scrub.period_s:
@@ -273,22 +287,22 @@ class _Assembly:
         log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)
         return replace(row, limbo=True)
 
-    def _parts(self, journal: Journal, fail_safe: FailSafe) -> Parts:
+    def _parts(self, journals: Journals, fail_safe: FailSafe) -> Parts:
         settings, world, table, cache = self._settings, self._world, self._table, self._cache
         checkpointer = Checkpointer(
             self._flush,
-            journal,
+            journals,
             interval_seconds=settings.storage.flush_interval_ms / 1000,
             fail_safe=fail_safe.trip,
         )
-        admission = self._admission(journal)
+        admission = self._admission(journals)
         damage = DamageList()
-        self._flush.on_disk_full = admission.set_disk_full
         self._flush.on_written = damage.written_anew
-        commits = Commits(journal, admission, checkpointer.look_at_journal, fail_safe.trip)
+        commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
-        stored = StoredBatches(self._index, self._logs, read_cache, lambda row: damage.add(batch_of(row)))
+        ahead = self._read_ahead()
+        stored = StoredBatches(self._index, self._logs, read_cache, ahead, lambda row: damage.add(batch_of(row)))
         settled = SettledLedgers(world.closed_up_to)
         visits = RepairVisits(world.clock)
         adds = AddPath(
@@ -306,24 +320,21 @@ class _Assembly:
             tasks=world.tasks,
             max_cache_wait_seconds=settings.admission.max_cache_wait_ms / 1000,
         )
-        journal.on_room = adds.journal_room_freed
+        journals.call_on_room(adds.journal_room_freed)
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        collector = self._collector(read_cache, fences, fail_safe, disk_watch, damage, visits)
-
-        def at_level(level: Level) -> None:
-            admission.short_of_disk = level is Level.SHORT
-            if level is not Level.ROOM:
-                collector.request()
-
-        disk_watch.on_level = at_level
+        pressed = _pressed(disk_watch, admission)
+        collector = self._collector(stored, fences, fail_safe, pressed, damage, visits)
+        _follow_room(disk_watch, self._flush, admission, collector)
+        disk_watch.on_look = self._logs.avoid
         return Parts(
             directory=self._directory,
-            journal=journal,
+            journals=journals,
             logs=self._logs,
             index=self._index,
             cache=cache,
             read_cache=read_cache,
+            read_ahead=ahead,
             table=table,
             commits=commits,
             admission=admission,
@@ -344,14 +355,20 @@ class _Assembly:
             note_enrolment=self._note_enrolment,
         )
 
-    def _admission(self, journal: Journal) -> Admission:
+    def _admission(self, journals: Journals) -> Admission:
         settings = self._settings
         return Admission(
             settings.admission,
-            journal,
+            journals,
             journal_bytes=settings.journal.segment_bytes * settings.journal.segment_count,
             max_add_bytes=_largest_batch_bytes(settings) + BATCH_OVERHEAD_BYTES,
         )
+
+    def _read_ahead(self) -> ReadAhead:
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            return self._world.tasks.spawn(work, name=name)
+
+        return ReadAhead(self._index, self._logs, spawn, self._settings.storage.read_ahead_bytes)
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
         return Scrub(
@@ -367,25 +384,27 @@ class _Assembly:
         )
 
     def _disk_watch(self) -> DiskWatch:
-        storage, directory = self._settings.storage, self._directory.layout.ledgers
+        storage, ledgers, layout = self._settings.storage, self._directory.places.ledger_paths, self._directory.layout
         marks = Watermarks(
             storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
         )
-        return DiskWatch(lambda: self._world.disk.space(directory), marks, self._world.clock)
+        # Beside the entry logs, as it is by default, the index lies on the same disk.
+        index = "" if ledgers == (layout.ledgers,) else layout.index
+        return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
 
     def _collector(
         self,
-        read_cache: ReadCache,
+        stored: StoredBatches,
         fences: Fences,
         fail_safe: FailSafe,
-        disk_watch: DiskWatch,
+        pressed: Callable[[], bool],
         damage: DamageList,
         visits: RepairVisits,
     ) -> Collector:
         world, bookie_id = self._world, self._directory.cookie.bookie_id
         leftovers = Leftovers(visits, world.clock, self._settings.collection.unnamed_delay_s)
         return Collector(
-            Holdings(self._index, self._logs, self._cache, read_cache, self._table, fences),
+            Holdings(self._index, self._logs, self._cache, stored, self._table, fences),
             lambda ledger_id: world.fate_of(ledger_id, bookie_id),
             world.id_counter,
             self._settings.collection,
@@ -394,7 +413,7 @@ class _Assembly:
             tasks=world.tasks,
             fail_safe=fail_safe.trip,
             settle_bytes=self._settings.storage.entry_log_bytes // SETTLE_PART,
-            pressed=lambda: disk_watch.level is not Level.ROOM,
+            pressed=pressed,
             damage=damage,
         )
 
@@ -402,3 +421,25 @@ class _Assembly:
 def _largest_batch_bytes(settings: BookieSettings) -> int:
     """The largest batch that fits one group commit."""
     return settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES
+
+
+def _pressed(disk_watch: DiskWatch, admission: Admission) -> Callable[[], bool]:
+    """Whether the bookie is short of disk, or its checkpoints have no room, which may come sooner."""
+    return lambda: disk_watch.level is not Level.ROOM or admission.disk_full
+
+
+def _follow_room(disk_watch: DiskWatch, flush: Flush, admission: Admission, collector: Collector) -> None:
+    """Close the bookie to writers where there is no room, and have the collector look at once for what can go."""
+
+    def at_level(level: Level) -> None:
+        admission.short_of_disk = level is Level.SHORT
+        if level is not Level.ROOM:
+            collector.request()
+
+    def at_disk_full(disk_full: bool) -> None:
+        if disk_full and not admission.disk_full:
+            collector.request()
+        admission.set_disk_full(disk_full)
+
+    disk_watch.on_level = at_level
+    flush.on_disk_full = at_disk_full

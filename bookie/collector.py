@@ -6,7 +6,8 @@ each, at a pace. What ``garbage.Judge`` condemns is dropped, in this order:
 1. it is refused for ever: the deletion is durable in the journal before anything is taken away.
    From then on every answer about it is NoSuchLedger, and replay takes none of its batches;
 2. the caches let go of it. What a checkpoint is writing of it just now would be put into the
-   index after it was dropped from there, so such a ledger waits for the next round;
+   index after it was dropped from there, so such a ledger waits for the next round; not so
+   what a checkpoint finds no room for on the disk: that is let go of, too;
 3. one write batch of the index takes its rows and leaves a *tombstone*, some 20 bytes that stay:
    it refuses the ledger when the journal has long forgotten the deletion.
 
@@ -16,7 +17,8 @@ and a later round, which meets its rows again, does the rest.
 Copies of a closed ledger that names others by now (``leftovers.py``) go too, and the ledger stays known: it is fenced
 for ever instead of refused, so that no writer of long ago finds an ack here, and a repair may bring copies back.
 
-Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others.
+Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others. At last, when very
+much was dropped, the index is compacted (``index_upkeep``).
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
 from .garbage import Fate, Judge
+from .index_upkeep import IndexUpkeep
 from .ledger_state import TOMBSTONE, encode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
-from .storage.read_cache import ReadCache
+from .storage.stored import StoredBatches
 from .storage.write_cache import WriteCache
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,7 @@ class Holdings:
     index: Index
     logs: ReclaimableLogs
     cache: WriteCache
-    read_cache: ReadCache
+    stored: StoredBatches
     table: LedgerTable
     fences: Ends
 
@@ -131,6 +134,7 @@ class Collector:
             pressed=pressed,
             damage=damage,
         )
+        self.upkeep = IndexUpkeep(held.index, settings.compact_index_after)
         self._damage = damage
         self.rounds = 0
         """Rounds that came to their end."""
@@ -174,6 +178,7 @@ class Collector:
                     if leftovers:
                         await self._undisturbed(self._drop_leftovers(leftovers))
             await self.reclaimer.reclaim()
+            await self.upkeep.compact_if_worth()
             self.rounds += 1
 
     async def _run_for_ever(self) -> None:
@@ -246,17 +251,18 @@ class Collector:
         for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
             if is_refused:
                 held.cache.forget(ledger_id)
-                held.read_cache.forget(ledger_id)
+                held.stored.forget(ledger_id)
                 if held.cache.flushes(ledger_id):
                     sometimes("collector: a checkpoint is writing what is to be dropped")
                 else:
                     gone.append(ledger_id)
         if gone:
             sometimes("collector: drops ledgers")
-            by_log = await self.reclaimer.bytes_of(gone)
+            had = await self.reclaimer.held_by(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
-            await held.index.apply((), tombstones, drop_ledgers=gone)
-            self.reclaimer.dropped(by_log)
+            await held.index.apply((), tombstones, drop_ledgers=gone, makes_room=True)
+            self.reclaimer.dropped(had.by_log)
+            self.upkeep.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)
             self.dropped_ledgers += len(gone)
             log.info("dropped %d ledgers from %d to %d", len(gone), gone[0], gone[-1])
@@ -266,16 +272,17 @@ class Collector:
         held = self._held
         fenced = await asyncio.gather(*(_is_ended(held.fences.fence_unasked(each)) for each in ledger_ids))
         known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]
-        by_ledger = {ledger_id: await self.reclaimer.bytes_of([ledger_id]) for ledger_id in known}
+        had = {ledger_id: await self.reclaimer.held_by([ledger_id]) for ledger_id in known}
         # In one turn, the call of the index included: what comes into a buffer from here on is put behind what goes.
         gone = [ledger_id for ledger_id in known if self._is_at_rest(ledger_id)]
         if gone:
             sometimes("collector: drops copies that others have now")
             with self._leftovers.visits.shut(gone):
-                await held.index.apply((), {}, drop_rows=gone)
+                await held.index.apply((), {}, drop_rows=gone, makes_room=True)
             for ledger_id in gone:
-                held.read_cache.forget(ledger_id)
-                self.reclaimer.dropped(by_ledger[ledger_id])
+                held.stored.forget(ledger_id)
+                self.reclaimer.dropped(had[ledger_id].by_log)
+                self.upkeep.dropped([ledger_id], had[ledger_id].row_count)
             self._damage.forget_ledgers(gone)
             self.dropped_leftovers += len(gone)
             log.info("dropped copies of %d ledgers that others have now, from %d to %d", len(gone), gone[0], gone[-1])

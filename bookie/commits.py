@@ -1,9 +1,9 @@
 """What was handed to the journal and is not durable yet, and who hears of it.
 
-The journal makes records durable in the order in which it got them. So records are simply
-numbered, and "everything up to number n is durable" is all that anybody needs to know: an
+A journal makes records durable in the order in which it got them. So the records of each are
+simply numbered, and "everything up to number n is durable" is all that anybody needs to know: an
 add is acked when its record is; a fence, and an identical resend, wait for the last record
-of their ledger, whoever wrote it.
+of their ledger, whoever wrote it. All records of a ledger go to the same journal (journals.py).
 
 Once halted (the journal failed, or the bookie gives up), nothing becomes durable any more,
 whatever the device still says: who waits is told so, and no add is ever acked.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tallybook.core.answers import AddAnswer
@@ -21,6 +21,7 @@ from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defec
 
 from .admission import Admission
 from .journal.records import Record
+from .journals import journal_of
 from .ledger_state import Ledger
 from .port import AddCallback
 
@@ -64,10 +65,50 @@ class PendingAdd:
         """Whether it was acked before it was durable."""
 
 
-class Commits:
-    """Numbers the records given to ``journal`` and tells those who wait for them.
+class _Lane:
+    """The records of one journal.
 
     Args:
+        answer: called with each add that is durable.
+    """
+
+    def __init__(self, journal: RecordSink, answer: Callable[[PendingAdd], None]) -> None:
+        self.journal = journal
+        self._answer = answer
+        self.pending: deque[PendingAdd | None] = deque()
+        self.waiting: dict[int, list[asyncio.Future[None]]] = {}
+        self.last_record = 0
+        self.durable_record = 0
+        self.halted = False
+
+    def next_is_durable(self) -> None:
+        """The journal says so of the oldest record that is not."""
+        if self.halted:
+            return
+        add = self.pending.popleft()
+        self.durable_record += 1
+        if add is not None:
+            self._answer(add)
+        if self.waiting:
+            for waiter in self.waiting.pop(self.durable_record, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def halt(self) -> tuple[list[PendingAdd], list[asyncio.Future[None]]]:
+        """Nothing of this becomes durable any more. The adds that are not, and the futures of those who wait."""
+        self.halted = True
+        adds = [add for add in self.pending if add is not None]
+        waiters = [waiter for those in self.waiting.values() for waiter in those]
+        self.pending.clear()
+        self.waiting.clear()
+        return adds, waiters
+
+
+class Commits:
+    """Hands each record to the journal of its ledger, numbers it, and tells those who wait for it.
+
+    Args:
+        journals: in the order that ``journal_of`` counts in.
         admission: gets back what an add occupied.
         on_append: called after each record.
         on_defect: ends the node; called with the reason when the journal raises what it never should.
@@ -75,23 +116,31 @@ class Commits:
 
     def __init__(
         self,
-        journal: RecordSink,
+        journals: Sequence[RecordSink],
         admission: Admission,
         on_append: Callable[[], None],
         on_defect: Callable[[str], None],
     ) -> None:
-        self._journal = journal
+        self._lanes = tuple(_Lane(journal, self.answer) for journal in journals)
         self._admission = admission
         self._on_append = on_append
         self._on_defect = on_defect
-        self._pending: deque[PendingAdd | None] = deque()
-        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
         self._refused_code = OK_CODE
         self._halted_code = OK_CODE
-        self.last_record = 0
-        """Number of the last record handed over; the first one is 1."""
-        self.durable_record = 0
-        """Number of the last durable record."""
+
+    @property
+    def last_record(self) -> int:
+        """How many records were handed over."""
+        return sum(lane.last_record for lane in self._lanes)
+
+    @property
+    def durable_record(self) -> int:
+        """How many of them are durable."""
+        return sum(lane.durable_record for lane in self._lanes)
+
+    def _lane_of(self, ledger_id: int) -> _Lane:
+        lanes = self._lanes
+        return lanes[0] if len(lanes) == 1 else lanes[journal_of(ledger_id, len(lanes))]
 
     def append(self, record: Record, ledger: Ledger, add: PendingAdd | None = None) -> None:
         """Hand one record over; ``add`` is answered when it is durable.
@@ -102,21 +151,22 @@ class Commits:
         if self._refused_code:
             raise error_from_wire(self._refused_code, "the bookie has stopped")
         # Before the journal has it: a record without its place here would shift the ack of every later one.
-        self._pending.append(add)
+        lane = self._lane_of(ledger.ledger_id)
+        lane.pending.append(add)
         try:
-            self._journal.append(record, self._next_is_durable)
+            lane.journal.append(record, lane.next_is_durable)
         except Exception as error:
-            self._pending.pop()
+            lane.pending.pop()
             if is_defect(error):
                 # Whether the record is queued is not known, so nothing may be acked any more.
                 self._on_defect(f"the journal failed on a record of ledger {ledger.ledger_id}: {error!r}")
             raise
-        self.last_record = ledger.last_record = self.last_record + 1
+        lane.last_record = ledger.last_record = lane.last_record + 1
         self._on_append()
 
     def holds(self, add: PendingAdd) -> bool:
         """Whether ``add`` was handed over and is not answered yet. Slow."""
-        return any(pending is add for pending in self._pending)
+        return any(pending is add for lane in self._lanes for pending in lane.pending)
 
     async def durable(self, ledger: Ledger) -> None:
         """Wait until everything that was handed over about ``ledger`` so far is durable.
@@ -126,11 +176,11 @@ class Commits:
         """
         if self._halted_code:
             raise error_from_wire(self._halted_code, "the bookie has stopped")
-        number = ledger.last_record
-        if number <= self.durable_record:
+        lane, number = self._lane_of(ledger.ledger_id), ledger.last_record
+        if number <= lane.durable_record:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(number, []).append(waiter)
+        lane.waiting.setdefault(number, []).append(waiter)
         try:
             async with asyncio.timeout(DURABLE_WAIT_SECONDS):
                 await waiter
@@ -159,24 +209,12 @@ class Commits:
             return
         self.close(code)
         self._halted_code = code
-        pending, self._pending = self._pending, deque()
-        waiting, self._waiting = self._waiting, {}
-        for add in pending:
-            if add is not None:
+        # First all of them, and then those who hear of it: whoever does may look at any.
+        halted = [lane.halt() for lane in self._lanes]
+        for adds, _ in halted:
+            for add in adds:
                 self.answer(add, code)
-        for waiters in waiting.values():
+        for _, waiters in halted:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error_from_wire(code, "the bookie has stopped"))
-
-    def _next_is_durable(self) -> None:
-        if self._halted_code:
-            return
-        add = self._pending.popleft()
-        self.durable_record += 1
-        if add is not None:
-            self.answer(add)
-        if self._waiting:
-            for waiter in self._waiting.pop(self.durable_record, ()):
-                if not waiter.done():
-                    waiter.set_result(None)

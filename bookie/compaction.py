@@ -143,6 +143,8 @@ class Compaction:
         locations = await self._logs.append(batches, paced=False, aside=True)
         await self._logs.sync()
         await self._index.apply(
-            [row._replace(location=location) for row, location in zip(rows, locations, strict=True)], {}
+            [row._replace(location=location) for row, location in zip(rows, locations, strict=True)],
+            {},
+            makes_room=True,
         )
         sometimes("compaction: moves batches")

@@ -11,6 +11,8 @@
     DIR/ledgers/    entry logs, and a copy of the cookie
     DIR/index/      the index, and a copy of the cookie
 
+Journals and entry logs may lie in directories of their own instead, on other disks (places.py).
+
 ``claim`` is the only way in. It refuses whatever might answer for data it does not have: a
 registered bookie whose directory, or part of it, is empty; the directory of another bookie
 or cluster; a bookie whose registration was taken away.
@@ -24,23 +26,27 @@ whoever finishes the work after a crash finds the marker and keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tallybook.core.config import BookieSettings, JournalSettings
+from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, MetadataConflict
 from tallybook.runtime.disk import DirectoryLock, Disk
 from tallybook.runtime.rng import Rng
 
 from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
-from .journal.format import segment_file_name
 from .journal.journal import PREPARED_AT_START
+from .journal_places import change_journals, check_room, journal_growths, titles
 from .limbo import Limbo, load_limbo, store_limbo
+from .places import JOURNAL, LEDGERS, PlaceClaim, Places, listed_places, values_of
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 FORMAT_KIND: Final = "bookie-directory"
 FORMAT_VERSION: Final = 1
+FORMAT_WITH_PLACES: Final = 2
+"""Of a format file that lists places: versions that look into the data directory alone must not start on it."""
 
 _FORMAT = "FORMAT"
 _JOURNAL = "journal"
@@ -109,7 +115,8 @@ class DataDirectory:
 
     layout: Layout
     cookie: Cookie
-    lock: DirectoryLock
+    places: Places
+    locks: AsyncExitStack
     journal_begun: bool
     """Something may have been acked here: a journal that is not found was lost."""
 
@@ -120,11 +127,11 @@ class DataDirectory:
             DiskFull, DiskFailed: it could not be noted.
         """
         if not self.journal_begun:
-            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN})
+            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN}, self.places)
 
     async def release(self) -> None:
-        """Give the directory back."""
-        await self.lock.release()
+        """Give the directory back, and all places outside of it."""
+        await self.locks.aclose()
 
 
 async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, rng: Rng) -> DataDirectory:
@@ -138,15 +145,34 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         InvalidConfig: the configured bookie id cannot name a bookie.
     """
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
-    lock = await directory.lock()
-    try:
+    async with AsyncExitStack() as locks:
+        locks.push_async_callback((await directory.lock()).release)
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
+        claims = PlaceClaim(disk, directory.layout.root, cookie, rng, locks)
+        places = await _settle_places(settings, directory, disk, rng, claims)
         journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
-    except BaseException:
-        await lock.release()
-        raise
-    return DataDirectory(directory.layout, cookie, lock, journal_begun)
+        return DataDirectory(directory.layout, cookie, places, locks.pop_all(), journal_begun)
+
+
+async def _settle_places(
+    settings: BookieSettings, directory: _Directory, disk: Disk, rng: Rng, claims: PlaceClaim
+) -> Places:
+    """Where journals and entry logs lie, listed durably before it is used."""
+    layout, values = directory.layout, await directory.read_format()
+    listed = listed_places(values, layout.root)
+    wanted = {
+        JOURNAL: settings.journal_directories or (layout.journal,),
+        LEDGERS: settings.ledger_directories or (layout.ledgers,),
+    }
+    places = await claims.settle(listed, wanted)
+    if titles(places.journal) != titles(listed.journal):
+        begun = values.get(_JOURNAL) == _BEGUN
+        await change_journals(disk, listed.journal, places.journal, settings.journal, rng, begun=begun)
+    if places != listed:
+        await _write_format(disk, layout, {name: value for name, value in values.items() if name == _JOURNAL}, places)
+    await check_room(disk, places.journal, settings)
+    return places
 
 
 async def replace_identity(
@@ -216,7 +242,7 @@ class _Directory:
         count = journal.segment_count
         if await self._has_begun_journal():
             count = min(count, PREPARED_AT_START)
-        growth_bytes = sum(sorted(await self._journal_growths(journal), reverse=True)[:count])
+        growth_bytes = sum(sorted(await self._own_journal_growths(settings), reverse=True)[:count])
         if free_bytes < min_free_bytes + growth_bytes:
             raise DiskFull(
                 f"data directory {root} has {free_bytes} bytes free, {min_free_bytes + growth_bytes} are needed: "
@@ -230,21 +256,11 @@ class _Directory:
             return False
         return (await self.read_format()).get(_JOURNAL) == _BEGUN
 
-    async def _journal_growths(self, journal: JournalSettings) -> list[int]:
-        """How many bytes each segment of the journal has yet to take."""
-        growths = []
-        for slot in range(journal.segment_count):
-            try:
-                file = await self._disk.open(f"{self.layout.journal}/{segment_file_name(slot)}", writable=False)
-            except FileNotFoundError:
-                size = 0
-            else:
-                try:
-                    size = await file.size()
-                finally:
-                    await file.close()
-            growths.append(max(0, journal.segment_bytes - size))
-        return growths
+    async def _own_journal_growths(self, settings: BookieSettings) -> list[int]:
+        """How much the journal has yet to take, if it is a part of this directory."""
+        if self.layout.journal not in (settings.journal_directories or (self.layout.journal,)):
+            return []
+        return await journal_growths(self._disk, self.layout.journal, settings.journal)
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
         """The identity of the directory, made or finished first where it is fresh."""
@@ -359,7 +375,7 @@ class _Directory:
         data = await self._disk.read_file(path, MAX_RECORD_BYTES)
         if data is None:
             raise DamagedFile(f"{path} is missing")
-        return decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
+        return _decode_format(data, path)
 
     async def _check_parts(self, cookie: Cookie) -> None:
         """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
@@ -372,5 +388,25 @@ class _Directory:
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
 
 
-async def _write_format(disk: Disk, layout: Layout, values: dict[str, str]) -> None:
-    await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, FORMAT_VERSION, values))
+async def read_places(disk: Disk, root: str) -> Places:
+    """Where a bookie that is not running has its journals and entry logs, by its format file, if there is one.
+
+    Raises:
+        DamagedFile: the format file fails its checks.
+        DiskFailed: it cannot be read.
+    """
+    path = Layout(root).file(_FORMAT)
+    data = await disk.read_file(path, MAX_RECORD_BYTES)
+    return listed_places({} if data is None else _decode_format(data, path), root)
+
+
+def _decode_format(data: bytes, path: str) -> dict[str, str]:
+    lists_places = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_WITH_PLACES}\n".encode())
+    return decode_record(FORMAT_KIND, FORMAT_WITH_PLACES if lists_places else FORMAT_VERSION, data, path)
+
+
+async def _write_format(disk: Disk, layout: Layout, values: Mapping[str, str], places: Places | None = None) -> None:
+    """``values``, and where journals and entry logs lie unless they are parts of the data directory."""
+    listed = {} if places is None else values_of(places, layout.root)
+    version = FORMAT_WITH_PLACES if listed else FORMAT_VERSION
+    await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, version, {**values, **listed}))

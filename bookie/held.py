@@ -60,7 +60,7 @@ class Held:
                     looked_up_to = min(looked_up_to, cached[-1].last)
             stored = await self._stored(ledger_id, first, looked_up_to)
             found += stored
-            if len(stored) == MAX_BATCHES:
+            if len(stored) >= MAX_BATCHES:
                 looked_up_to = min(looked_up_to, stored[-1].last)
             await self._commits.durable(ledger)
             if ledger.deleted:

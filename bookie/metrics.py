@@ -58,6 +58,19 @@ BOOKIE_METRICS: Final = (
     MetricInfo("read_cache_bytes", "tallybook_bookie_read_cache_bytes", _G, "Bytes in the read cache."),
     MetricInfo("read_cache_hits_total", "tallybook_bookie_read_cache_hits_total", _C, "Batches the read cache had."),
     MetricInfo("read_cache_misses_total", "tallybook_bookie_read_cache_misses_total", _C, "Batches it did not have."),
+    MetricInfo("read_ahead_bytes", "tallybook_bookie_read_ahead_bytes", _G, "Bytes read, or being read, ahead."),
+    MetricInfo(
+        "read_ahead_batches_total",
+        "tallybook_bookie_read_ahead_batches_total",
+        _C,
+        "Batches read ahead of readers that go on in order.",
+    ),
+    MetricInfo(
+        "read_ahead_used_batches_total",
+        "tallybook_bookie_read_ahead_used_batches_total",
+        _C,
+        "Of those, what was asked for.",
+    ),
     MetricInfo("checkpoints_total", "tallybook_bookie_checkpoints_total", _C, "Checkpoints finished."),
     MetricInfo("flushed_batches_total", "tallybook_bookie_flushed_batches_total", _C, "Batches moved to entry logs."),
     MetricInfo("flushed_bytes_total", "tallybook_bookie_flushed_bytes_total", _C, "Bytes moved to entry logs."),
@@ -73,6 +86,12 @@ BOOKIE_METRICS: Final = (
         "tallybook_bookie_ledgers_dropped_total",
         _C,
         "Ledgers dropped because they were deleted, or released to the archive.",
+    ),
+    MetricInfo(
+        "index_compactions_total",
+        "tallybook_bookie_index_compactions_total",
+        _C,
+        "Compactions of the index, each after much was dropped from it.",
     ),
     MetricInfo("entry_log_bytes", "tallybook_bookie_entry_log_bytes", _G, "Size of all entry logs."),
     MetricInfo(
@@ -124,7 +143,9 @@ BOOKIE_METRICS: Final = (
     ),
     MetricInfo("records_total", "tallybook_journal_records_total", _C, "Records handed to the journal."),
     MetricInfo("records_durable_total", "tallybook_journal_records_durable_total", _C, "Records durable."),
-    MetricInfo("disk_used_fraction", "tallybook_bookie_disk_used_fraction", _G, "Part of the disk in use, 0 to 1."),
+    MetricInfo(
+        "disk_used_fraction", "tallybook_bookie_disk_used_fraction", _G, "Part of the fullest disk in use, 0 to 1."
+    ),
     MetricInfo("read_only", "tallybook_bookie_read_only", _G, "1 while ordinary adds are refused, else 0."),
     *(
         MetricInfo(

@@ -12,7 +12,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.config import CollectionSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown, OutOfFiles
@@ -36,6 +36,14 @@ log = logging.getLogger(__name__)
 PRESSED_BELOW: Final = 0.95
 """A bookie that is short of disk copies whatever gives back more than a twentieth."""
 _LEDGERS_AT_ONCE: Final = 200
+
+
+class Held(NamedTuple):
+    """What a bookie has of some ledgers."""
+
+    row_count: int
+    by_log: Mapping[int, int]
+    """Bytes of batches in each log."""
 
 
 class ReclaimableLogs(CompactableLogs, Protocol):
@@ -113,21 +121,23 @@ class Reclaimer:
 
     # -- what is dropped ----------------------------------------------------------------------
 
-    async def bytes_of(self, ledger_ids: Iterable[int]) -> dict[int, int]:
-        """Bytes of batches of these ledgers, by log: what to tell ``dropped`` once their rows are gone.
+    async def held_by(self, ledger_ids: Iterable[int]) -> Held:
+        """What rows there are of these ledgers, and bytes by log: what to tell ``dropped`` once their rows are gone.
 
         Of rows that cannot be read nothing is said: then their logs seem to hold more than they do.
         """
         by_log: dict[int, int] = {}
+        row_count = 0
         for ledger_id in ledger_ids:
             try:
                 async with aclosing(self._rows_of(ledger_id)) as pages:
                     async for page in pages:
+                        row_count += len(page)
                         for row in page:
                             by_log[row.location.log_id] = by_log.get(row.location.log_id, 0) + row.location.size
             except EntryUnknown as error:
                 log.warning("it cannot be told which logs ledger %d was in: %s", ledger_id, error)
-        return by_log
+        return Held(row_count, by_log)
 
     async def _rows_of(self, ledger_id: int) -> AsyncGenerator[list[IndexRow], None]:
         first = 0
@@ -200,7 +210,9 @@ class Reclaimer:
         if worth_copying([LogFacts(log_id, *found)], below=below):
             sometimes("reclaimer: finishes a log early")
             await self._undisturbed(self._logs.settle(log_id))
-            self._live.measured(log_id, found)
+            # Of one that awaits rows it is not known how much counts.
+            if log_id in self._logs.settled_log_ids:
+                self._live.measured(log_id, found)
 
     async def _measure(self, log_id: int) -> None:
         if await self._logs.is_finished(log_id):

@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 KIND: Final = "scrub"
 VERSION: Final = 1
 PAGE_ROWS: Final = 1_000
-SHORTEST_PAUSE_SECONDS: Final = 60.0
-"""Between two rounds, however small the bookie is; less where a round is wanted more often."""
+PAUSE_SECONDS: Final = 60.0
+"""Between two rounds, at least; a tenth of the period where that is less."""
+ON_TIME: Final = 0.9
 
 
 class ReadableLogs(Protocol):
@@ -99,8 +100,7 @@ class Scrub:
 
     async def run_for_ever(self) -> None:
         """Scrub, round after round. The first one leaves a bookie that starts the time to do so."""
-        pause = min(SHORTEST_PAUSE_SECONDS, self._settings.period_s)
-        await self._clock.sleep(pause)
+        await self._clock.sleep(self._pause_seconds)
         while True:
             began = self._clock.monotonic()
             try:
@@ -110,7 +110,11 @@ class Scrub:
                     raise
                 log.warning("the scrub goes on later: %s", error)
             took = self._clock.monotonic() - began
-            await self._clock.sleep(max(pause, self._settings.period_s - took))
+            await self._clock.sleep(max(self._pause_seconds, self._settings.period_s - took))
+
+    @property
+    def _pause_seconds(self) -> float:
+        return min(PAUSE_SECONDS, self._settings.period_s / 10)
 
     async def round(self) -> None:
         """Go through all logs, from where the round before was cut off; then see whether the index agrees.
@@ -120,7 +124,10 @@ class Scrub:
             DiskFailed, DiskFull: it cannot be noted how far it has come.
         """
         after = await self._noted()
-        per_second = self._logs.durable_bytes // max(1, self._settings.period_s)
+        # What is read just before it rots is to be read again before a period is over, so the pause is part of the
+        # period; and a tenth is for what holds a round up.
+        seconds = max(1.0, ON_TIME * (self._settings.period_s - self._pause_seconds))
+        per_second = int(self._logs.durable_bytes / seconds)
         low, high = int(self._settings.min_bytes_per_second), int(self._settings.max_bytes_per_second)
         self._pace = Pace(self._clock, min(max(per_second, low), high))
         found: dict[int, int] = {}

@@ -60,7 +60,7 @@ SWITCH_INTERVAL_SECONDS: Final = 1e-4
 RUN_FILE: Final = "run.json"
 
 OWN_DESCRIPTORS: Final = 512
-"""Files and connections besides those of clients and the journal's segments: index, entry logs, metadata, HTTP."""
+"""Files and connections besides those of clients and the journals' segments: index, entry logs, metadata, HTTP."""
 
 LEAST_CONNECTIONS: Final = 64
 """With room for fewer, a bookie does not start."""
@@ -89,7 +89,7 @@ def connections_within(settings: BookieSettings, descriptors: int) -> int:
     Raises:
         InvalidConfig: next to none.
     """
-    own = OWN_DESCRIPTORS + settings.journal.segment_count
+    own = OWN_DESCRIPTORS + settings.journal.segment_count * max(1, len(settings.journal_directories))
     if descriptors - own < LEAST_CONNECTIONS:
         needed = own + LEAST_CONNECTIONS
         raise InvalidConfig(f"{descriptors} files may be open at once (ulimit -n), and a bookie needs {needed}")
@@ -112,17 +112,18 @@ class IndexThreads:
         self.reads = ThreadWorkers(max(2, read_threads), "index-read")
         self.states = ThreadWorkers(2, "index-state")
         self.changes = ThreadWorkers(1, "checkpoint")
+        self.upkeep = ThreadWorkers(1, "index-upkeep")
 
     async def open_index(
         self, disk: RealDisk, directory: str, settings: StorageSettings, *, create: bool
     ) -> RocksIndex:
         """Open the index over these threads."""
-        workers = IndexWorkers(self.reads, self.states, self.changes)
+        workers = IndexWorkers(self.reads, self.states, self.changes, self.upkeep)
         return await RocksIndex.open(disk, directory, workers, settings, create=create)
 
     async def close(self) -> None:
         """End them, after what they do now."""
-        for workers in (self.reads, self.states, self.changes):
+        for workers in (self.reads, self.states, self.changes, self.upkeep):
             await workers.close()
 
 
@@ -212,7 +213,9 @@ class _Server:
         )
 
     async def _free_bytes(self) -> int:
-        return (await self._disk.space(self._settings.data_directory)).free_bytes
+        """Where the next entry log will go."""
+        directories = self._settings.ledger_directories or (self._settings.data_directory,)
+        return max([(await self._disk.space(directory)).free_bytes for directory in directories])
 
     async def _boot(self, metadata: MetadataClient) -> Bookie:
         settings, store = self._settings, metadata.store

@@ -33,8 +33,11 @@ COMMANDS: Final = {
     "namespace": "tallybook.cli.namespace",
     "subscription": "tallybook.cli.subscription",
     "bookie": "tallybook.cli.bookie",
+    "cluster": "tallybook.cli.upkeep",
     "offload": "tallybook.cli.offload",
     "repair": "tallybook.cli.repair",
+    "trace": "tallybook.cli.trace",
+    "fsck": "tallybook.cli.fsck",
     "gateway": "tallybook.cli.gateway",
     "journal": "tallybook.cli.journal",
     "entrylog": "tallybook.cli.entrylog",
@@ -45,16 +48,19 @@ COMMANDS: Final = {
 SUMMARIES: Final = {
     "up": "Run a cluster on this machine until Ctrl-C.",
     "demo": (
-        "Write real data while bookies and the writer are killed; archive it; stream it; "
-        "compare what is read each time."
+        "Write real data while bookies and the writer are killed; archive it; stream it; wipe a disk; "
+        "compare each time."
     ),
     "ledger": "Write, read and manage ledgers.",
     "stream": "Write, read and manage named streams of records.",
     "namespace": "Manage the namespaces that names of streams belong to.",
     "subscription": "Manage the stored positions of readers of streams.",
-    "bookie": "Run bookies, and look at those of a cluster.",
+    "bookie": "Run bookies, look at those of a cluster, and empty one.",
+    "cluster": "Look at a cluster's copies, and have them looked after.",
     "offload": "Move closed ledgers to an object store, and look after them there.",
     "repair": "Keep every ledger at its number of good copies.",
+    "trace": "Show every copy of one entry: who has it, where it lies, and its checksum.",
+    "fsck": "Check metadata, bookies and bucket against each other, and mend what can be mended.",
     "gateway": "Serve ledgers and streams over gRPC, to programs in any language.",
     "journal": "Look into the journal of a stopped bookie.",
     "entrylog": "Look into the entry logs of a stopped bookie.",

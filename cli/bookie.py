@@ -1,4 +1,4 @@
-"""``tallybook bookie``: run one, give its id a new directory, list them, show one."""
+"""``tallybook bookie``: run one, give its id a new directory, list them, show one, empty one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tallybook.runtime.process import RealProcess, end_on_broken_invariants
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 
+from .bookie_modes import drain, readonly
 from .exits import RefusedToStart, disk_failed, reading_only
 from .options import Json, Metadata, assigned, check_directory, directory
 from .output import Record, print_json, print_record, print_rows
@@ -30,7 +31,7 @@ from .parent import die_with_parent
 from .progress import human_bytes
 from .running import on_signals, run
 
-app = typer.Typer(help="Run bookies, and look at those of a cluster.")
+app = typer.Typer(help="Run bookies, look at those of a cluster, and empty one.")
 
 _RESOLVE_SECONDS = 10.0
 _COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "free_bytes", "boot")
@@ -220,6 +221,10 @@ def info(
     if bookie_id not in living:
         raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
     print_record(_describe(living[bookie_id], as_json), as_json=as_json)
+
+
+app.command()(drain)
+app.command()(readonly)
 
 
 def _living(metadata: str) -> Mapping[str, BookieInfo]:

@@ -10,7 +10,8 @@ Then both ledgers go to an archive of Parquet objects, and the bookies drop thei
 all of it is read back once more, and Spark tells the mean delay of each carrier, as pandas does on the source.
 
 At last the flights arrive in a stream, of which one producer takes over from another that hangs; Spark counts them by
-carrier meanwhile (``demo_stream``).
+carrier meanwhile (``demo_stream``). Then a bookie loses its disk, and the repair gives it back what it had
+(``demo_repair``).
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write real data while bookies and the writer are killed; archive it; stream it; compare what is read each time.
+    """Write real data while bookies and the writer are killed; archive it; stream it; wipe a disk; compare each time.
 
-    Takes about a minute and less than a gigabyte of disk. Ends with exit code 1 if anything differs. With --json the
-    result is on standard output, and what can be watched on standard error.
+    Takes about a minute and a half and less than a gigabyte of disk. Ends with exit code 1 if anything differs. With
+    --json the result is on standard output, and what can be watched on standard error.
     """
     file = find_flights()
     if data is not None and data.exists() and any(data.iterdir()):
@@ -146,6 +147,7 @@ class _Demo:
             self._tables(closed)
             good = good and await self._from_the_archive([first, second])
             good = good and await self._as_a_stream()
+            good = good and await self._repaired()
         whole = "every acknowledged flight is there, in order, byte for byte"
         view.verdict(whole if good else "what was read back is not what was written", good=good)
         return good
@@ -277,6 +279,17 @@ class _Demo:
         act = StreamAct(self._cluster, self._file, self._count, self._view, with_spark=with_spark)
         good = await act.run()
         self.result["stream"] = act.result
+        return good
+
+    async def _repaired(self) -> bool:
+        """A bookie loses what it holds of the stream."""
+        self._view.part("Repair: a bookie loses its disk")
+        # What it stands on takes a while to load.
+        from .demo_repair import RepairAct  # noqa: PLC0415
+
+        act = RepairAct(self._cluster, self._view, self._clock)
+        good = await act.run()
+        self.result["repair"] = act.result
         return good
 
     def _show_delays(self, told: Mapping[str, Any]) -> None:

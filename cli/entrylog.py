@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 
 import typer
 
@@ -37,10 +37,10 @@ def dump(directory: Directory, as_json: Json = False) -> None:
     """Print what the entry logs hold: every batch, in the order of the files, and any damage."""
 
     async def work() -> None:
-        async with stopped(directory, "ledgers") as (disk, path):
-            async for log in _logs(disk, path):
-                async for found in inspect_entry_log(disk, f"{path}/{log}"):
-                    fields = {"log": log, **_fields(found)}
+        async with stopped(directory, "ledgers") as (disk, directories):
+            for path in await _logs(disk, directories):
+                async for found in inspect_entry_log(disk, path):
+                    fields = {"log": _name(path), **_fields(found)}
                     print(json.dumps(fields) if as_json else " ".join(f"{k}={v}" for k, v in fields.items()))
 
     run(work())
@@ -54,9 +54,9 @@ def verify(directory: Directory, as_json: Json = False) -> None:
     """
 
     async def work() -> tuple[list[LogReport], list[Damage]]:
-        async with stopped(directory, "ledgers") as (disk, path):
-            reports = [await verify_entry_log(disk, f"{path}/{log}") async for log in _logs(disk, path)]
-            return reports, await lost_bytes(disk, path)
+        async with stopped(directory, "ledgers") as (disk, directories):
+            reports = [await verify_entry_log(disk, path) for path in await _logs(disk, directories)]
+            return reports, [lost for each in directories for lost in await lost_bytes(disk, each)]
 
     reports, lost = run(work())
     damaged = [*lost, *(damage for report in reports for damage in report.damage)]
@@ -70,16 +70,20 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _logs(disk: Disk, path: str) -> AsyncIterator[str]:
-    """Names of the entry logs, oldest first."""
-    names = [name for name in await disk.list(path) if parse_log_name(name) is not None]
-    for name in sorted(names, key=lambda name: parse_log_name(name) or 0):
-        yield name
+async def _logs(disk: Disk, directories: Sequence[str]) -> list[str]:
+    """Paths of the entry logs, oldest first."""
+    paths = [f"{directory}/{name}" for directory in directories for name in await disk.list(directory)]
+    found = [(log_id, path) for path in paths if (log_id := parse_log_name(_name(path))) is not None]
+    return [path for _, path in sorted(found)]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _summary(report: LogReport) -> Record:
     return {
-        "log": report.path.rpartition("/")[2],
+        "log": _name(report.path),
         "bytes": report.size,
         "finished": report.finished,
         "batches": report.batches,

@@ -17,6 +17,7 @@ from tallybook.bookie.journal.inspect import (
     inspect_journal,
     live_blocks,
 )
+from tallybook.runtime.disk import Disk
 
 from .exits import Exit
 from .offline import Directory, stopped
@@ -35,40 +36,49 @@ def dump(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the records that the next start would replay, in order."""
+    """Print the records that the next start would replay, in order; of several journals one after the other."""
 
     async def work() -> None:
-        async with stopped(directory, "journal") as (disk, path):
-            view = await inspect_journal(disk, path)
-            async for block in every_block(disk, view) if everything else live_blocks(disk, view):
-                for line in _lines(block, as_json):
-                    print(line)
+        async with stopped(directory, "journal") as (disk, paths):
+            for path in paths:
+                view = await inspect_journal(disk, path)
+                async for block in every_block(disk, view) if everything else live_blocks(disk, view):
+                    for line in _lines(block, as_json):
+                        print(line)
 
     run(work())
 
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Check every record that the next start would replay. Ends with exit code 1 if anything is damaged."""
-    result = run(_verify(directory))
-    if as_json:
-        print_json(result)
-    else:
-        print_record({name: value for name, value in result.items() if name != "damage"}, as_json=False)
-        for found in _list(result["damage"]):
-            print(f"damaged: {found}")
-    if result["damage"]:
+    """Check every record that the next start would replay. Ends with exit code 1 if anything is damaged.
+
+    Of several journals, each is told of on its own.
+    """
+    results = run(_verify(directory))
+    for result in results:
+        if as_json:
+            print_json(result)
+        else:
+            print_record({name: value for name, value in result.items() if name != "damage"}, as_json=False)
+            for found in _list(result["damage"]):
+                print(f"damaged: {found}")
+    if any(result["damage"] for result in results):
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
-async def _verify(directory: Path) -> dict[str, object]:
+async def _verify(directory: Path) -> list[dict[str, object]]:
+    async with stopped(directory, "journal") as (disk, paths):
+        return [await _verify_one(disk, path) for path in paths]
+
+
+async def _verify_one(disk: Disk, path: str) -> dict[str, object]:
     blocks = records = size = 0
-    async with stopped(directory, "journal") as (disk, path):
-        view = await inspect_journal(disk, path)
-        damage = [str(found) for found in view.damage]
-        async for block in live_blocks(disk, view):
-            blocks, records, size = blocks + 1, records + len(block.records), size + block.size_bytes
-            damage += _problems(block)
+    view = await inspect_journal(disk, path)
+    damage = [str(found) for found in view.damage]
+    async for block in live_blocks(disk, view):
+        blocks, records, size = blocks + 1, records + len(block.records), size + block.size_bytes
+        damage += _problems(block)
     return {**_summary(view), "live_blocks": blocks, "live_records": records, "live_bytes": size, "damage": damage}
 
 

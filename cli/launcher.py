@@ -18,7 +18,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -152,17 +152,13 @@ class LocalCluster:
 
     async def stop(self) -> None:
         """Stop every bookie cleanly; kill those that take too long."""
-        running = [bookie.process for bookie in self.bookies if bookie.process is not None and bookie.running]
-        for process in running:
-            signal_process(process, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                for process in running:
-                    await process.wait()
-        finally:
-            for process in running:
-                signal_process(process, signal.SIGKILL)
-                await process.wait()
+        await _stop([bookie.process for bookie in self.bookies if bookie.process is not None and bookie.running])
+
+    async def stop_one(self, bookie: LocalBookie) -> None:
+        """Stop one bookie cleanly; kill it if that takes too long."""
+        if bookie.process is not None and bookie.running:
+            await _stop([bookie.process])
+            bookie.forget()
 
     async def kill(self, bookie: LocalBookie) -> None:
         """End one bookie as a crash would."""
@@ -226,6 +222,20 @@ class LocalCluster:
                 message = f"{bookie.bookie_id} was not ready within {START_SECONDS:.0f} s; see {bookie.log_file}"
                 raise RefusedToStart(BookieUnavailable(message))
             await self._clock.sleep(_POLL_SECONDS)
+
+
+async def _stop(running: Sequence[asyncio.subprocess.Process]) -> None:
+    """Stop processes cleanly; kill those that take too long."""
+    for process in running:
+        signal_process(process, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            for process in running:
+                await process.wait()
+    finally:
+        for process in running:
+            signal_process(process, signal.SIGKILL)
+            await process.wait()
 
 
 async def spawn(

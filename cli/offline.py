@@ -10,41 +10,71 @@ from typing import Annotated
 
 import typer
 
+from tallybook.bookie.directories import read_places
+from tallybook.bookie.places import PLACE_KIND
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.disk_real import RealDisk
 
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Data directory of a stopped bookie, or the part of it that is meant.")
+    Path,
+    typer.Argument(
+        metavar="DIR", help="Data directory of a stopped bookie, or the one of its other directories that is meant."
+    ),
 ]
 
 
 @asynccontextmanager
-async def stopped(directory: Path, part: str) -> AsyncIterator[tuple[Disk, str]]:
-    """The directory of one part of a data directory; no bookie starts on it meanwhile.
+async def stopped(directory: Path, part: str) -> AsyncIterator[tuple[Disk, list[str]]]:
+    """The directories of one part of a bookie, wherever they lie; no bookie starts on them meanwhile.
 
     Raises:
         InvalidArgument: there is no such directory.
         DirectoryInUse: its bookie is running.
+        DamagedFile: it cannot be told which directories the bookie has.
     """
-    root = _root(directory, part)
+    root, only = _meant(directory, part)
     disk = RealDisk()
+    paths = [only] if only else await _all(disk, root, part)
     try:
         lock = await disk.lock(root)
     except (DiskFailed, DiskFull):
         # Read-only media hold no running bookie.
-        yield disk, os.path.join(root, part)
+        yield disk, paths
         return
     try:
-        yield disk, os.path.join(root, part)
+        yield disk, paths
     finally:
         await lock.release()
 
 
-def _root(directory: Path, part: str) -> str:
-    """The data directory, whether it was given itself or a part of it."""
-    whole = os.path.abspath(directory)
-    root = os.path.dirname(whole) if os.path.basename(whole) == part else whole
-    if not os.path.isdir(os.path.join(root, part)):
-        raise InvalidArgument(f"{whole} is not the data directory of a bookie: it has no {part}")
-    return root
+def _meant(directory: Path, part: str) -> tuple[str, str]:
+    """What to lock, and the one directory that is meant; nothing where the whole bookie is."""
+    path = os.path.abspath(directory)
+    if _is_place(path):
+        return path, path
+    if os.path.isdir(os.path.join(path, part)):
+        return path, ""
+    if os.path.basename(path) == part and os.path.isdir(path):
+        return os.path.dirname(path), path
+    raise InvalidArgument(f"{path} is not the data directory of a bookie: it has no {part}")
+
+
+def _is_place(path: str) -> bool:
+    """Whether a bookie keeps something here that is not in its data directory."""
+    try:
+        return Path(path, "cookie").read_bytes().startswith(f"tallybook {PLACE_KIND} ".encode())
+    except OSError:
+        return False
+
+
+async def _all(disk: Disk, root: str, part: str) -> list[str]:
+    paths = [place.path for place in await read_places(disk, root) if place.kind == part]
+    _check_there(root, paths)
+    return paths
+
+
+def _check_there(root: str, paths: list[str]) -> None:
+    for path in paths:
+        if not os.path.isdir(path):
+            raise InvalidArgument(f"{root} is of a bookie that has {path}, too, and that is not there")

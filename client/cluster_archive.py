@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tallybook.archive.place import ArchivePlace
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.metadata.archived import Receipt
@@ -50,6 +51,10 @@ class ClusterArchive:
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
         """One entry; see the port."""
         return await (await self._opened()).entry(receipt, ledger_id, entry_id)
+
+    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
+        """Where an entry lies; see the port."""
+        return await (await self._opened()).place(receipt, ledger_id, entry_id)
 
     async def close(self) -> None:
         """Release what was opened."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from tallybook.archive.place import ArchivePlace
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
@@ -49,6 +50,9 @@ class Archive(Protocol):
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
         """One entry."""
+
+    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
+        """Where an entry lies, as the index of its object says."""
 
     async def close(self) -> None:
         """Release connections and end background work."""

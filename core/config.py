@@ -39,6 +39,10 @@ PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
 
 _ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+_PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
+
+MAX_DIRECTORIES: Final = 8
+"""Directories of one kind that a bookie may have: their paths stand in one small file."""
 
 
 def _address(value: str) -> str:
@@ -56,6 +60,26 @@ def _bookie_id_or_none(value: str) -> str:
     if value and _BOOKIE_ID.fullmatch(value) is None:
         raise ValueError("1 to 128 letters, digits or . _ : - are wanted")
     return value
+
+
+def _split(value: object) -> object:
+    """A variable of the environment has no lists: commas stand between the paths."""
+    if isinstance(value, str):
+        return tuple(path.strip() for path in value.split(",")) if value.strip() else ()
+    return value
+
+
+def _paths(value: tuple[str, ...]) -> tuple[str, ...]:
+    for path in value:
+        if _PATH.fullmatch(path) is None:
+            raise ValueError("absolute paths are wanted, of up to 200 printable ASCII characters but space and comma")
+    paths = tuple(path.rstrip("/") or "/" for path in value)
+    if len(paths) > MAX_DIRECTORIES or len(set(paths)) < len(paths):
+        raise ValueError(f"at most {MAX_DIRECTORIES} directories are wanted, none of them twice")
+    return paths
+
+
+Directories = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_paths)]
 
 
 def _size(value: int) -> ByteSize:
@@ -95,6 +119,9 @@ class StorageSettings(Settings):
 
     write_cache_bytes: Room = Field(_size(128 * MIB), description="Both write-cache buffers together.")
     read_cache_bytes: Size = Field(_size(64 * MIB), description="Batches kept after they were read from disk.")
+    read_ahead_bytes: Size = Field(
+        _size(32 * MIB), description="Batches read ahead of those who go through ledgers in order; 0: none."
+    )
     index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
     entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
@@ -159,6 +186,9 @@ class CollectionSettings(Settings):
     compact_bytes_per_second: Size = Field(
         _size(64 * MIB), description="Pace at which compaction copies; 0 is unpaced."
     )
+    compact_index_after: Annotated[int, Field(ge=0, le=1_000_000_000), _number] = Field(
+        100_000, description="Ledgers and rows dropped from the index after which it gives back their room; 0: never."
+    )
 
 
 class ScrubSettings(Settings):
@@ -178,6 +208,18 @@ class BookieSettings(Settings):
         "", description="Configured identity; empty: taken from the data directory."
     )
     data_directory: str = Field(..., description="Where journal, entry logs and index live.", min_length=1)
+    journal_directories: Directories = Field(
+        (),
+        description="Directories of journals, each best on a disk of its own: a list in the file, paths with commas "
+        "between them in the environment; empty: DIR/journal. Each ledger belongs to one of them. Which there are may "
+        "be changed after a clean stop only.",
+    )
+    ledger_directories: Directories = Field(
+        (),
+        description="Every directory that entry logs lie in, each best on a disk of its own: a list in the file, paths "
+        "with commas between them in the environment; empty: DIR/ledgers. One may be added at any start, and one be "
+        "taken away that holds no entry logs.",
+    )
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
     )
@@ -205,6 +247,8 @@ class BookieSettings(Settings):
             raise ValueError(
                 "the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count"
             )
+        if set(self.journal_directories) & set(self.ledger_directories):
+            raise ValueError("a directory is either one of journals or one of entry logs")
         return self
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,6 +36,7 @@ from tallybook.runtime.rng import Rng
 from .absences import Absences
 from .bookie_survey import BookieSurvey
 from .needs import Trouble, Why
+from .pause import paused_since
 from .tasks import LEDGERS_OF_A_TASK, Task, TaskBoard, tasks_of
 from .walk import Findings, all_ledgers, note
 
@@ -64,6 +65,8 @@ class Audit:
     tasks: int = 0
     checked_up_to: int = -1
     """The periodic check has handed out the ledgers up to here."""
+    paused_since_ms: int | None = None
+    """Since when nothing is handed out, in milliseconds since the epoch; ``None`` if the repair is not paused."""
 
 
 class Auditor:
@@ -93,8 +96,12 @@ class Auditor:
         self.published = 0
         self.audit = Audit()
 
-    async def round(self, *, everything: bool = False) -> Audit:
+    async def round(self, *, everything: bool = False, lost: Collection[str] = (), hand_out: bool = True) -> Audit:
         """Look once; with ``everything``, over all ledgers also where nothing seems wrong.
+
+        Args:
+            lost: bookies that somebody who knows calls lost; those of them that are there are not.
+            hand_out: without, look and tell, and no more.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the store does not answer.
@@ -105,28 +112,35 @@ class Auditor:
         modes = await wanted_modes(self._store)
         draining = frozenset(name for name, mode in modes.items() if mode is WantedMode.DRAINING)
         await self._survey.look(alive)
-        trouble = await self._trouble(alive, draining)
+        gone = self._absences.lost(self._clock.monotonic()) | (frozenset(lost) - alive.keys())
+        trouble = await self._trouble(alive, gone | draining)
+        paused = await paused_since(self._store)
+        hand_out = hand_out and paused is None
         tasks = await self._board.all()
         findings = self.audit.findings
         if everything or trouble or self._is_walk_due():
-            findings = await self._walk(trouble, alive, [task for task, _ in tasks.values()])
-        checked = await self._check([task for task, _ in tasks.values()])
+            room = MOST_TASKS if hand_out else 0
+            findings = await self._walk(trouble, alive, [task for task, _ in tasks.values()], room)
+        checked = self.audit.checked_up_to
+        if hand_out:
+            checked = await self._check([task for task, _ in tasks.values()])
         self.rounds += 1
         self.audit = Audit(
             frozenset(alive),
             self._absences.away,
-            self._absences.lost(self._clock.monotonic()),
+            gone,
             draining,
             frozenset(trouble.limbo),
             findings,
             len(tasks),
             checked,
+            paused,
         )
         return self.audit
 
-    async def _trouble(self, alive: Mapping[str, BookieInfo], draining: frozenset[str]) -> Trouble:
+    async def _trouble(self, alive: Mapping[str, BookieInfo], leaving: frozenset[str]) -> Trouble:
         return Trouble(
-            self._absences.lost(self._clock.monotonic()) | draining,
+            leaving,
             await self._survey.limbo(),
             await self._survey.damaged(),
             frozenset(alive),
@@ -140,11 +154,13 @@ class Auditor:
 
     # -- over all ledgers -------------------------------------------------------------------
 
-    async def _walk(self, trouble: Trouble, alive: Mapping[str, BookieInfo], tasks: Iterable[Task]) -> Findings:
+    async def _walk(
+        self, trouble: Trouble, alive: Mapping[str, BookieInfo], tasks: Iterable[Task], room: int
+    ) -> Findings:
         findings = Findings()
         urgent = [task for task in tasks if task.urgent]
         handed_out = {ledger_id for task in urgent for ledger_id in task.ledger_ids}
-        hands = _Hands(self._board, trouble.leaving, MOST_TASKS - len(urgent))
+        hands = _Hands(self._board, trouble.leaving, room - len(urgent))
         to_end: dict[int, float] = {}
         now = self._clock.monotonic()
         async for metadata in all_ledgers(self._store, findings):

@@ -20,6 +20,8 @@ from .needs import LimboOf
 _log = logger("repair")
 
 PAGE: Final = 1_000
+DAMAGED_PAGE: Final = 100
+"""Of damaged copies: the bookie reads each one again before it tells of it."""
 MOST_DAMAGED_LEDGERS: Final = 10_000
 """Ledgers with damaged copies that are looked at in one round; the rest follows once these are mended."""
 
@@ -102,9 +104,9 @@ async def _damaged_ledgers(connection: BookieConnection) -> set[int]:
     found: set[int] = set()
     after = (-1, -1)
     while len(found) < MOST_DAMAGED_LEDGERS:
-        page = await connection.damaged(after, PAGE)
-        found.update(batch.ledger_id for batch in page)
-        if len(page) < PAGE:
+        page = await connection.damaged(after, DAMAGED_PAGE)
+        if not page:
             break
+        found.update(batch.ledger_id for batch in page)
         after = page[-1].ledger_id, page[-1].first_entry_id
     return found

@@ -41,7 +41,7 @@ READ_BYTES: Final = 1 << 20
 BUSY_SECONDS: Final = 30.0
 """How long a bookie may be too busy for a copy before it is left for later."""
 SHORTEST_PAUSE_SECONDS: Final = 0.01
-DAMAGED_AT_ONCE: Final = 1_000
+DAMAGED_AT_ONCE: Final = 100
 
 
 class Copied(NamedTuple):
@@ -67,11 +67,20 @@ class Copier:
         self.copied_batches = 0
         self.copied_bytes = 0
 
-    async def complete(self, metadata: LedgerMetadata, place: Place, target: str, lost: Collection[str] = ()) -> Copied:
+    async def complete(
+        self,
+        metadata: LedgerMetadata,
+        place: Place,
+        target: str,
+        *,
+        lost: Collection[str] = (),
+        damaged_too: bool = True,
+    ) -> Copied:
         """Make sure that ``target`` holds all that belongs to ``place``.
 
         Args:
             lost: bookies that are not waited for: their silence leaves no hope.
+            damaged_too: replace copies that ``target`` knows to be damaged; of a newcomer nobody need ask.
 
         Raises:
             DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
@@ -82,7 +91,7 @@ class Copier:
         mended: list[EntryRange] = []
         batches = size = 0
         for _ in range(LOOKS):
-            damaged = await self._damaged(connection, metadata.ledger_id, mended)
+            damaged = await self._damaged(connection, metadata.ledger_id, mended) if damaged_too else []
             look = _Look(connection, metadata, place, damaged)
             found = False
             async for gap in look.gaps():
@@ -105,7 +114,7 @@ class Copier:
             page = await connection.damaged(after, DAMAGED_AT_ONCE)
             ours = [batch for batch in page if batch.ledger_id == ledger_id]
             found += ours
-            if not ours or len(ours) < len(page) or len(page) < DAMAGED_AT_ONCE:
+            if not ours or len(ours) < len(page):
                 break
             after = (ledger_id, ours[-1].first_entry_id)
         ranges = (EntryRange(batch.first_entry_id, batch.last_entry_id) for batch in found)

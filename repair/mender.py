@@ -159,7 +159,7 @@ class Mender:
         self, metadata: LedgerMetadata, place: Place, order: Order, limbo: set[str], done: Mended
     ) -> LedgerMetadata:
         """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
-        copied = await self._copier.complete(metadata, place, place.bookie_id, order.leaving)
+        copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.leaving)
         done.count(copied)
         if copied.limbo:
             limbo.add(place.bookie_id)
@@ -171,7 +171,7 @@ class Mender:
     async def _replace(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> LedgerMetadata:
         """Let another bookie take a place: first the copies, then the metadata."""
         target = self._replacement(metadata, place, order)
-        done.count(await self._copier.complete(metadata, place, target, order.leaving))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.leaving, damaged_too=False))
         taken = partial(replace_member, first_entry_id=place.first, old=place.bookie_id, new=target)
         try:
             changed = (await self._updater.update(metadata.ledger_id, taken)).value
@@ -181,7 +181,7 @@ class Mender:
         sometimes("repair: a bookie takes a lost place")
         done.places += 1
         # Until it was named, it might have dropped them, had this process slept for long: now it keeps what it has.
-        done.count(await self._copier.complete(metadata, place, target, order.leaving))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.leaving, damaged_too=False))
         return changed
 
     def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.core.errors import DamagedFile, PeerError, TallybookError, is_defect
 from tallybook.core.marks import sometimes
@@ -20,12 +20,15 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .mender import Mended, Mender, Order
+from .pause import paused_since
 from .tasks import Held, Task, TaskBoard
 
 _log = logger("repair")
 
 IDLE_SECONDS: Final = 2.0
 """Pause between looks for tasks while there are none."""
+ORDER_SECONDS: Final = 1.0
+"""Who is there is asked for so often, and not for each ledger."""
 RENEWALS: Final = 3
 """A task is renewed so often within a lease."""
 
@@ -51,6 +54,14 @@ class ReplicatorTotals:
     last_error: str = ""
 
 
+class _Ordered(NamedTuple):
+    """What is to be done with the ledgers of a task, for a moment."""
+
+    task: Task
+    order: Order
+    until: float
+
+
 class Replicator:
     """One worker of a cluster's repair."""
 
@@ -72,6 +83,7 @@ class Replicator:
         self._clock = clock
         self._concurrent = concurrent
         self._lease_s = lease_s
+        self._ordered: _Ordered | None = None
         self.totals = ReplicatorTotals()
 
     async def run(self) -> None:
@@ -87,17 +99,19 @@ class Replicator:
                 await self._clock.sleep(IDLE_SECONDS)
 
     async def work_once(self) -> bool:
-        """Take one task and do it; false if there is none.
+        """Take one task and do it; false if there is none, or the repair is paused.
 
         Raises:
             MetadataUnavailable: the store does not answer.
             DamagedFile: a task, or what is wanted of a bookie, cannot be read.
         """
+        if await paused_since(self._store) is not None:
+            return False
         held = await self._board.take()
         if held is None:
             return False
         _log.info("task taken", task=held.name, ledgers=len(held.task.ledger_ids), why=held.task.why)
-        work = _Work(held, self._board, self._clock, self._lease_s)
+        work = _Work(held, self._board, self._store, self._clock, self._lease_s)
         await work.run(self._mend, self._concurrent)
         self.totals.tasks += 1
         return True
@@ -112,7 +126,13 @@ class Replicator:
         self._count(ledger_id, done)
 
     async def _order(self, task: Task) -> Order:
-        """Who leaves and who is there now: a bookie that has come back keeps its places."""
+        """What to do, by who is there about now: a bookie that has come back keeps its places."""
+        now = self._clock.monotonic()
+        if self._ordered is None or self._ordered.task is not task or now >= self._ordered.until:
+            self._ordered = _Ordered(task, await self._fresh_order(task), now + ORDER_SECONDS)
+        return self._ordered.order
+
+    async def _fresh_order(self, task: Task) -> Order:
         alive = await self._membership.bookies()
         modes = await wanted_modes(self._store) if task.leaving else {}
         draining = {name for name, mode in modes.items() if mode is WantedMode.DRAINING}
@@ -139,8 +159,10 @@ class Replicator:
 class _Work:
     """Work at one task: several ledgers at a time, and the renewals beside them."""
 
-    def __init__(self, held: Held, board: TaskBoard, clock: Clock, lease_s: float) -> None:
+    def __init__(self, held: Held, board: TaskBoard, store: MetadataStore, clock: Clock, lease_s: float) -> None:
         self._held: Held | None = held
+        self._store = store
+        self._paused = False
         self._task = held.task
         self._board = board
         self._clock = clock
@@ -156,11 +178,14 @@ class _Work:
                 for _ in range(min(concurrent, len(self._todo))):
                     workers.create_task(self._worker(mend))
             renewing.cancel()
-        if self._held is not None:
+        if self._held is not None and self._todo:
+            sometimes("repair: a task is put back for a pause")
+            await self._board.put_back(self._held, self._todo)
+        elif self._held is not None:
             await self._board.finish(self._held)
 
     async def _worker(self, mend: Mend) -> None:
-        while self._todo and self._held is not None:
+        while self._todo and self._held is not None and not self._paused:
             ledger_id = self._todo.popleft()
             self._under_way.add(ledger_id)
             await mend(ledger_id, self._task)
@@ -171,7 +196,8 @@ class _Work:
             await self._clock.sleep(self._lease_s / RENEWALS)
             try:
                 self._held = await self._board.renew(self._held, (*sorted(self._under_way), *self._todo))
-            except PeerError as error:
+                self._paused = await paused_since(self._store) is not None
+            except (PeerError, DamagedFile) as error:
                 # If that lasts, somebody else takes the task, and both do it.
                 _log.warning("a task was not renewed", error=error.message)
         sometimes("repair: a task was taken over")

@@ -135,6 +135,7 @@ def told(audit: Audit) -> Mapping[str, object]:
         "in_one_rack": findings.in_one_rack,
         "unreadable": findings.unreadable,
         "tasks": audit.tasks,
+        "paused_since_ms": audit.paused_since_ms,
     }
 
 

@@ -166,6 +166,14 @@ class TaskBoard:
         task = replace(held.task, ledger_ids=tuple(left), beat=held.task.beat + 1)
         return await self._write(held.name, task, held.version)
 
+    async def put_back(self, held: Held, left: Iterable[int]) -> None:
+        """Leave what is left of a task for whoever takes it next.
+
+        Raises:
+            MetadataUnavailable: the store does not answer; the task is taken over by somebody in time.
+        """
+        await self._write(held.name, replace(held.task, ledger_ids=tuple(left), owner=""), held.version)
+
     async def finish(self, held: Held) -> None:
         """The task is done, or what is left of it is for somebody else to find again.
 

@@ -135,13 +135,22 @@ class Disk(Protocol):
     """A file system. Paths are absolute strings; all methods may raise ``DiskFailed``."""
 
     async def open(
-        self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False, direct: bool = False
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        writable: bool = True,
+        durable: bool = False,
+        direct: bool = False,
+        exact: bool = False,
     ) -> DiskFile:
         """Open ``path``. With ``create`` it is made, empty, where it does not exist.
 
         Args:
             durable: every write is durable when it returns.
             direct: what is written will not be read soon: it bypasses the page cache where that is possible.
+            exact: reads take from the device what they ask for and no more, where that is possible: whoever
+                reads knows better than the system what comes next.
 
         Raises:
             FileNotFoundError: it does not exist and ``create`` is false.

@@ -5,6 +5,7 @@ Everything here blocks and runs on a disk thread, never on the event loop.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -78,6 +79,13 @@ def open_direct(path: str, flags: int, *, durable: bool) -> int | None:
         if error.errno in {errno.EINVAL, errno.ENOTSUP}:
             return None
         raise
+
+
+def read_exactly(fd: int) -> None:
+    """Keep the system from reading more of a file than it is asked for; where it cannot be kept from it, no matter."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def flush(fd: int) -> None:

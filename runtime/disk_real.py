@@ -64,7 +64,14 @@ class RealDisk:
         self._replacing: set[str] = set()
 
     async def open(
-        self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False, direct: bool = False
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        writable: bool = True,
+        durable: bool = False,
+        direct: bool = False,
+        exact: bool = False,
     ) -> RealFile:
         """Open a file, creating it where asked to."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
@@ -76,6 +83,8 @@ class RealDisk:
                 bypassing = fd is not None
                 if fd is None:
                     fd = disk_os.open_file(path, flags)
+                if exact:
+                    disk_os.read_exactly(fd)
                 return RealFile(self._threads, path, fd, durable=durable, aligned=durable or direct, direct=bypassing)
 
         return await self._threads.acquire(opened, RealFile.release)

@@ -7,9 +7,10 @@ time on a hot path. docs/metrics.md is generated from the catalogues.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -37,6 +38,14 @@ class MetricInfo(NamedTuple):
     kind: Kind
     help: str
     label: tuple[str, str] | None = None
+
+
+PROCESS_METRICS: Final = (
+    MetricInfo(
+        "tasks", "tallybook_process_tasks", Kind.GAUGE, "Tasks of the event loop: work that is under way, or waits."
+    ),
+)
+"""What any process tells of itself, besides what the platform knows."""
 
 
 class StatsCollector(Collector):
@@ -83,6 +92,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
+        self.add(PROCESS_METRICS, _of_this_process)
 
     def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, float]]) -> None:
         """Serve the numbers of one part."""
@@ -91,3 +101,11 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
+
+
+def _of_this_process() -> dict[str, float]:
+    try:
+        return {"tasks": len(asyncio.all_tasks())}
+    except RuntimeError:
+        # Nobody's loop runs here: there are no tasks.
+        return {"tasks": 0}

@@ -153,4 +153,6 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if isinstance(field.default, ByteSize):
         return field.default.human_readable(separator=" ") if field.default else "0"
+    if field.default == ():
+        return "empty"
     return repr(field.default) if isinstance(field.default, str) else str(field.default).lower()

@@ -1,4 +1,4 @@
-"""What every process may hold at most: looked at now and then (I20), with the journal's mark (I14)."""
+"""What every process may hold at most: looked at now and then (I20), with the journals' marks (I14)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,15 @@ def look_at_budgets(universe: Universe, tasks_per_process: int = TASKS_PER_PROCE
 
 
 def _look_at_mark(universe: Universe, node: BookieNode) -> None:
-    """The journal forgets what lies below its mark, so the mark must not go back (I14)."""
+    """A journal forgets what lies below its mark, so the mark must not go back (I14)."""
     if node.bookie is None:
         return
     life = node.bookie.incarnation
     harm = universe.god.harms.of(life.directory_uuid)
     if harm is not None and harm.journal_boot:
         return
-    data = node.disk.peek(f"{node.settings.data_directory}/journal/{FILE_NAME}")
-    facts = newest(tuple(decode_slot(data[at * SLOT_BYTES :][:SLOT_BYTES]) for at in range(SLOT_COUNT)))
-    if facts is not None:
-        universe.god.marked(node.name, life.directory_uuid, facts.trim)
+    for directory in node.settings.journal_directories or (f"{node.settings.data_directory}/journal",):
+        data = node.disk.peek(f"{directory}/{FILE_NAME}")
+        facts = newest(tuple(decode_slot(data[at * SLOT_BYTES :][:SLOT_BYTES]) for at in range(SLOT_COUNT)))
+        if facts is not None:
+            universe.god.marked(node.name, life.directory_uuid, directory, facts.trim)

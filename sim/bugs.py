@@ -58,6 +58,7 @@ from .archive_bugs import ARCHIVE_BUGS
 from .bug import Bug
 from .metadata import SimStore
 from .repair_bugs import REPAIR_BUGS
+from .storage_bugs import STORAGE_BUGS
 from .stream_bugs import STREAM_BUGS
 
 
@@ -88,10 +89,10 @@ def _fence_without_effect(right: Any) -> Any:
 
 def _mark_before_flush(right: Any) -> Any:
     async def checkpoint(self: Any) -> None:
-        mark = self._journal.durable_mark()
-        if mark > self._mark:
-            await self._journal.trim(mark)
-            self._mark = mark
+        marks = self._journals.durable_marks()
+        if marks > self._marks:
+            await self._journals.trim(marks)
+            self._marks = marks
         await right(self)
 
     return checkpoint
@@ -103,10 +104,10 @@ def _mark_taken_late(_right: Any) -> Any:
         waiters, self._waiters = self._waiters, []
         self._flush.begin()
         await self._flush.finish()
-        mark = self._journal.durable_mark()
-        if mark > self._mark:
-            await self._journal.trim(mark)
-            self._mark = mark
+        marks = self._journals.durable_marks()
+        if marks > self._marks:
+            await self._journals.trim(marks)
+            self._marks = marks
             self._flush.tell_room()
         self.checkpoints += 1
         for waiter in waiters:
@@ -520,6 +521,7 @@ BUGS: Final[dict[str, Bug]] = {
         "I23",
         [(Ledger, "fits", _any_key)],
     ),
+    **STORAGE_BUGS,
     **ARCHIVE_BUGS,
     **REPAIR_BUGS,
     **STREAM_BUGS,

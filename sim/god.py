@@ -134,7 +134,7 @@ class God:
         """Ledger and first entry of what each directory acked last; directories by bookie id and uuid."""
         self._fences: dict[tuple[str, str], deque[int]] = {}
         """Ledgers that each directory fenced last."""
-        self._marks: dict[tuple[str, str], Mark] = {}
+        self._marks: dict[tuple[str, str, str], Mark] = {}
         self._created: set[bytes] = set()
         self._not_created: set[bytes] = set()
         self._note = note
@@ -422,9 +422,9 @@ class God:
         known = self.ledgers.get(ledger_id)
         return known is None or known.metadata.copies_released
 
-    def marked(self, bookie_id: str, directory_uuid: str, mark: Mark) -> None:
-        """The journal of a bookie needs nothing below ``mark`` any more."""
-        key = (bookie_id, directory_uuid)
+    def marked(self, bookie_id: str, directory_uuid: str, journal: str, mark: Mark) -> None:
+        """This journal of a bookie needs nothing below ``mark`` any more."""
+        key = (bookie_id, directory_uuid, journal)
         before = self._marks.get(key, mark)
         self.expect(mark >= before, "I14", f"the mark of {bookie_id} went back from {before} to {mark}")
         self._marks[key] = mark

@@ -1,10 +1,11 @@
-"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L6).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L7).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
     L1   recoverers come to an end, and every ledger can be closed
     L5   readers that follow a ledger, through all of this, see its end
     L6   what is closed gets into the archive, where there is one (``settling``)
+    L7   bookies that scrub know what is damaged (``scrubbed``)
     L3   closed ledgers get back all of their copies, where there is a repair (``repairing``)
     L4   bookies drop what was deleted, released to the archive, or given to others
 
@@ -22,6 +23,7 @@ from tallybook.metadata.model import LedgerState
 
 from .halfway import halfway
 from .repairing import mend
+from .scrubbed import know_their_damage
 from .settling import settle
 from .stream_end import end_streams, write_streams
 from .vital import vital
@@ -81,6 +83,7 @@ async def _come_to_rest(universe: Universe) -> None:
         await _all(universe, "historian", "L5", HISTORIANS_LATE)
         await end_streams(universe)
         await settle(universe)
+    await know_their_damage(universe)
     await mend(universe)
     await _drop_garbage(universe)
 

@@ -279,7 +279,7 @@ class Nemesis:
 
         self._later(self._seconds(8.0), room)
 
-    def _damageable(self) -> BookieNode | None:
+    def damageable(self) -> BookieNode | None:
         """A bookie whose durable data may be damaged, so that every entry keeps a clean copy."""
         damaged = self._around.god.harms.bookies()
         names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else damaged
@@ -287,13 +287,13 @@ class Nemesis:
         return self._nodes[pick(self._rng, names)] if names else None
 
     def _wipe(self) -> None:
-        node = self._damageable()
+        node = self.damageable()
         if node is not None:
             node.wipe(self._down_seconds())
 
     def _rot(self) -> None:
         """Something durable changes. Half of the time the bookie starts again soon, and looks at it."""
-        node = self._damageable()
+        node = self.damageable()
         if node is None:
             return
         part = pick(self._rng, ROTTING_PARTS)
@@ -398,11 +398,12 @@ def _vouched_bytes(data: bytes) -> int:
 
 
 def _rotting(node: BookieNode, part: str) -> dict[str, list[int]]:
-    """Files of one part of a data directory, and their sectors that hold anything."""
-    disk, directory = node.disk, f"{node.settings.data_directory}/{part}"
+    """Files of one part of a bookie, wherever it lies, and their sectors that hold anything."""
+    disk, settings = node.disk, node.settings
+    elsewhere = {"journal": settings.journal_directories, "ledgers": settings.ledger_directories}.get(part)
     found: dict[str, list[int]] = {}
-    for name in disk.state.names(directory):
-        path = f"{directory}/{name}"
+    directories = elsewhere or (f"{settings.data_directory}/{part}",)
+    for path in [f"{directory}/{name}" for directory in directories for name in disk.state.names(directory)]:
         if disk.state.inode(path) is not None:
             data = disk.peek(path)
             sectors = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)

@@ -63,11 +63,12 @@ class _WatchedIndex(MemoryIndex):
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """See the port."""
         for ledger_id in drop_rows:
             self.on_left(ledger_id)
-        await super().apply(rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows)
+        await super().apply(rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows, makes_room=makes_room)
 
 
 METADATA_ERRORS: Final = (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown)

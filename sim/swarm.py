@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeVar
 
+from tallybook.bookie.places import JOURNAL, LEDGERS
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
 from tallybook.core.config import (
     AdmissionSettings,
@@ -134,6 +135,8 @@ class Swarm:
     entry_log_bytes: int = 64 * KIB
     compact_below_percent: int = 0
     scrub_period_s: int = 0
+    journals: int = 1
+    ledger_directories: int = 1
     archive: ArchiveSwarm | None = None
     """Offloaders and an object store, where there are any."""
     streams: StreamSwarm | None = None
@@ -169,6 +172,8 @@ class Swarm:
             bookie_id="b0",
             data_directory=ROOT,
             metadata="memory:",
+            journal_directories=_directories(JOURNAL, self.journals),
+            ledger_directories=_directories(LEDGERS, self.ledger_directories),
             journal=JournalSettings(
                 segment_bytes=self.segment_bytes, segment_count=4, max_commit_bytes=self.commit_bytes
             ),
@@ -215,6 +220,12 @@ class Swarm:
         )
 
 
+def _directories(kind: str, count: int) -> tuple[str, ...]:
+    """The first of these is a part of the data directory; where it is the only one, the settings name none."""
+    others = tuple(f"/data/disk{number}/{kind}" for number in range(2, count + 1))
+    return (f"{ROOT}/{kind}", *others) if others else ()
+
+
 def _short(value: object) -> str:
     if isinstance(value, dict):
         return "[" + " ".join(f"{name}={_short(each)}" for name, each in value.items()) + "]"
@@ -253,7 +264,7 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
 def swarm_of(rng: Rng) -> Swarm:
     """The shape of one run."""
     archive, streams, storage, repair = (rng.fork(part) for part in ("archive", "streams", "storage", "repair"))
-    swarm = _with_storage(_any_swarm(rng), storage)
+    swarm = _with_disks(_with_storage(_any_swarm(rng), storage), rng.fork("disks"))
     theme = theme_of(rng)
     if theme is not None:
         faults = tuple((name, FAULTS[name]) for name in theme.faults)
@@ -274,6 +285,11 @@ def _with_storage(swarm: Swarm, rng: Rng) -> Swarm:
         compact_below_percent=pick(rng, (0, 20, 70, 100)),
         scrub_period_s=pick(rng, (0, 1, 4)),
     )
+
+
+def _with_disks(swarm: Swarm, rng: Rng) -> Swarm:
+    """With bookies that have more than one journal, or more than one directory of entry logs."""
+    return replace(swarm, journals=pick(rng, (1, 1, 2)), ledger_directories=pick(rng, (1, 1, 2)))
 
 
 def _any_swarm(rng: Rng) -> Swarm:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from tallybook.bench.gates import Figures
 from tallybook.bench.latency import median
 from tallybook.bench.machine import facts
 from tallybook.bench.pages import keep_results, verdict, write_page
-from tallybook.bench.programs import ProgramFailed, Server, print_json_line, run_json_lines
+from tallybook.bench.programs import ProgramFailed, Server, module, print_json_line, run_json_lines
 
 from .gates import GATES, HEAD
 
@@ -68,7 +67,7 @@ def main(
 @contextmanager
 def _cluster(scratch: Path) -> Iterator[str]:
     """Three bookies; gives the URI of their metadata."""
-    command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--no-gateway"]
+    command = [*module("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--no-gateway"]
     server = Server([*command, "--json"], scratch / "up.json")
     try:
         yield server.ready(START_SECONDS)["ready"]
@@ -151,7 +150,7 @@ class _Cluster:
     @contextmanager
     def _offloader(self, output: Path, rate: int) -> Iterator[None]:
         """An offloader as users run it, from when it writes an object on."""
-        command = [*_program("tallybook.cli"), "offload", "run", "--metadata", self._metadata]
+        command = [*module("tallybook.cli"), "offload", "run", "--metadata", self._metadata]
         command += ["--archive", f"file://{self._archive}", "--set", f"bytes_per_second={rate}"]
         server, deadline = Server(command, output), time.monotonic() + START_SECONDS
         try:
@@ -172,13 +171,9 @@ class _Cluster:
         return ["--metadata", self._metadata, "--archive", str(self._archive)]
 
     def _run(self, program: str, *arguments: str) -> dict[str, Any]:
-        command = [*_program(f"tallybook.bench.archive.{program}"), *arguments]
+        command = [*module(f"tallybook.bench.archive.{program}"), *arguments]
         [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
         return found
-
-
-def _program(module: str) -> list[str]:
-    return [sys.executable, "-P", "-m", module]
 
 
 if __name__ == "__main__":

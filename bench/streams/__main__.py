@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
 from tallybook.bench.pages import keep_results, verdict, write_page
-from tallybook.bench.programs import Server, print_json_line, run_json_lines
+from tallybook.bench.programs import Server, module, print_json_line, run_json_lines
 
 from .gates import GATES, HEAD
 
@@ -40,7 +39,7 @@ def main(
     figures: Figures = {}
     with tempfile.TemporaryDirectory(dir=directory) as name:
         scratch = Path(name).resolve()
-        command = [*_program("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--json"]
+        command = [*module("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--json"]
         server = Server(command, scratch / "up.json")
         try:
             served = server.ready(START_SECONDS)
@@ -68,19 +67,15 @@ def main(
 
 
 def _run(load: str, *arguments: str) -> Figures:
-    command = [*_program("tallybook.bench.streams.stream_load"), load, *arguments]
+    command = [*module("tallybook.bench.streams.stream_load"), load, *arguments]
     [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
     return found
 
 
 def _through_gateway(*arguments: str) -> Figures:
-    command = [*_program("tallybook.bench.streams.gateway_load"), *arguments]
+    command = [*module("tallybook.bench.streams.gateway_load"), *arguments]
     [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
     return found
-
-
-def _program(module: str) -> list[str]:
-    return [sys.executable, "-P", "-m", module]
 
 
 if __name__ == "__main__":

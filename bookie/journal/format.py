@@ -99,9 +99,13 @@ class Geometry(NamedTuple):
         return segment_file_name(segment % self.segment_count)
 
 
+SEGMENT_PREFIX: Final = "segment-"
+"""What the names of segment files begin with."""
+
+
 def segment_file_name(slot: int) -> str:
     """The name of the ``slot``-th file of the ring."""
-    return f"segment-{slot:04d}"
+    return f"{SEGMENT_PREFIX}{slot:04d}"
 
 
 def aligned(size: int) -> int:

@@ -105,7 +105,13 @@ class Recovered:
             yield record
 
     async def start(
-        self, clock: Clock, tasks: Tasks, on_failure: Callable[[Exception], None], *, min_free_bytes: int = 0
+        self,
+        clock: Clock,
+        tasks: Tasks,
+        on_failure: Callable[[Exception], None],
+        *,
+        min_free_bytes: int = 0,
+        boot: int = 0,
     ) -> Journal:
         """Forget what was replayed, which the caller has checkpointed, and begin to write.
 
@@ -117,6 +123,7 @@ class Recovered:
         Args:
             on_failure: called once, on the loop, when the journal has failed.
             min_free_bytes: room on the disk that the journal takes only for a segment without which it could not go on.
+            boot: the boot counter of the bookie, where that is higher than this journal's.
 
         Raises:
             DiskFull, DiskFailed: it cannot start; everything is as it was, or as after a crash.
@@ -124,6 +131,7 @@ class Recovered:
         """
         check(not self._started, "a recovered journal is started once")
         self._started = True
+        self.boot = max(self.boot, boot)
         async with contextlib.AsyncExitStack() as undo:
             superblock = await self._next_superblock()
             undo.push_async_callback(superblock.close)
@@ -236,6 +244,21 @@ class Journal:
         await _refuse_orphans(disk, directory)
         facts = _facts_before_the_first_life(rng.token(INSTANCE_BYTES), settings)
         return Recovered(disk, directory, settings, facts, Findings((), (), facts.trim), fresh=True)
+
+    @staticmethod
+    async def create(disk: Disk, directory: str, settings: JournalSettings, rng: Rng, *, boot: int) -> None:
+        """Have an empty journal in ``directory``, which is there, before its first life.
+
+        Args:
+            boot: the boot counter of the bookie so far.
+
+        Raises:
+            DamagedFile: there are segment files.
+            DiskFull, DiskFailed: it could not be made; it may be there or not.
+        """
+        await _refuse_orphans(disk, directory)
+        facts = _facts_before_the_first_life(rng.token(INSTANCE_BYTES), settings)
+        await (await SuperblockFile.create(disk, directory, replace(facts, boot=boot))).close()
 
     async def begin(self) -> None:
         """Make the first segments ready and start the background work. ``Recovered.start`` does it."""

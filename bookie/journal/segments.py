@@ -14,7 +14,7 @@ from typing import Final
 from tallybook.core.limits import BLOCK_BYTES, KIB
 from tallybook.runtime.disk import Disk, DiskFile
 
-from .format import Geometry, SegmentHeader, encode_segment_header, segment_file_name
+from .format import SEGMENT_PREFIX, Geometry, SegmentHeader, encode_segment_header, segment_file_name
 from .group_commit import Segment
 
 FILL_PIECE_BYTES: Final = 256 * KIB
@@ -105,7 +105,7 @@ async def segment_file_names(disk: Disk, directory: str) -> list[str]:
     Raises:
         FileNotFoundError: there is no such directory.
     """
-    return [name for name in await disk.list(directory) if name.startswith("segment-")]
+    return [name for name in await disk.list(directory) if name.startswith(SEGMENT_PREFIX)]
 
 
 async def _remove_others(disk: Disk, directory: str, geometry: Geometry) -> None:

@@ -2,15 +2,15 @@
 
 One at a time, and in this order, each step durable before the next begins:
 
-1. note the journal's durable mark and, in the same turn of the event loop, swap the write
-   cache and take the list of changed ledger states: whatever is below the mark is in what
+1. note the durable mark of each journal and, in the same turn of the event loop, swap the write
+   cache and take the list of changed ledger states: whatever is below the marks is in what
    was swapped out, now or earlier;
 2. append the batches, sorted by ledger and entry, to the entry logs; sync them;
 3. put a row for each batch, and the states of the ledgers, into the index; sync it;
 4. let the swapped buffer go: reads find its batches in the index now;
-5. make the mark durable in the journal, which then recycles what lies below.
+5. make each mark durable in its journal, which then recycles what lies below.
 
-A crash after any step leaves the mark where it was, and replay does again what may have been
+A crash after any step leaves marks where they were, and replay does again what may have been
 done: the same bytes under the same ids.
 
 A checkpoint that fails cannot be repeated, because nobody knows what the device holds then.
@@ -30,7 +30,7 @@ from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Workers
 
-from ..journal.format import Mark
+from ..journals import Marks
 from .index import WRITE_BATCH_ROWS, Index
 from .location import IndexRow, Location
 from .write_cache import CacheBuffer, CachedBatch, WriteCache
@@ -55,6 +55,9 @@ class BatchLogs(Protocol):
 
     async def sync(self) -> None:
         """Make everything appended durable."""
+
+    def rows_are_in(self) -> None:
+        """Hear that the index has a row for everything appended, so that it is known what counts in the logs."""
 
 
 class States(Protocol):
@@ -120,6 +123,7 @@ class Flush:
         if buffer is not None and not self.nothing_to_do:
             rows = await self._write_batches(buffer)
             await self._write_index(rows)
+            self._logs.rows_are_in()
             if self.on_disk_full is not None:
                 self.on_disk_full(False)
         while self._states.end_flush(LEDGERS_AT_ONCE):
@@ -132,14 +136,22 @@ class Flush:
         self._cache.on_room()
 
     async def _write_batches(self, buffer: CacheBuffer) -> list[IndexRow]:
-        batches = await self._workers.run(buffer.sorted_batches)
+        batches, locations = await self._append(buffer)
         if not batches:
             return []
-        locations = await self._when_there_is_room(lambda: self._logs.append([cached.batch for cached in batches]))
         await self._when_there_is_room(self._logs.sync)
         self.flushed_batches += len(batches)
         self.flushed_bytes += buffer.held_bytes
         return await self._workers.run(_rows, batches, locations)
+
+    async def _append(self, buffer: CacheBuffer) -> tuple[Sequence[CachedBatch], Sequence[Location]]:
+        """What was written, and where. A ledger that is dropped while there is no room for it is left out."""
+
+        async def append() -> tuple[Sequence[CachedBatch], Sequence[Location]]:
+            batches = await self._workers.run(buffer.sorted_batches)
+            return batches, await self._logs.append([cached.batch for cached in batches]) if batches else ()
+
+        return await self._when_there_is_room(append, nothing_written=True)
 
     async def _write_index(self, rows: Sequence[IndexRow]) -> None:
         """Rows first: a state that says "held up to entry 9" must not come before the row of entry 9."""
@@ -153,7 +165,7 @@ class Flush:
     async def _apply(self, rows: Sequence[IndexRow], states: Mapping[int, bytes]) -> None:
         await self._when_there_is_room(lambda: self._index.apply(rows, states))
 
-    async def _when_there_is_room(self, step: Callable[[], Awaitable[T]]) -> T:
+    async def _when_there_is_room(self, step: Callable[[], Awaitable[T]], *, nothing_written: bool = False) -> T:
         while True:
             try:
                 return await step()
@@ -162,25 +174,29 @@ class Flush:
                     raise
                 sometimes("checkpoint: the disk is full")
                 self.on_disk_full(True)
-                await self._clock.sleep(FULL_RETRY_SECONDS)
+                self._cache.flush_waits = nothing_written
+                try:
+                    await self._clock.sleep(FULL_RETRY_SECONDS)
+                finally:
+                    self._cache.flush_waits = False
 
 
-class MarkedJournal(Protocol):
-    """The part of the journal that forgets what was checkpointed."""
+class MarkedJournals(Protocol):
+    """The part of the journals that forgets what was checkpointed."""
 
     @property
     def used_fraction(self) -> float:
-        """How full it is, 0 to 1."""
+        """How full the fullest one is, 0 to 1."""
 
-    def durable_mark(self) -> Mark:
+    def durable_marks(self) -> Marks:
         """Every record up to here is durable."""
 
-    async def trim(self, mark: Mark) -> None:
-        """Make the mark durable and forget what lies below it."""
+    async def trim(self, marks: Marks) -> None:
+        """Make the marks durable and forget what lies below them."""
 
 
 class Checkpointer:
-    """Decides when there is a checkpoint, and moves the mark after each.
+    """Decides when there is a checkpoint, and moves the marks after each.
 
     Args:
         flush: steps 1 to 4.
@@ -189,13 +205,13 @@ class Checkpointer:
     """
 
     def __init__(
-        self, flush: Flush, journal: MarkedJournal, *, interval_seconds: float, fail_safe: Callable[[str], None]
+        self, flush: Flush, journals: MarkedJournals, *, interval_seconds: float, fail_safe: Callable[[str], None]
     ) -> None:
         self._flush = flush
-        self._journal = journal
+        self._journals = journals
         self._interval_seconds = interval_seconds
         self._fail_safe = fail_safe
-        self._mark = journal.durable_mark()
+        self._marks = journals.durable_marks()
         self._wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self.request = self._wanted.set
@@ -203,12 +219,12 @@ class Checkpointer:
         self.checkpoints = 0
 
     def look_at_journal(self) -> None:
-        """Ask for a checkpoint if the journal is getting full. Called once a record."""
-        if self._journal.used_fraction > JOURNAL_USED_FRACTION:
+        """Ask for a checkpoint if a journal is getting full. Called once a record."""
+        if self._journals.used_fraction > JOURNAL_USED_FRACTION:
             self._wanted.set()
 
     async def flush(self) -> None:
-        """Wait for a checkpoint of everything that is durable in the journal now.
+        """Wait for a checkpoint of everything that is durable in the journals now.
 
         Raises:
             DiskFailed: it failed, and the node ends.
@@ -235,13 +251,13 @@ class Checkpointer:
     async def _checkpoint(self) -> None:
         self._wanted.clear()
         waiters, self._waiters = self._waiters, []
-        mark = self._journal.durable_mark()
-        self._flush.begin()  # no wait between the mark and the swap
+        marks = self._journals.durable_marks()
+        self._flush.begin()  # no wait between the marks and the swap
         try:
             await self._flush.finish()
-            if mark > self._mark:
-                await self._journal.trim(mark)
-                self._mark = mark
+            if marks > self._marks:
+                await self._journals.trim(marks)
+                self._marks = marks
                 self._flush.tell_room()
         except Exception as error:
             sometimes("checkpoint: failed")

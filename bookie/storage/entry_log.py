@@ -3,8 +3,8 @@
 Files ``entrylog-<id>.log`` of about ``entry_log_bytes`` each, every one holding batches of many
 ledgers in the order in which checkpoints and compaction appended them. Ids only grow. The
 format is in entry_log_format.py, the log being written in entry_log_writer.py, reading in
-entry_log_reader.py, how long each one is at least in entry_log_lengths.py; this is what the rest
-of the bookie uses.
+entry_log_reader.py, in which of several directories each one lies in log_directories.py, how
+long it is at least in entry_log_lengths.py; this is what the rest of the bookie uses.
 
 The order that keeps data safe is the caller's: ``append``, ``sync``, then the rows into the
 index and its ``sync``, and only then may the journal let go of the batches. A batch in a log
@@ -20,34 +20,37 @@ from typing import Final
 
 from tallybook.core.batch import Buffer
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
+from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.pace import Pace
 
-from .entry_log_format import LOG_HEADER_BYTES, LedgerShare, TableRow, parse_log_name, uuid_bytes
-from .entry_log_lengths import read_lengths, write_lengths
+from .entry_log_format import LedgerShare, TableRow, uuid_bytes
 from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
+from .log_directories import LogDirectories
+
+FULL_LEDGERS: Final = 50_000
+"""A log with batches of so many ledgers is full, however small it is: what it says of each is held in memory while it
+is written, and again by whoever asks what is in it."""
 
 MAX_OPEN_FILES: Final = 128
 """Entry logs kept open for reading."""
 
 
 class EntryLogs:
-    """All entry logs of one directory. Made by ``open``.
+    """All entry logs of one bookie, in one or more directories. Made by ``open``.
 
     Appends and syncs wait for one another; reads wait for neither.
     """
 
     def __init__(
-        self, disk: Disk, directory: str, directory_uuid: bytes, settings: StorageSettings, clock: Clock
+        self, disk: Disk, directories: Sequence[str], directory_uuid: bytes, settings: StorageSettings, clock: Clock
     ) -> None:
         self._disk = disk
-        self._directory = directory
-        self._directory_uuid = directory_uuid
-        self._reader = EntryLogReader(disk, directory, directory_uuid, MAX_OPEN_FILES)
+        self._directories = LogDirectories(disk, directories, directory_uuid)
+        self._reader = EntryLogReader(disk, self._directories.path_of, directory_uuid, MAX_OPEN_FILES)
         self._full_bytes = settings.entry_log_bytes
         self._pace = Pace(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
@@ -57,33 +60,27 @@ class EntryLogs:
         self._log_ids: list[int] = []
         self._next_id = 1
         self._lengths: dict[int, int] = {}
-        self._noted: dict[int, int] = {}
-        self._unreadable_note: DamagedFile | None = None
         self._stopped = ""
+        self._awaits_rows: set[int] = set()
+        """Logs that hold batches of a checkpoint whose rows are not in the index yet."""
+        self.avoid = self._directories.avoid
+        """Called with the directories that are short of room: new logs go to others, as long as there are any."""
 
     @staticmethod
     async def open(
-        disk: Disk, directory: str, directory_uuid: str, settings: StorageSettings, clock: Clock
+        disk: Disk, directories: Sequence[str], directory_uuid: str, settings: StorageSettings, clock: Clock
     ) -> EntryLogs:
-        """Find the logs in ``directory``. Writes nothing: the first append begins a new log.
+        """Find the logs in ``directories``. Writes nothing: the first append begins a new log.
 
         Raises:
-            DamagedFile: there is no such directory.
-            DiskFailed: it cannot be read.
+            DamagedFile: one of them is missing, or two hold a log of one id.
+            DiskFailed: one of them cannot be read.
         """
-        logs = EntryLogs(disk, directory, uuid_bytes(directory_uuid), settings, clock)
-        try:
-            names = await disk.list(directory)
-        except FileNotFoundError as error:
-            raise DamagedFile(f"{directory}, the directory of the entry logs, is missing") from error
-        logs._log_ids = sorted(log_id for name in names if (log_id := parse_log_name(name)) is not None)
-        try:
-            logs._noted = await read_lengths(disk, directory, logs._directory_uuid)
-        except DamagedFile as error:
-            logs._unreadable_note = error
-        logs._lengths = dict(logs._noted)
+        logs = EntryLogs(disk, directories, uuid_bytes(directory_uuid), settings, clock)
+        logs._log_ids = await logs._directories.find()
+        logs._lengths = logs._directories.noted
         # Above a lost log, too: rows of the index may point into it.
-        logs._next_id = max((0, *logs._log_ids, *logs._noted)) + 1
+        logs._next_id = max((0, *logs._log_ids, *logs._lengths)) + 1
         return logs
 
     @property
@@ -100,9 +97,10 @@ class EntryLogs:
     def settled_log_ids(self) -> list[int]:
         """Logs that may be removed, once no row points into them, ascending: complete, and durable to their ends.
 
-        The last one is not among them, because the ids of logs only grow, also across restarts.
+        The last one is not among them, because the ids of logs only grow, also across restarts. Nor is one for which
+        rows are on their way: they may take long where the disk is full, and until then nothing in it seems to count.
         """
-        unsettled = {writer.log.log_id for writer in (*self._finished, *self._writers.values())}
+        unsettled = {writer.log.log_id for writer in (*self._finished, *self._writers.values())} | self._awaits_rows
         return [log_id for log_id in self._log_ids[:-1] if log_id not in unsettled]
 
     @property
@@ -126,11 +124,12 @@ class EntryLogs:
         """Write ``batches`` to one log, in this order, and return where each one lies.
 
         Nothing is durable before ``sync``. All of them go to one log, so a log may exceed
-        ``entry_log_bytes`` by one append.
+        ``entry_log_bytes`` and the most ledgers by one append.
 
         Args:
             paced: keep to ``flush_bytes_per_second``, so that the journal keeps its share of the disk.
-            aside: write to a log of their own, for what is copied because it lasts.
+            aside: write to a log of their own, for what is copied because it lasts. Without it the log is not settled
+                before ``rows_are_in``.
 
         Raises:
             InvalidBatch: one of them is not well-formed. None of them is kept.
@@ -139,7 +138,18 @@ class EntryLogs:
         """
         async with self._exclusively():
             writer = await self._with_room(aside)
-            return await writer.append(batches, self._pace.spend if paced else _unpaced)
+            try:
+                locations = await writer.append(batches, self._pace.spend if paced else _unpaced)
+            except DiskFull:
+                self._directories.met_full(writer.log.log_id)
+                raise
+            if not aside:
+                self._awaits_rows.add(writer.log.log_id)
+            return locations
+
+    def rows_are_in(self) -> None:
+        """All that was appended by checkpoints has its rows in the index."""
+        self._awaits_rows.clear()
 
     async def sync(self) -> None:
         """Make everything appended durable, the names of the logs included.
@@ -164,15 +174,16 @@ class EntryLogs:
             check(log_id in self.settled_log_ids, f"entry log {log_id} was to be removed while it is needed")
             size = self._lengths.pop(log_id, 0)
             try:
-                await self._note_lengths()
+                await self._directories.note(self._lengths)
             except DiskFull:
                 self._lengths[log_id] = size
                 raise
-            await self._disk.unlink(self._reader.log(log_id).path)
+            await self._disk.unlink(self._directories.path_of(log_id))
             # After that: a reader that opened it in between would keep its space in use.
             await self._reader.forget(log_id)
-            await self._disk.sync_directory(self._directory)
+            await self._disk.sync_directory(self._directories.home_of(log_id))
             self._log_ids.remove(log_id)
+            self._directories.forget(log_id)
             return size
 
     async def close(self) -> None:
@@ -193,18 +204,35 @@ class EntryLogs:
                 await self._reader.close()
 
     async def _with_room(self, aside: bool) -> LogWriter:
-        """The log to append to; a new one where there is none or it is full."""
+        """The log to append to; a new one where there is none, it is full, or its disk is and another one is not."""
         writer = self._writers.get(aside)
-        if writer is not None and writer.size >= self._full_bytes:
+        if writer is not None and self._directories.should_leave(writer.log.log_id):
+            await self._leave(aside)
+            writer = None
+        elif writer is not None and (writer.size >= self._full_bytes or len(writer.ledgers) >= FULL_LEDGERS):
             await self._finish(aside)
             writer = None
-        if writer is None:
-            log_id, self._next_id = self._next_id, self._next_id + 1
-            writer = self._writers[aside] = await LogWriter.create(
-                self._disk, self._directory, self._reader.log(log_id)
-            )
-            self._log_ids.append(log_id)
+        return await self._begin(aside) if writer is None else writer
+
+    async def _begin(self, aside: bool) -> LogWriter:
+        log_id, self._next_id = self._next_id, self._next_id + 1
+        directory = await self._directories.place(log_id)
+        try:
+            writer = await LogWriter.create(self._disk, directory, self._reader.log(log_id))
+        except DiskFull:
+            self._directories.met_full(log_id)
+            self._directories.forget(log_id)
+            raise
+        self._writers[aside] = writer
+        self._log_ids.append(log_id)
         return writer
+
+    async def _leave(self, aside: bool) -> None:
+        """Finish a log that has no room to grow. There may be none for its footer: then it stays without one."""
+        try:
+            await self._finish(aside)
+        except DiskFull:
+            self._finished.append(self._writers.pop(aside))
 
     async def _finish(self, aside: bool) -> None:
         await self._writers[aside].finish()
@@ -216,17 +244,11 @@ class EntryLogs:
             await self._finished.pop(0).close()
         for writer in self._writers.values():
             await self._sync_writer(writer)
-        await self._note_lengths()
+        await self._directories.note(self._lengths)
 
     async def _sync_writer(self, writer: LogWriter) -> None:
         await writer.sync()
         self._lengths[writer.log.log_id] = writer.durable_bytes
-
-    async def _note_lengths(self) -> None:
-        if self._lengths != self._noted:
-            lengths = dict(self._lengths)
-            await write_lengths(self._disk, self._directory, self._directory_uuid, lengths)
-            self._noted = lengths
 
     async def _finish_last(self) -> None:
         try:
@@ -242,7 +264,8 @@ class EntryLogs:
         """One change at a time, and none after one whose outcome is unknown."""
         async with self._changing:
             if self._stopped:
-                raise DiskFailed(f"the entry logs in {self._directory} take no more changes: {self._stopped}")
+                where = ", ".join(self._directories.paths)
+                raise DiskFailed(f"the entry logs in {where} take no more changes: {self._stopped}")
             try:
                 yield
             except (DiskFull, InvalidBatch):
@@ -304,10 +327,11 @@ class EntryLogs:
 
         A log without a footer is not wrong: a crash leaves one. Damage in between shows when it is read.
         """
-        found: list[StorageError] = [] if self._unreadable_note is None else [self._unreadable_note]
-        for log_id in sorted({*self._log_ids, *self._noted}):
+        noted = self._directories.noted
+        found: list[StorageError] = list(self._directories.unreadable_notes)
+        for log_id in sorted({*self._log_ids, *noted}):
             try:
-                await self._reader.check_ends(log_id, self._noted.get(log_id, 0))
+                await self._reader.check_ends(log_id, noted.get(log_id, 0))
             except OutOfFiles:
                 return found  # that says nothing about the logs
             except StorageError as error:
@@ -335,7 +359,7 @@ class EntryLogs:
             DamagedFile: any of what was durable is damaged, or it is not known how much was.
             DiskFailed: it cannot be read.
         """
-        return await self._reader.complete_map(log_id, self._durable_of(log_id))
+        return await self._reader.complete_map(log_id, self._directories.durable_of(log_id))
 
     async def is_finished(self, log_id: int) -> bool:
         """Whether a settled log has a footer, which a crash would have kept from it.
@@ -351,14 +375,7 @@ class EntryLogs:
         Raises:
             DamagedFile, DiskFailed: as for ``complete_map``, at the end.
         """
-        return self._reader.scan_whole(log_id, self._durable_of(log_id))
-
-    def _durable_of(self, log_id: int) -> int:
-        """How much of a log was durable; 0 where that is not known.
-
-        Of a log that the note does not name nothing was: it is written before any row points into the log.
-        """
-        return self._noted.get(log_id, LOG_HEADER_BYTES if self._noted else 0)
+        return self._reader.scan_whole(log_id, self._directories.durable_of(log_id))
 
 
 async def _unpaced(_size: int) -> None:

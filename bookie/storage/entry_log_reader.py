@@ -8,7 +8,8 @@ that does not give any is UNKNOWN. Neither is ever ABSENT.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -27,11 +28,12 @@ from .entry_log_format import (
     TableRow,
     add_to_map,
     decode_log_header,
-    log_name,
 )
 from .entry_log_walk import Damage, read_footer, walk
 from .location import IndexRow, Location
 from .open_files import OpenFiles
+
+_log = logging.getLogger(__name__)
 
 MAX_READ_BYTES: Final = MIB
 """Adjacent batches are read in one piece up to this size."""
@@ -41,21 +43,22 @@ MAX_GAP_BYTES: Final = BLOCK_BYTES + PART_HEADER_BYTES + MAX_TABLE_BYTES
 
 
 class EntryLogReader:
-    """Reads the entry logs of one directory.
+    """Reads the entry logs of one bookie.
 
     Args:
+        path_of: the file of a log.
         directory_uuid: 16 bytes; logs of another bookie are not taken for ours.
         max_open_files: how many logs stay open.
     """
 
-    def __init__(self, disk: Disk, directory: str, directory_uuid: bytes, max_open_files: int) -> None:
-        self._directory = directory
+    def __init__(self, disk: Disk, path_of: Callable[[int], str], directory_uuid: bytes, max_open_files: int) -> None:
+        self._path_of = path_of
         self._directory_uuid = directory_uuid
         self._files = OpenFiles(disk, max_open_files)
 
     def log(self, log_id: int) -> LogFile:
         """The log's identity and path."""
-        return LogFile(f"{self._directory}/{log_name(log_id)}", self._directory_uuid, log_id)
+        return LogFile(self._path_of(log_id), self._directory_uuid, log_id)
 
     async def read(self, ledger_id: int, first_entry_id: int, location: Location) -> bytes:
         """The batch at ``location``, which must be the one of these ids; see ``EntryLogs.read``."""
@@ -80,9 +83,10 @@ class EntryLogReader:
         first, last = run[0].location, run[-1].location
         try:
             data = await self._read_at(first._replace(size=last.offset + last.size - first.offset))
-        except EntryUnknown:
+        except EntryUnknown as error:
             if len(run) == 1:
                 raise
+            _log.error("read one by one, since together they cannot be had: %s", error.message)
             for row in run:
                 yield row, await self._read_at(row.location)
             return

@@ -70,11 +70,15 @@ class Index(Protocol):
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """Forget all rows and states of ``drop_ledgers``, and the rows of ``drop_rows``; put ``rows``, then ``states``.
 
         Visible at once, pending until ``sync``. A row replaces the one with the same ledger and
         first entry id. The caller has synced the entry logs that the rows point into.
+
+        Args:
+            makes_room: room comes back for it, so it may use some of what other changes must leave free.
 
         Raises:
             DiskFull: nothing is lost, and it may be tried again when there is room.
@@ -107,6 +111,17 @@ class Index(Protocol):
 
         Raises:
             EntryUnknown: it cannot be told.
+        """
+
+    async def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Give back the room of what was dropped or replaced of these ledgers. May take long.
+
+        No answer changes, and reads and changes go on beside it; a crash in the middle, and whoever
+        is cancelled here leaves it half done.
+
+        Raises:
+            DiskFull: there is too little room to write anew what stays; it may be tried again.
+            DiskFailed, DamagedFile: it came to no end. Whether the index still takes changes, the next one tells.
         """
 
     async def close(self) -> None:

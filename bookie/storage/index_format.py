@@ -103,6 +103,15 @@ def split_state_key(key: bytes) -> int:
     return int(_STATE_KEY.unpack(key)[0])
 
 
+def leading_ledger(key: bytes) -> int:
+    """The ledger id with which any key begins.
+
+    Raises:
+        DamagedFile: it is no key.
+    """
+    return split_state_key(key[:STATE_KEY_BYTES])
+
+
 def encode_state(ledger_id: int, state: bytes) -> tuple[bytes, bytes]:
     """Key and value of a ledger's state."""
     key = state_key(ledger_id)

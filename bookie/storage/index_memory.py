@@ -74,6 +74,8 @@ class MemoryIndex:
         self._records = 0
         self._failed = ""
         self._changing = asyncio.Lock()
+        self.compacted: list[tuple[int, int]] = []
+        """What it was asked to compact: it never does, since what was dropped takes no room in memory."""
 
     @classmethod
     async def open(cls, disk: Disk, directory: str, *, create: bool) -> Self:
@@ -150,6 +152,7 @@ class MemoryIndex:
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """Record and show one write batch after the other."""
         async with self._changing:
@@ -166,6 +169,12 @@ class MemoryIndex:
                 self._failed = repr(error)
                 raise
             self._durable_bytes = self._size
+
+    async def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Remember that it was asked for."""
+        self._check_usable()
+        await self._touch()
+        self.compacted.append((first_ledger, last_ledger))
 
     async def close(self) -> None:
         """Close the file."""

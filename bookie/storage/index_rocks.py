@@ -11,6 +11,9 @@ What was learned about the binding by measuring, and shapes this file:
 - Writes go to the page cache; ``sync`` flushes the log on a worker thread.
 - An iterator that met an error is merely not valid: only ``status`` tells it from the end.
 - Iterators are snapshots, so each search makes its own.
+- ``compact_range`` does not hold the interpreter (measured: half a second, in which another thread ran every
+  half of a millisecond), and waits for the database's own threads, so it needs one to wait on. By themselves
+  these drop what lies under deleted ranges late or never: only deletions of single keys make them look.
 - Recovery silently drops the log from the first damaged record on: see index_mark.py.
 - After a failed write RocksDB takes no more until it is opened again. Room is therefore
   looked for once a flush.
@@ -22,6 +25,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import rocksdict
@@ -39,6 +43,7 @@ from .index_format import (
     decode_state,
     encode_row,
     encode_state,
+    leading_ledger,
     row_key,
     split_row_key,
     split_state_key,
@@ -56,10 +61,13 @@ STATES: Final = "states"
 WRITE_BUFFER_BYTES: Final = 8 * MIB
 RESERVED_BYTES: Final = 64 * MIB
 """Room that a write must find: for the log, and for the tables into which it is compacted."""
+LEAST_BYTES: Final = 32 * MIB
+"""The same for a write that makes room. Without it nothing could be dropped any more once others have used theirs."""
 
 _WRITES_FOR_A_LOOK: Final = 64
 """Write batches after which room is looked for again, within one flush: far less than is reserved."""
 
+_TABLE_BYTES: Final = "rocksdb.live-sst-files-size"
 _CLOSE_SECONDS: Final = 30.0
 
 
@@ -72,6 +80,8 @@ class IndexWorkers(NamedTuple):
     """What is known of a ledger: adds and fences wait for it."""
     changes: Workers
     """Writes and syncs."""
+    upkeep: Workers
+    """What takes long, and nobody waits for."""
 
 
 class RocksIndex:
@@ -103,7 +113,7 @@ class RocksIndex:
             DiskFull, DiskFailed: it cannot be read or made.
         """
         if not isinstance(workers, IndexWorkers):
-            workers = IndexWorkers(workers, workers, workers)
+            workers = IndexWorkers(workers, workers, workers, workers)
         path = f"{directory}/{DATABASE_NAME}"
         mark = await read_mark(disk, directory)
         if mark is None:
@@ -162,12 +172,13 @@ class RocksIndex:
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        makes_room: bool = False,
     ) -> None:
         """Write without sync, one write batch after the other."""
         async with self._changing:
             for batch in write_batches(rows, states, drop_ledgers, drop_rows):
                 self._check_usable()
-                await self._check_room()
+                await self._check_room(makes_room=makes_room)
                 await self._change(self._database.write, batch)
 
     async def sync(self) -> None:
@@ -189,20 +200,34 @@ class RocksIndex:
                 raise
             self._synced = sequence
 
+    async def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Let RocksDB write anew what stays of these ledgers."""
+        self._check_usable()
+        used = await self._workers.upkeep.run(self._database.table_bytes)
+        free_bytes = (await self._disk.space(self._directory)).free_bytes
+        if free_bytes < used + RESERVED_BYTES:
+            needed = used + RESERVED_BYTES
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, to compact the index needs {needed}")
+        # Piece by piece, because whoever closes the database waits for the one that is under way.
+        for first, last in await self._workers.upkeep.run(self._database.pieces, first_ledger, last_ledger):
+            await self._workers.upkeep.run(self._database.compact, first, last)
+
     async def close(self) -> None:
         """Close the database, after what reads it now."""
         self._failed = self._failed or "it was closed"
         await self._workers.changes.run(self._database.close)
 
-    async def _check_room(self) -> None:
+    async def _check_room(self, *, makes_room: bool) -> None:
         """Look for room, if it has not been done for this flush: what is reserved is far more than one writes."""
-        if self._writes_before_look:
+        if self._writes_before_look and not makes_room:
             self._writes_before_look -= 1
             return
+        wanted = LEAST_BYTES if makes_room else RESERVED_BYTES
         free_bytes = (await self._disk.space(self._directory)).free_bytes
-        if free_bytes < RESERVED_BYTES:
-            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {RESERVED_BYTES}")
-        self._writes_before_look = _WRITES_FOR_A_LOOK
+        if free_bytes < wanted:
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {wanted}")
+        if not makes_room:
+            self._writes_before_look = _WRITES_FOR_A_LOOK
 
     async def _change(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a change; whatever goes wrong with it, there will be no other."""
@@ -344,6 +369,26 @@ class _Database:
         """Make everything written durable."""
         with self._using("synced"):
             self._rows.flush_wal(sync=True)
+
+    def table_bytes(self) -> int:
+        """Size of all tables: what compacting all of it may need for a time."""
+        with self._using("measured"):
+            return sum(table.property_int_value(_TABLE_BYTES) or 0 for table in (self._rows, self._states))
+
+    def pieces(self, first_ledger: int, last_ledger: int) -> list[tuple[int, int]]:
+        """These ledgers in ranges, each of about one table where the tables are at their largest."""
+        with self._using("compacted"):
+            files = self._rows.live_files()  # of both families: all their keys begin with the ledger id
+        bottom = max((file["level"] for file in files), default=0)
+        starts = {leading_ledger(bytes(file["start_key"])) for file in files if file["level"] == bottom}
+        cuts = [first_ledger, *sorted(each for each in starts if first_ledger < each <= last_ledger), last_ledger + 1]
+        return [(start, end - 1) for start, end in pairwise(cuts)]
+
+    def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Drop what is deleted or replaced of these ledgers from the tables."""
+        with self._using("compacted"):
+            self._rows.compact_range(row_key(first_ledger, 0), row_key(last_ledger, MAX_ID))
+            self._states.compact_range(state_key(first_ledger), state_key(last_ledger))
 
     def close(self) -> None:
         """Close, once nobody uses it."""

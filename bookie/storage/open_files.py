@@ -24,6 +24,9 @@ class _Entry:
 class OpenFiles:
     """Opens files on demand and keeps them open.
 
+    The system reads ahead in none of them: an entry log has the batches of many ledgers, and what lies behind those
+    that somebody reads is mostly another ledger's.
+
     Args:
         max_open: files that stay open while nobody uses them. Those in use come on top; their
             number is bounded by that of the readers.
@@ -51,7 +54,7 @@ class OpenFiles:
         try:
             async with entry.opening:
                 if entry.file is None:
-                    entry.file = await self._disk.open(path, writable=False)
+                    entry.file = await self._disk.open(path, writable=False, exact=True)
             yield entry.file
         finally:
             entry.users -= 1

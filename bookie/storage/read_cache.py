@@ -9,7 +9,10 @@ used batch gets another round instead of leaving. Queues are cheaper than one li
 last use, which a scan would sweep clean, and a hit only counts up a number.
 
 What counts as a use: reading on within a batch, entry by entry, is one pass and not many
-uses. Only an entry at or below the last one that was read tells of a second reader.
+uses. Only an entry at or below the last one that was read tells of a second reader; the one
+for whom the batch was brought is the first.
+
+The ghosts are paid for out of the same budget.
 
 Batches never change, so nothing here can be out of date; a deleted ledger is ``forget``-ed.
 """
@@ -27,6 +30,9 @@ from .write_cache import BATCH_OVERHEAD_BYTES, CachedBatch
 SMALL_PART: Final = 10
 """The small queue has one part in so many of the budget."""
 
+GHOST_BYTES: Final = 256
+"""What remembering the ids of a batch costs: a key of two numbers, and its place in the order."""
+
 _MOST_USES: Final = 3
 
 _Key = tuple[int, int]
@@ -37,11 +43,11 @@ class _Item:
 
     __slots__ = ("cached", "held_bytes", "last_read", "uses")
 
-    def __init__(self, cached: CachedBatch) -> None:
+    def __init__(self, cached: CachedBatch, last_read: int) -> None:
         self.cached = cached
         self.held_bytes = len(cached.batch) + BATCH_OVERHEAD_BYTES
         self.uses = 0
-        self.last_read = -1
+        self.last_read = last_read
 
 
 class _Queue:
@@ -72,7 +78,7 @@ class ReadCache:
     """Batches by ledger and entry.
 
     Args:
-        max_bytes: of all batches with their overhead; 0 keeps nothing.
+        max_bytes: of all batches with their overhead, and of the ghosts; 0 keeps nothing.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -87,7 +93,7 @@ class ReadCache:
     @property
     def held_bytes(self) -> int:
         """Bytes in use, overhead included."""
-        return self._small.held_bytes + self._main.held_bytes
+        return self._small.held_bytes + self._main.held_bytes + GHOST_BYTES * len(self._ghosts)
 
     def __len__(self) -> int:
         return len(self._small.items) + len(self._main.items)
@@ -109,10 +115,14 @@ class ReadCache:
         item = self._holding(ledger_id, entry_id)
         return None if item is None else item.cached
 
-    def put(self, ledger_id: int, first: int, last: int, batch: Buffer) -> None:
-        """Keep a batch that was read and verified. One that is held already stays as it is."""
+    def put(self, ledger_id: int, first: int, last: int, batch: Buffer, read_to: int | None = None) -> None:
+        """Keep a batch that was read and verified. One that is held already stays as it is.
+
+        Args:
+            read_to: the last entry of it that somebody asked for; without it, nobody has yet.
+        """
         key = (ledger_id, first)
-        item = _Item(CachedBatch(ledger_id, first, last, batch))
+        item = _Item(CachedBatch(ledger_id, first, last, batch), -1 if read_to is None else read_to)
         if item.held_bytes > self._max_bytes or key in self._small.items or key in self._main.items:
             return
         if key in self._ghosts:
@@ -140,8 +150,10 @@ class ReadCache:
         return item if entry_id <= item.cached.last else None
 
     def _make_room(self) -> None:
-        """Let one batch leave, or move it on."""
-        if not self._main.items or self._small.held_bytes * SMALL_PART > self._max_bytes:
+        """Let one batch leave, or move it on; where none is left, a ghost goes."""
+        if not len(self):
+            self._ghosts.popitem(last=False)
+        elif not self._main.items or self._small.held_bytes * SMALL_PART > self._max_bytes:
             key, item = self._small.pop_oldest()
             if item.uses:
                 item.uses = 0

@@ -1,4 +1,4 @@
-"""Batches that were flushed: kept from an earlier read, or found through the index and read from the entry logs.
+"""Batches that were flushed: kept from an earlier read, read ahead, or found through the index and read from the logs.
 
 What is read was checked against its ids and its checksum, whatever the index said. Between a
 look into the index and the read, a compaction may move a batch and remove the old log; so
@@ -8,29 +8,19 @@ before a failed read is believed, the index is asked whether the batch still lie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from tallybook.core.batch import Buffer
+from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import EntryCorrupt, EntryUnknown
 from tallybook.core.marks import sometimes
 
 from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
+from .read_ahead import BatchReader, ReadAhead
 from .read_cache import ReadCache
 
 _ATTEMPTS: Final = 3
 """Looks into the index for one read; a batch that moves more often is reported as it was found last."""
-
-
-class BatchReader(Protocol):
-    """The part of the entry logs that gives batches back."""
-
-    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
-        """The batches of ``rows``, up to the first that cannot be had.
-
-        Raises:
-            EntryCorrupt, EntryUnknown: what is wrong with the first of them.
-        """
 
 
 class DiskCopy(NamedTuple):
@@ -49,12 +39,18 @@ class StoredBatches:
     """
 
     def __init__(
-        self, index: Index, logs: BatchReader, cache: ReadCache, on_damage: Callable[[IndexRow], None]
+        self,
+        index: Index,
+        logs: BatchReader,
+        cache: ReadCache,
+        ahead: ReadAhead,
+        on_damage: Callable[[IndexRow], None],
     ) -> None:
         self._index = index
         self._on_damage = on_damage
         self._logs = logs
         self._cache = cache
+        self._ahead = ahead
 
     async def read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """Batches from the one that holds ``first``, without a gap, up to ``last`` or about ``max_bytes``.
@@ -64,9 +60,25 @@ class StoredBatches:
         Raises:
             EntryCorrupt, EntryUnknown: what is known of entry ``first``.
         """
+        batches = await self._read_run(ledger_id, first, last, max_bytes)
+        if batches:
+            _, last_first, count = peek_ids(batches[-1])
+            self._ahead.note(ledger_id, first, last_first + count, last, len(batches[-1]))
+        return batches
+
+    def forget(self, ledger_id: int) -> None:
+        """Keep nothing of a ledger that was deleted."""
+        self._cache.forget(ledger_id)
+        self._ahead.forget(ledger_id)
+
+    async def _read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
+        """``read_run``, of which nobody takes notice."""
         kept = self._kept_run(ledger_id, first, last, max_bytes)
         if kept:
             return kept
+        ahead = await self._ahead.take(ledger_id, first, last, max_bytes)
+        if ahead:
+            return [self._keep(row, batch, last) for row, batch in ahead]
         rows = await self._rows(ledger_id, first, last, max_bytes)
         for _ in range(_ATTEMPTS):
             if not rows:
@@ -81,9 +93,8 @@ class StoredBatches:
                     raise
                 sometimes("stored: a batch moved while it was read")
             else:
-                for row, batch in zip(rows, batches, strict=False):  # it may have ended early, before a damaged one
-                    self._cache.put(ledger_id, row.first_entry_id, row.last_entry_id, batch)
-                return list(batches)
+                # It may have ended early, before a damaged one.
+                return [self._keep(row, batch, last) for row, batch in zip(rows, batches, strict=False)]
         raise EntryUnknown(f"entry {first} of ledger {ledger_id} moves faster than it can be read")
 
     async def overlapping(self, ledger_id: int, first: int, last: int) -> list[Buffer | None]:
@@ -96,7 +107,7 @@ class StoredBatches:
         found: list[Buffer | None] = []
         for row in rows:
             try:
-                found += await self.read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
+                found += await self._read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
             except EntryCorrupt:
                 found.append(None)
         return found
@@ -122,6 +133,12 @@ class StoredBatches:
                     return DiskCopy(row, None, error)
                 row = now
         raise EntryUnknown(f"entry {row.first_entry_id} of ledger {row.ledger_id} moves faster than it can be read")
+
+    def _keep(self, row: IndexRow, batch: Buffer, asked_to: int) -> Buffer:
+        """Put into the cache what is given to somebody who asked for entries up to ``asked_to``."""
+        last = row.last_entry_id
+        self._cache.put(row.ledger_id, row.first_entry_id, last, batch, min(last, asked_to))
+        return batch
 
     def _kept_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """Batches of the read cache from the one that holds ``first``, without a gap."""

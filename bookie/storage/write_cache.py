@@ -91,6 +91,13 @@ class CacheBuffer:
             for batch in zip(run.firsts, run.lasts, run.batches, strict=True)
         ]
 
+    def forget(self, ledger_id: int) -> None:
+        """Drop what is held of a ledger."""
+        run = self.runs.pop(ledger_id, None)
+        if run is not None:
+            self.held_bytes -= sum(len(batch) + BATCH_OVERHEAD_BYTES for batch in run.batches)
+            self.batch_count -= len(run.batches)
+
 
 class WriteCache:
     """Both buffers.
@@ -105,6 +112,8 @@ class WriteCache:
         self.flushing: CacheBuffer | None = None
         self.on_room: Callable[[], None] = _nobody_waits
         """Called when there is room that there was not before."""
+        self.flush_waits = False
+        """The flush waits for room on the disk, and none of its buffer is written: deleted ledgers may leave it."""
         self.releases = 0
         """How often a buffer was let go: who looked into the index before a release must look again."""
 
@@ -166,7 +175,7 @@ class WriteCache:
         return min((first for firsts in nexts for first in firsts), default=None)
 
     def swap(self) -> CacheBuffer:
-        """Begin to flush: the active buffer becomes the flushing one. It does not change any more."""
+        """Begin to flush: the active buffer becomes the flushing one. Nothing is added to it any more."""
         check(self.flushing is None, "the write cache was swapped while a flush was under way")
         self.flushing, self.active = self.active, CacheBuffer()
         self.on_room()
@@ -178,11 +187,10 @@ class WriteCache:
         self.releases += 1
 
     def forget(self, ledger_id: int) -> None:
-        """Drop what the active buffer holds of a deleted ledger."""
-        run = self.active.runs.pop(ledger_id, None)
-        if run is not None:
-            self.active.held_bytes -= sum(len(batch) + BATCH_OVERHEAD_BYTES for batch in run.batches)
-            self.active.batch_count -= len(run.batches)
+        """Drop what the active buffer holds of a deleted ledger, and what a checkpoint finds no room for."""
+        self.active.forget(ledger_id)
+        if self.flushing is not None and self.flush_waits:
+            self.flushing.forget(ledger_id)
 
     def holds(self, ledger_id: int) -> bool:
         """Whether there are batches of the ledger, of either buffer."""

@@ -101,7 +101,14 @@ class SimDisk:
     # -- the port -------------------------------------------------------------------------
 
     async def open(
-        self, path: str, *, create: bool = False, writable: bool = True, durable: bool = False, direct: bool = False
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        writable: bool = True,
+        durable: bool = False,
+        direct: bool = False,
+        exact: bool = False,
     ) -> SimFile:
         """Open a file, creating it where asked to."""
         self._directory(split(path)[0])

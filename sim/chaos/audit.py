@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tallybook.bench.payloads import Payloads
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.client.reader.handle import LedgerReader
@@ -17,7 +18,6 @@ from tallybook.runtime.clock import Clock
 
 from ..history import NO_ENTRY, End, History, Outcome
 from .load import password_of
-from .payloads import Payloads
 from .records import Promises
 
 AT_ONCE: Final = 4

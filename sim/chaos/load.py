@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+from tallybook.bench.payloads import LEAST_BYTES, payload_of
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.writer.handle import LedgerWriter
@@ -27,7 +28,6 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .payloads import LEAST_BYTES, payload_of
 from .records import Recorder
 
 PASSWORD: Final = b"open sesame"

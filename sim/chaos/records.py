@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tallybook.bench.payloads import Payloads, identify
 from tallybook.core.errors import InvalidArgument
 
 from ..history import NO_ENTRY, End, History, Operation, Reading, Violation
-from .payloads import Payloads, identify
 
 STRANGE_BYTES: Final = 4096
 """So much of an entry that nobody made is kept."""

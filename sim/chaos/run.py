@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from tallybook.bench.payloads import LEAST_BYTES, Payloads
 from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.cli.launcher import how_it_ended
 from tallybook.client.client import Client
@@ -35,7 +36,6 @@ from ..history import End, History, Kind, Outcome, Violation, check
 from .audit import RETRY_SECONDS, Auditor, close_all, count_copies, keep_promises, look_at_lacs, read_all
 from .load import CANNOT_OPEN, client_settings
 from .nemesis import Nemesis, Strike, plan
-from .payloads import LEAST_BYTES, Payloads
 from .processes import BookieProcess, Child
 from .proxy import Proxy
 from .records import Promises, replay

@@ -13,6 +13,7 @@ metadata are simulated, and its index keeps its rows in memory over a log on the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,6 +56,8 @@ def tiny_settings(
     read_only_percent: int = 95,
     unnamed_delay_s: int = 3_600,
     admission: AdmissionSettings | None = None,
+    ledger_directories: Sequence[str] = (),
+    journal_directories: Sequence[str] = (),
 ) -> BookieSettings:
     """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given, and
     copies no logs unless it is said of which part. It scrubs where a period is given."""
@@ -62,6 +65,8 @@ def tiny_settings(
         bookie_id="b1",
         data_directory=ROOT,
         metadata="memory:",
+        ledger_directories=tuple(ledger_directories),
+        journal_directories=tuple(journal_directories),
         journal=JournalSettings(segment_bytes=segment_bytes, segment_count=4, max_commit_bytes=16 * KIB),
         storage=StorageSettings(
             write_cache_bytes=write_cache_bytes,

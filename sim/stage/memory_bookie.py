@@ -435,7 +435,7 @@ class MemoryBookie:
 
     async def _tell_through(self, gate: Gate, add: Add, answer: AddAnswer) -> None:
         life = self._life
-        await gate("recovery_add" if add.recovery else "add", add.ledger_id)
+        await gate("repair_add" if add.repair else "recovery_add" if add.recovery else "add", add.ledger_id)
         # A killed process sends nothing, whatever it had decided to send.
         add.on_answer(answer if life.alive else add.answer(BookieUnavailable.wire_code))
 

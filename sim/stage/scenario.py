@@ -22,7 +22,7 @@ SMALL = ClientSettings(
 
 
 def scenario(
-    bookies: int = 3, seed: int = 1
+    bookies: int = 3, seed: int = 1, deadline_seconds: float = 600
 ) -> Callable[[Callable[[MemoryCluster, Client], Awaitable[None]]], Callable[[], None]]:
     """Run the decorated coroutine as a test, on a fresh cluster with one client."""
 
@@ -35,7 +35,7 @@ def scenario(
             await cluster.stop()
 
         def test() -> None:
-            run_seed(seed, play, deadline_seconds=600)
+            run_seed(seed, play, deadline_seconds=deadline_seconds)
 
         test.__doc__ = body.__doc__
         return test

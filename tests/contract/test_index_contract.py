@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tallybook.bookie.storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
@@ -426,6 +424,72 @@ async def test_syncing_again_with_nothing_new_is_no_error(home):
         await index.sync()
 
 
+# -- compacting -----------------------------------------------------------------------------
+
+MANY = 6_000
+KEPT_ONE_IN = 50
+
+
+def tables_bytes(home: Home) -> int:
+    """Bytes of the sorted tables of RocksDB; the index in memory has none."""
+    if isinstance(home, MemoryHome):
+        return 0
+    return sum(path.stat().st_size for path in (home.root / NAME / "rocksdb").glob("*.sst"))
+
+
+async def mostly_dropped(index: Index) -> None:
+    """Ledgers with ten rows and a state each, moved to where they stay; then most of them are dropped."""
+    rows = [row(each, 10 * n) for each in range(MANY) for n in range(10)]
+    await index.apply(rows, {each: b"state of %d" % each for each in range(MANY)})
+    await index.compact(0, MANY)
+    gone = [each for each in range(MANY) if each % KEPT_ONE_IN]
+    await index.apply((), dict.fromkeys(gone, b"gone"), drop_ledgers=gone)
+    await index.sync()
+
+
+async def check_mostly_dropped(index: Index) -> None:
+    assert await index.ledgers_with_rows(-1, MANY) == list(range(0, MANY, KEPT_ONE_IN))
+    for each in (0, 3 * KEPT_ONE_IN, MANY - KEPT_ONE_IN):
+        assert await index.find_range(each, 0, MAX_ID, 100) == [row(each, 10 * n) for n in range(10)]
+        assert await index.load_state(each) == b"state of %d" % each
+    for each in (1, MANY - 1):
+        assert (await index.last_entry(each), await index.load_state(each)) == (NO_ENTRY, b"gone")
+
+
+async def test_compacting_gives_back_the_room_of_what_was_dropped_and_changes_no_answer(home):
+    async with opened(home) as index:
+        await index.compact(0, MAX_ID)
+        await mostly_dropped(index)
+        before = tables_bytes(home)
+        await index.compact(0, MANY)
+        assert tables_bytes(home) <= before / 4
+        await check_mostly_dropped(index)
+        killed = home.survivor()
+    async with opened(killed, create=False) as index:
+        await check_mostly_dropped(index)
+
+
+async def test_changes_and_answers_go_on_while_it_is_compacted(home):
+    async with opened(home) as index:
+        await mostly_dropped(index)
+        compacting = asyncio.ensure_future(index.compact(0, MANY))
+        while not compacting.done():
+            await index.apply([row(MANY + 1, 0)], {}, drop_ledgers=[MANY + 1])
+            assert await index.find(KEPT_ONE_IN, 5) == row(KEPT_ONE_IN, 0)
+        await compacting
+
+
+async def test_an_index_that_is_closed_while_it_is_compacted_has_all_that_was_synced(home):
+    async with opened(home) as index:
+        await mostly_dropped(index)
+        compacting = asyncio.ensure_future(index.compact(0, MANY))
+        await asyncio.sleep(0)
+    outcome = (await asyncio.gather(compacting, return_exceptions=True))[0]
+    assert outcome is None or isinstance(outcome, DiskFailed | EntryUnknown)
+    async with opened(home, create=False) as index:
+        await check_mostly_dropped(index)
+
+
 # -- opening and closing --------------------------------------------------------------------
 
 
@@ -459,7 +523,7 @@ async def test_a_closed_index_takes_no_changes_and_cannot_be_closed_wrongly(home
     index = await home.open(create=True)
     await index.close()
     await index.close()
-    for change in (lambda: index.apply([row(7, 0)], {}), index.sync):
+    for change in (lambda: index.apply([row(7, 0)], {}), index.sync, lambda: index.compact(0, 9)):
         with pytest.raises(DiskFailed, match=NAME):
             await change()
 
@@ -479,90 +543,3 @@ async def test_a_closed_index_does_not_answer_that_an_entry_is_absent(home):
     for read in reads:
         with pytest.raises(EntryUnknown):
             await read()
-
-
-# -- against a model ------------------------------------------------------------------------
-
-
-@st.composite
-def histories(draw):
-    """Steps over three ledgers: rows of ten entries each, states, drops, syncs."""
-    ledger = st.integers(0, 2)
-    rows = st.builds(
-        lambda each, slot, count: row(each, 10 * slot, count), ledger, st.integers(0, 8), st.integers(1, 10)
-    )
-    apply = st.tuples(
-        st.lists(rows, max_size=4),
-        st.dictionaries(ledger, st.binary(max_size=3), max_size=2),
-        st.lists(ledger, max_size=1),
-        st.lists(ledger, max_size=1),
-    )
-    return draw(st.lists(apply, max_size=12))
-
-
-class Model:
-    """What an index should say."""
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[int, int], IndexRow] = {}
-        self.states: dict[int, bytes] = {}
-
-    def apply(self, rows, states, drops, rows_of) -> None:
-        self.rows = {key: each for key, each in self.rows.items() if key[0] not in (*drops, *rows_of)}
-        self.states = {key: each for key, each in self.states.items() if key not in drops}
-        self.rows |= {(each.ledger_id, each.first_entry_id): each for each in rows}
-        self.states |= states
-
-    def overlapping(self, ledger_id, first, last):
-        rows = [each for _, each in sorted(self.rows.items()) if each.ledger_id == ledger_id]
-        return [each for each in rows if each.first_entry_id <= last and each.last_entry_id >= first]
-
-
-async def compare(index: Index, model: Model) -> None:
-    for ledger_id in range(4):
-        for entry_id in range(0, 95, 7):
-            expected = model.overlapping(ledger_id, entry_id, entry_id)
-            assert await index.find(ledger_id, entry_id) == (expected[0] if expected else None)
-        assert await index.find_range(ledger_id, 15, 61, 100) == model.overlapping(ledger_id, 15, 61)
-        whole = model.overlapping(ledger_id, 0, MAX_ID)
-        assert await index.last_entry(ledger_id) == (whole[-1].last_entry_id if whole else NO_ENTRY)
-        assert await index.load_state(ledger_id) == model.states.get(ledger_id)
-    with_rows = {key[0] for key in model.rows}
-    assert await index.ledger_ids(-1, 10) == sorted(with_rows.union(model.states))
-    assert await index.ledgers_with_rows(-1, 10) == sorted(with_rows)
-
-
-@given(histories())
-def test_the_index_in_memory_agrees_with_a_model_before_and_after_a_crash(run, history):
-    async def check() -> None:
-        home, model = MemoryHome(), Model()
-        async with opened(home) as index:
-            for rows, states, drops, rows_of in history:
-                await index.apply(rows, states, drop_ledgers=drops, drop_rows=rows_of)
-                model.apply(rows, states, drops, rows_of)
-            await compare(index, model)
-            await index.sync()
-        async with opened(home.survivor(), create=False) as survivor:
-            await compare(survivor, model)
-
-    run(check())
-
-
-@settings(max_examples=15)
-@given(histories())
-def test_rocksdb_agrees_with_a_model_before_and_after_it_was_reopened(run, tmp_path_factory, history):
-    async def check() -> None:
-        disk, workers, model = RealDisk(), ThreadWorkers(2, "index"), Model()
-        home = RocksHome(tmp_path_factory.mktemp("rocks"), disk, workers)
-        async with opened(home) as index:
-            for rows, states, drops, rows_of in history:
-                await index.apply(rows, states, drop_ledgers=drops, drop_rows=rows_of)
-                model.apply(rows, states, drops, rows_of)
-            await compare(index, model)
-            await index.sync()
-        async with opened(home, create=False) as again:
-            await compare(again, model)
-        await workers.close()
-        await disk.close()
-
-    run(check())

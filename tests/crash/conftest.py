@@ -18,7 +18,7 @@ EVERYTHING = CrashOptions(subsets=20, singles=64, torn_writes=64, tear_points=12
 """Each pending change lost alone and kept alone, each write torn at each sector, and 20 combinations besides."""
 
 PROPERTY = "crash states"
-LEAST_STATES_OF_ALL = 10_000
+LEAST_STATES_OF_ALL = 25_000
 LEAST_DOUBLES_OF_ALL = 2_000
 
 

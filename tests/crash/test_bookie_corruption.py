@@ -1,7 +1,8 @@
-"""Damage in each file that a bookie owns, through a whole boot.
+"""Damage in each file that a bookie owns, through a whole boot. docs/corruption.md has the table.
 
 Whatever is flipped, zeroed, cut, swapped or missing: either the boot is refused and names the file, or the bookie runs
-and never serves wrong bytes, never says ABSENT of what it acked, and never forgets a fence. A second boot ends alike.
+and never serves wrong bytes, never says ABSENT of what it acked, never forgets a fence or a LAC in silence, takes no
+wrong key, and no add for what was deleted. A second boot ends alike.
 """
 
 from collections.abc import Iterator
@@ -12,9 +13,20 @@ import pytest
 
 from tallybook.bookie.directories import FORMAT_KIND, FORMAT_VERSION
 from tallybook.bookie.text_record import encode_record
-from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, ForeignDirectory, LedgerFenced, StorageError
+from tallybook.core.errors import (
+    DamagedFile,
+    EntryCorrupt,
+    EntryUnknown,
+    ForeignDirectory,
+    LedgerFenced,
+    NoSuchLedger,
+    StorageError,
+    Unauthorized,
+)
+from tallybook.core.keys import key_verifier
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.runtime.deterministic.world import run_untraced
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
@@ -22,6 +34,11 @@ SETTINGS = tiny_settings(segment_bytes=32 * KIB)
 ID_COUNTER = 1_000
 INDEX_FILE = f"{ROOT}/index/changes.log"
 """The index of the simulation: its last change is not vouched for. RocksDB's files have a test of their own."""
+LACS = {5: 7, 6: 8}
+"""Explicit LACs that were taken: the first is in the index, the other one in the journal alone."""
+DELETED, LOCKED = 7, 8
+KEY = bytes(range(32))
+IN_DOUBT = EntryUnknown.wire_code
 
 
 class Written(NamedTuple):
@@ -33,30 +50,42 @@ class Written(NamedTuple):
     fenced: list[int]
 
 
+def metadata_of(cookie: bytes) -> KnownMetadata:
+    return KnownMetadata(cookies={"b1": cookie}, id_counter=ID_COUNTER, verifiers={LOCKED: key_verifier(KEY)})
+
+
 @pytest.fixture(scope="module")
 def written() -> Written:
-    """Batches and fences in entry logs and index (ledgers 1, 2), others only in the journal (3, 4)."""
+    """Batches and fences in entry logs and index (ledgers 1, 2), others only in the journal (3, 4), with LACs (5, 6),
+    a deletion (7) and a key (8)."""
 
     async def scenario(world: World) -> Written:
-        node = DiskBookie(SimDisk(SeededRng(1)), world.clock, None, SETTINGS)
+        node = DiskBookie(SimDisk(SeededRng(1)), world.clock, metadata_of(b""), SETTINGS)
+        node.metadata.cookies.clear()
         await node.boot()
         await world.clock.sleep(1)  # the journal has made all its segments by then
         acked = []
 
-        async def add(ledger_id: int, first: int) -> None:
+        async def add(ledger_id: int, first: int, key: bytes = b"") -> None:
             batch = batch_of(first, 3, ledger_id=ledger_id, payload=bytes([first]) * 200)
-            assert (await node.add(batch)).code == 0
+            assert (await node.add(batch, key)).code == 0
             acked.append((ledger_id, first, batch))
 
         for first in range(0, 15, 3):
             await add(1, first)
         await node.bookie.fence(2, b"")
+        await node.bookie.write_lac(5, LACS[5], b"")
+        assert (await node.add(batch_of(0, ledger_id=DELETED))).code == 0
         await node.bookie.flush()
         await add(1, 15)
         await node.bookie.flush()
+        await node.bookie._parts.scrub.round()
         for first in range(0, 9, 3):
             await add(3, first)
         await node.bookie.fence(4, b"")
+        await node.bookie.write_lac(6, LACS[6], b"")
+        await node.bookie.delete_ledger(DELETED)
+        await add(LOCKED, 0, KEY)
         await world.clock.sleep(1)
         await node.kill()
         return Written(node.disk, node.metadata.cookies["b1"], acked, [2, 4])
@@ -77,45 +106,74 @@ def is_file(disk: SimDisk, path: str) -> bool:
 
 
 async def holds(disk: SimDisk, written: Written, path: str) -> str:
-    """Boot twice from a damaged disk: "refused", or "runs" if everything it says is true."""
-    verdicts = []
+    """Boot twice from a damaged disk: "refused", or "runs" if everything it says is true, and the same both times."""
+    verdicts: list[tuple[str, object]] = []
     for _ in range(2):
-        metadata = KnownMetadata(cookies={"b1": written.cookie}, id_counter=ID_COUNTER)
-        node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
+        node = DiskBookie(disk, SimClock(), metadata_of(written.cookie), SETTINGS)
         try:
             await node.boot()
         except (DamagedFile, ForeignDirectory) as error:
             named = path in str(error) or path.rpartition("/")[0] in str(error)
-            verdicts.append("refused" if named else f"{error} does not name {path}")
+            verdicts.append(("refused" if named else f"{error} does not name {path}", None))
             continue
-        for ledger_id, first, batch in written.acked:
-            try:
-                answer = await node.bookie.read_batches(ledger_id, first, first, 1)
-            except (EntryCorrupt, EntryUnknown):
-                continue
-            assert answer.batches == (batch,)
-        for ledger_id in written.fenced:
-            code = (await node.add(batch_of(50, ledger_id=ledger_id))).code
-            assert code in (LedgerFenced.wire_code, EntryUnknown.wire_code)
+        verdicts.append(("runs", await answers(node, written)))
         assert node.failures == []
-        verdicts.append("runs")
         await node.kill()
         disk = node.disk
     assert verdicts[0] == verdicts[1]
-    assert verdicts[0] in ("refused", "runs")
-    return verdicts[0]
+    verdict, _ = verdicts[0]
+    assert verdict in ("refused", "runs")
+    return verdict
+
+
+async def answers(node: DiskBookie, written: Written) -> list[object]:
+    """What it says of all that it was told, none of which may be wrong."""
+    said: list[object] = []
+    for ledger_id, first, batch in written.acked:
+        try:
+            answer = await node.bookie.read_batches(ledger_id, first, first, 1)
+        except (EntryCorrupt, EntryUnknown) as error:
+            said.append(error.wire_code)
+        else:
+            assert answer.batches == (batch,)
+            said.append(0)
+    for ledger_id, key, refusal in (
+        *((ledger_id, b"", LedgerFenced.wire_code) for ledger_id in written.fenced),
+        (DELETED, b"", NoSuchLedger.wire_code),
+        (LOCKED, bytes(32), Unauthorized.wire_code),
+    ):
+        code = (await node.add(batch_of(50, ledger_id=ledger_id), key)).code
+        assert code in (refusal, IN_DOUBT), ledger_id
+        said.append(code)
+    for ledger_id, lac in LACS.items():
+        try:
+            known = (await node.bookie.read_lac(ledger_id)).lac
+        except EntryUnknown:
+            said.append(IN_DOUBT)
+        else:
+            assert known == lac, f"the LAC of ledger {ledger_id} is forgotten in silence"
+            said.append(known)
+    return said
 
 
 def survives(written: Written, path: str, damages: Iterator[SimDisk]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for number, disk in enumerate(damages):
         try:
-            verdict = run_seed(1, lambda _, disk=disk: holds(disk, written, path)).value
+            _, verdict = run_untraced(1, lambda _, disk=disk: holds(disk, written, path))
         except (AssertionError, StorageError) as error:
             error.add_note(f"damage number {number} of {path}")
             raise
         counts[verdict] = counts.get(verdict, 0) + 1
     return counts
+
+
+def bits(written: Written, path: str) -> Iterator[SimDisk]:
+    """Every bit of a file flipped."""
+    for bit in range(8 * len(written.disk.peek(path))):
+        disk = written.disk.fork()
+        disk.rot.flip_bit(path, bit // 8, bit % 8)
+        yield disk
 
 
 def flips(written: Written, path: str, step: int) -> Iterator[SimDisk]:
@@ -130,27 +188,44 @@ def flips(written: Written, path: str, step: int) -> Iterator[SimDisk]:
             yield disk
 
 
-def zeroed(written: Written, path: str) -> Iterator[SimDisk]:
-    """Every sector that is not all zero, zeroed."""
+def wrong_sectors(written: Written, path: str) -> Iterator[SimDisk]:
+    """Every sector that is not all zero: zeroed, as it was before it was last written, and others in its place."""
     data = written.disk.peek(path)
-    for sector in range(-(-len(data) // SECTOR_BYTES)):
+    sectors = -(-len(data) // SECTOR_BYTES)
+    others = [each for each in files(written.disk, path.rpartition("/")[0]) if each != path]
+    for sector in range(sectors):
         if any(data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]):
-            disk = written.disk.fork()
-            disk.rot.zero_sector(path, sector)
-            yield disk
+            for damage in (
+                lambda rot, at=sector: rot.zero_sector(path, at),
+                lambda rot, at=sector: rot.stale_sector(path, at),
+                lambda rot, at=sector: rot.copy_sector(path, at, path, (at + 8) % sectors),
+                *(lambda rot, at=sector, other=other: rot.copy_sector(path, at, other, at) for other in others),
+            ):
+                disk = written.disk.fork()
+                damage(disk.rot)
+                if disk.peek(path) != data:
+                    yield disk
 
 
-def cut(written: Written, path: str) -> Iterator[SimDisk]:
-    """The file cut at several lengths, and missing."""
-    size = len(written.disk.peek(path))
-    for length in sorted({0, 1, size // 3, size // 2, size - SECTOR_BYTES, size - 1}):
-        if 0 <= length < size:
-            disk = written.disk.fork()
-            disk.rot.truncate(path, length)
-            yield disk
+def cut(written: Written, path: str, step: int) -> Iterator[SimDisk]:
+    """The file cut at every ``step`` bytes, and missing."""
+    for length in range(0, len(written.disk.peek(path)), step):
+        disk = written.disk.fork()
+        disk.rot.truncate(path, length)
+        yield disk
     disk = written.disk.fork()
     disk.rot.remove(path)
     yield disk
+
+
+def junk(written: Written, path: str) -> Iterator[SimDisk]:
+    """Other contents altogether: nothing, zeros, more than there may be, another small file."""
+    for content in (b"", bytes(4 * KIB), SeededRng(path).token(64 * KIB), written.disk.peek(f"{ROOT}/cookie")):
+        disk = written.disk.fork()
+        disk.rot.truncate(path, 0)
+        disk.rot.overwrite(path, 0, content)
+        if disk.peek(path) != written.disk.peek(path):
+            yield disk
 
 
 SMALL = ["/cookie", "/FORMAT", "/journal/cookie", "/ledgers/cookie", "/index/cookie"]
@@ -159,27 +234,41 @@ SMALL = ["/cookie", "/FORMAT", "/journal/cookie", "/ledgers/cookie", "/index/coo
 @pytest.mark.parametrize("name", SMALL)
 def test_any_damage_to_a_file_of_the_identity_is_refused_and_named(written: Written, name: str) -> None:
     path = ROOT + name
-    for damages in (flips(written, path, 8), zeroed(written, path), cut(written, path)):
+    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
         assert set(survives(written, path, damages)) == {"refused"}
 
 
 def test_damage_to_the_lock_file_means_nothing(written: Written) -> None:
-    disk = written.disk.fork()
-    disk.rot.remove(f"{ROOT}/LOCK")
-    assert run_seed(1, lambda _: holds(disk, written, f"{ROOT}/LOCK")).value == "runs"
+    path = f"{ROOT}/LOCK"
+    for damages in (junk(written, path), cut(written, path, 1)):
+        assert set(survives(written, path, damages)) == {"runs"}
+
+
+def test_damage_to_the_note_of_the_scrub_means_nothing(written: Written) -> None:
+    path = f"{ROOT}/scrub"
+    assert written.disk.peek(path).startswith(b"tallybook scrub")
+    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
+        assert set(survives(written, path, damages)) == {"runs"}
+
+
+def test_damage_to_the_lengths_of_entry_logs_keeps_no_bookie_down(written: Written) -> None:
+    path = f"{ROOT}/ledgers/lengths"
+    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
+        assert set(survives(written, path, damages)) == {"runs"}
 
 
 def test_damage_to_the_superblock_is_survived_by_its_twin_or_refused(written: Written) -> None:
     path = f"{ROOT}/journal/superblock"
-    assert survives(written, path, flips(written, path, 16)).get("runs", 0) > 5
-    survives(written, path, zeroed(written, path))
-    assert survives(written, path, cut(written, path)).get("refused", 0) > 0
+    assert set(survives(written, path, flips(written, path, 1))) == {"runs"}
+    survives(written, path, wrong_sectors(written, path))
+    assert survives(written, path, cut(written, path, 64)).get("refused", 0) > 0
+    assert set(survives(written, path, junk(written, path))) == {"refused"}
 
 
 @pytest.mark.parametrize("slot", range(4))
 def test_no_damage_to_a_journal_segment_makes_the_bookie_lie(written: Written, slot: int) -> None:
     path = f"{ROOT}/journal/segment-{slot:04d}"
-    for damages in (flips(written, path, 256), zeroed(written, path), cut(written, path)):
+    for damages in (flips(written, path, 32), wrong_sectors(written, path), cut(written, path, SECTOR_BYTES)):
         assert "refused" not in survives(written, path, damages), "a damaged journal does not keep a bookie down"
 
 
@@ -218,7 +307,7 @@ def test_a_journal_that_is_gone_is_noticed_by_the_entry_logs_where_the_format_fi
 
 def test_no_damage_to_an_entry_log_makes_the_bookie_lie(written: Written) -> None:
     for path in files(written.disk, "entrylog"):
-        for damages in (flips(written, path, 128), zeroed(written, path), cut(written, path)):
+        for damages in (flips(written, path, 32), wrong_sectors(written, path), cut(written, path, SECTOR_BYTES)):
             assert "refused" not in survives(written, path, damages)
 
 
@@ -253,5 +342,5 @@ def test_the_limbo_marker_is_refused_when_damaged(written: Written) -> None:
 
     damaged = Written(run_seed(1, scenario).value, written.cookie, written.acked, written.fenced)
     assert b"events 1" in damaged.disk.peek(path)
-    for damages in (flips(damaged, path, 4), cut(damaged, path)):
+    for damages in (bits(damaged, path), cut(damaged, path, 1), junk(damaged, path)):
         assert set(survives(damaged, path, damages)) == {"refused"}

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tallybook.bookie.journals import Journals, Marks, journal_of
 from tallybook.bookie.storage.checkpoint import Checkpointer
 from tallybook.core.batch import decode_header
 from tallybook.core.config import BookieSettings
@@ -31,6 +32,13 @@ from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, bat
 LEDGERS = (1, 2, 3)
 LAST_ENTRY = 100
 SETTINGS = tiny_settings(segment_bytes=32 * KIB)
+WIDE = tiny_settings(
+    segment_bytes=32 * KIB,
+    entry_log_bytes=4 * KIB,
+    journal_directories=[f"{ROOT}/journal", "/disk2/journal"],
+    ledger_directories=[f"{ROOT}/ledgers", "/disk2/ledgers"],
+)
+"""Two journals, and two directories of entry logs, that are used in turns."""
 FEW = CrashOptions(subsets=4, singles=8, torn_writes=2, tear_points=2)
 FEWEST = CrashOptions(subsets=1, singles=1, torn_writes=1, tear_points=1)
 
@@ -157,12 +165,12 @@ async def keeps(node: DiskBookie, promises: tuple[object, ...]) -> None:
                 assert refused.code == NoSuchLedger.wire_code
 
 
-async def check(disk: SimDisk, promises: tuple[object, ...]) -> None:
+async def check(disk: SimDisk, promises: tuple[object, ...], settings: BookieSettings = SETTINGS) -> None:
     """Boots, keeps its promises, takes new work; and a second boot finds what the first one found."""
     told = next((promise.data for promise in promises if isinstance(promise, Cookie)), None)
     told = told or await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
     metadata = KnownMetadata(cookies={} if told is None else {"b1": told})
-    node = DiskBookie(disk, SimClock(), metadata, SETTINGS)
+    node = DiskBookie(disk, SimClock(), metadata, settings)
     await node.boot()
     await keeps(node, promises)
     before = await snapshot(node)
@@ -175,11 +183,15 @@ async def check(disk: SimDisk, promises: tuple[object, ...]) -> None:
     assert node.failures == []
 
 
-def booted(size: int = 0) -> SimDisk:
+async def check_wide(disk: SimDisk, promises: tuple[object, ...]) -> None:
+    await check(disk, promises, WIDE)
+
+
+def booted(settings: BookieSettings = SETTINGS) -> SimDisk:
     """The disk of a bookie that was booted once and stopped."""
 
     async def scenario(world: World) -> SimDisk:
-        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
+        node = DiskBookie(SimDisk(world.rng), world.clock, None, settings)
         await node.boot()
         await world.clock.sleep(1)
         await node.stop()
@@ -287,13 +299,71 @@ def test_j02_j04_j25_no_power_loss_takes_what_was_answered_or_stops_a_boot(work:
     assert report.doubles >= 100
 
 
+@pytest.mark.parametrize(
+    ("work", "least"),
+    [(fences_lacs_and_deletions, 500), (checkpoints, 600), (an_unclean_stop, 500)],
+    ids=lambda part: getattr(part, "__name__", None),
+)
+def test_j01_j03_j24_no_power_loss_takes_anything_from_two_journals_and_two_directories_of_entry_logs(
+    work: Work, least: int, crashes
+) -> None:
+    async def uses_all(client: Client, clock: Clock) -> None:
+        await work(client, clock)
+        await client.add(0, ledger_id=4, size=3000)
+        await client.add(0, ledger_id=6, size=3000)
+        await client.node.bookie.flush()
+        await client.add(2, ledger_id=4, size=3000)
+        await client.node.bookie.flush()
+        disk, parts = client.node.disk, client.node.bookie._parts
+        assert all(any(name.endswith(".log") for name in disk.state.names(path)) for path in WIDE.ledger_directories)
+        assert all(journal.commits for journal in parts.journals.each)
+
+    assert {journal_of(ledger_id, 2) for ledger_id in LEDGERS} == {0, 1}
+    report = crashes(workload_of(uses_all, WIDE), check_wide, options=FEWEST, doubles=20, full=FEW, disk=booted(WIDE))
+    assert report.checked > least
+    assert report.doubles >= 20
+
+
+def test_journals_and_directories_may_be_added_with_a_crash_at_every_disk_operation(crashes) -> None:
+    async def work(client: Client, clock: Clock) -> None:
+        await client.add(0, 2)
+        await client.add(0, ledger_id=2)
+
+    report = crashes(workload_of(work, WIDE), check_wide, options=FEWEST, doubles=20, full=FEW, disk=booted())
+    assert report.checked > 150
+
+
+@pytest.mark.parametrize("bug", ["marks before flush", "one mark for all"])
+def test_the_enumeration_finds_marks_of_two_journals_that_are_wrong(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, trim = Checkpointer._checkpoint, Journals.trim
+
+    async def marks_first(self: Checkpointer) -> None:
+        await self._journals.trim(self._journals.durable_marks())
+        await checkpoint(self)
+
+    async def all_they_have(self: Journals, marks: Marks) -> None:
+        # As if one mark stood for all: what came to the second one meanwhile goes with what was flushed.
+        await trim(self, (marks[0], self.durable_marks()[1]))
+
+    async def work(client: Client, clock: Clock) -> None:
+        await client.add(0, ledger_id=2)
+        await asyncio.gather(client.node.bookie.flush(), client.add(0, 2, 4), client.add(2, ledger_id=2))
+
+    if bug == "marks before flush":
+        monkeypatch.setattr(Checkpointer, "_checkpoint", marks_first)
+    else:
+        monkeypatch.setattr(Journals, "trim", all_they_have)
+    with pytest.raises(CrashFound, match="crash states fail"):
+        enumerate_crashes(workload_of(work, WIDE), check_wide, disk=booted(WIDE), options=FEW)
+
+
 def test_j05_a_full_cache_and_a_turning_journal_survive_every_crash(crashes) -> None:
     rounds, least_segment = (14, 6) if crashes.thorough else (7, 3)
 
     async def work(client: Client, clock: Clock) -> None:
         for number in range(rounds):
             await client.add(4 * number, 4 * number + 2, ledger_id=1 + number % 3, size=3000)
-        segment = client.node.bookie._parts.journal.durable_mark().segment
+        segment = client.node.bookie._parts.journals.durable_marks()[0].segment
         assert segment >= least_segment, f"the journal is in segment {segment}"
 
     small = tiny_settings(write_cache_bytes=32 * KIB, segment_bytes=32 * KIB)
@@ -306,7 +376,7 @@ def test_the_enumeration_finds_a_checkpoint_in_the_wrong_order(bug: str, monkeyp
     checkpoint = Checkpointer._checkpoint
 
     async def mark_first(self: Checkpointer) -> None:
-        await self._journal.trim(self._journal.durable_mark())
+        await self._journals.trim(self._journals.durable_marks())
         await checkpoint(self)
 
     async def nothing(self: object) -> None:

@@ -5,6 +5,7 @@ being dropped is either as it was or gone, as a whole; never is an entry ABSENT 
 that is missing, and the next life ends what this one began.
 """
 
+import asyncio
 from typing import NamedTuple
 
 import pytest
@@ -31,6 +32,9 @@ SETTINGS = tiny_settings(entry_log_bytes=4 * KIB)
 FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
 KEPT, RELEASED, DELETED = 1, 2, 3
 ENTRIES = 2
+PLENTY_BYTES = 1 << 30
+ROOM_FOR_ROWS_BYTES = 1 * KIB
+"""Enough for a tombstone in the index, and too little for a stretch of an entry log."""
 FATES = {RELEASED: Fate.RELEASED, DELETED: Fate.MISSING}
 
 
@@ -91,6 +95,7 @@ async def holds_or_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
     acked = [Acked(ledger_id, entry_id) for ledger_id in (KEPT, RELEASED, DELETED) for entry_id in range(ENTRIES)]
     acked += [promise for promise in promises if isinstance(promise, Acked)]
     gone = {promise.ledger_id for promise in promises if isinstance(promise, Gone)}
+    disk.capacity_bytes = PLENTY_BYTES
     node = await node_on(disk)
     await node.boot()
     for ledger_id in (KEPT, RELEASED, DELETED):
@@ -135,6 +140,35 @@ async def ends_what_was_begun(node: DiskBookie) -> None:
 
 def test_a_ledger_that_is_dropped_is_there_or_gone_and_the_others_are_there_whatever_crash(crashes) -> None:
     report = crashes(collect, holds_or_is_gone, options=FEW, doubles=30, disk=filled())
+    assert report.checked > 200
+
+
+async def collect_while_a_checkpoint_waits_for_room(disk: SimDisk, promises: Promises) -> None:
+    """What is dropped leaves the checkpoint that has found no room for it; what is kept does not."""
+    node = await node_on(disk)
+    await node.boot()
+    for ledger_id in (KEPT, RELEASED):
+        assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
+        promises.add(Acked(ledger_id, ENTRIES))
+    disk.capacity_bytes = disk.state.used_bytes() + ROOM_FOR_ROWS_BYTES
+    flushing = asyncio.ensure_future(node.bookie.flush())
+    await SimClock().sleep(0.5)
+    cache = node.bookie._parts.cache
+    assert cache.flush_waits
+    assert cache.flushes(RELEASED)
+    await node.bookie.collect()
+    promises.add(Gone(RELEASED))
+    assert not cache.flushes(RELEASED)
+    assert cache.flushes(KEPT)
+    disk.capacity_bytes = PLENTY_BYTES
+    await flushing
+    await node.stop()
+    assert node.failures == []
+
+
+def test_e04_what_leaves_a_checkpoint_that_waits_for_room_is_gone_and_the_rest_is_there_whatever_crash(crashes) -> None:
+    work = collect_while_a_checkpoint_waits_for_room
+    report = crashes(work, holds_or_is_gone, options=FEW, doubles=20, disk=filled())
     assert report.checked > 200
 
 

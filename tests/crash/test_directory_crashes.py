@@ -8,12 +8,14 @@ from tallybook.bookie.cookie import Cookie, decode_cookie
 from tallybook.bookie.directories import _Directory, claim, replace_identity
 from tallybook.bookie.limbo import load_limbo
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import MetadataConflict
+from tallybook.core.errors import ForeignDirectory, MetadataConflict
 from tallybook.runtime.deterministic import CrashOptions, SimDisk, enumerate_crashes
 from tallybook.runtime.deterministic.crash import Promises
 from tallybook.runtime.rng import SeededRng
 
 ROOT = "/data/b1"
+OWN = f"{ROOT}/ledgers"
+OTHER = "/disk2/ledgers"
 OLD_COOKIE = b"the cookie of a directory that is gone"
 ID_COUNTER = 128
 FEW = CrashOptions(subsets=8)
@@ -24,8 +26,14 @@ async def id_counter() -> int:
     return ID_COUNTER
 
 
-def settings() -> BookieSettings:
-    return BookieSettings(bookie_id="b1", data_directory=ROOT, metadata="memory:", storage={"min_free_bytes": 0})
+def settings(*ledgers: str) -> BookieSettings:
+    return BookieSettings(
+        bookie_id="b1",
+        data_directory=ROOT,
+        metadata="memory:",
+        storage={"min_free_bytes": 0},
+        ledger_directories=ledgers,
+    )
 
 
 class Registry:
@@ -109,6 +117,34 @@ def test_replacing_an_identity_can_be_repeated_after_a_crash_at_every_disk_opera
 
     report = crashes(workload, check, options=FEW, doubles=0, full_doubles=0)
     assert report.checked > 30
+
+
+def test_a_directory_of_entry_logs_may_be_added_with_a_crash_at_every_disk_operation(crashes) -> None:
+    async def workload(disk: SimDisk, promises: Promises) -> None:
+        await initialise(disk, promises)
+        registry = Registry(promises, disk.peek(f"{ROOT}/cookie"))
+        directory = await claim(settings(OWN, OTHER), disk, registry, SeededRng(4))
+        promises.add("added")
+        await directory.release()
+
+    async def check(disk: SimDisk, promises: tuple[object, ...]) -> None:
+        if "claimed" not in promises:
+            return
+        registry = Registry(cookie=[promise for promise in promises if isinstance(promise, bytes)][-1])
+        for seed in (5, 6):
+            directory = await claim(settings(OWN, OTHER), disk, registry, SeededRng(seed))
+            await directory.release()
+            assert directory.places.ledger_paths == (OWN, OTHER)
+        if "added" not in promises:
+            return
+        # What was added stays known.
+        emptied = disk.fork()
+        await emptied.unlink(f"{OTHER}/cookie")
+        with pytest.raises(ForeignDirectory, match=f"{OTHER} is missing or empty"):
+            await claim(settings(OWN, OTHER), emptied, registry, SeededRng(7))
+
+    report = crashes(workload, check, options=FEW, doubles=100, full_doubles=100)
+    assert report.checked > 60
 
 
 def test_a_cookie_planted_before_the_metadata_knows_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ BATCHES = [[batch(7, 0), batch(7, 1), batch(8, 0)], [batch(7, 2), batch(8, 1), b
 
 
 async def open_logs(disk: SimDisk) -> EntryLogs:
-    return await EntryLogs.open(disk, HOME, UUID, StorageSettings(entry_log_bytes=BLOCK_BYTES * 3), RealClock())
+    return await EntryLogs.open(disk, [HOME], UUID, StorageSettings(entry_log_bytes=BLOCK_BYTES * 3), RealClock())
 
 
 async def a_log(disk: SimDisk, *, finished: bool = True) -> list[list[IndexRow]]:

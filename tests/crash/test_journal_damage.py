@@ -8,7 +8,7 @@ a last block that no later block vouches for is indistinguishable from a torn wr
 import hashlib
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from tallybook.bookie.journal.chain import Damage, DamageKind
 from tallybook.bookie.journal.format import BLOCK_HEADER_BYTES, decode_block_header
 from tallybook.bookie.journal.journal import Journal, Recovered
-from tallybook.bookie.journal.records import BatchRecord, ExplicitLacRecord, FenceRecord, Record, decode_records
+from tallybook.bookie.journal.records import (
+    BatchRecord,
+    DeleteRecord,
+    ExplicitLacRecord,
+    FenceRecord,
+    LedgerKeyRecord,
+    Record,
+    decode_records,
+)
 from tallybook.bookie.journal.superblock import SLOT_BYTES, SUPERBLOCK_BYTES
 from tallybook.core.config import JournalSettings
 from tallybook.core.errors import DamagedFile, DiskFailed
@@ -133,6 +141,8 @@ async def fill(journal: Journal, sizes_of_commits: tuple[tuple[int, ...], ...], 
         if len(sizes) > 1:
             journal.append(FenceRecord(number, bytes(range(32))), lambda: None)
             journal.append(ExplicitLacRecord(number, number - 1), lambda: None)
+            journal.append(LedgerKeyRecord(number, bytes(range(32, 64))), lambda: None)
+            journal.append(DeleteRecord(number), lambda: None)
         assert await journal.drained(1.0)
         if number == 1:
             await journal.trim(journal.durable_mark())
@@ -226,7 +236,8 @@ def test_the_images_are_what_these_tests_need() -> None:
     for image in (SEALED, UNSEALED, LAPPED):
         recovered, records = recover(StillDisk(image.files))
         assert (recovered.damage, records) == ((), image.records)
-        assert len(records) == 15
+        assert len(records) == 21
+        assert {type(record) for record in records} == set(get_args(Record)), "every kind there is"
 
 
 # -- J07, J16: flipped bits ----------------------------------------------------------------------------------------
@@ -304,9 +315,9 @@ def test_j15_a_torn_group_commit_is_cut_as_a_whole() -> None:
     name, offset = image.places[image.last]
     data = image.files[name]
     before = [record for block in sorted(image.blocks) if block != image.last for record in image.blocks[block]]
-    assert len(image.blocks[image.last]) == 5
+    assert len(image.blocks[image.last]) == 7
     sectors = range(offset, offset + 8 * KIB, 512)
-    used = 128 + 2 * 2508 + 1508 + 48 + 24
+    used = 128 + 2 * 2508 + 1508 + 48 + 24 + 48 + 16
     whole = cut = 0
     for start in sectors:
         for end in (start + 512, start + 2048, offset + 8 * KIB):

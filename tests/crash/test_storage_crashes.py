@@ -45,7 +45,7 @@ class Store:
     @staticmethod
     async def open(disk: SimDisk, promises: Promises, *, create: bool) -> "Store":
         await disk.make_directory(LOGS)
-        logs = await EntryLogs.open(disk, LOGS, UUID, SETTINGS, SimClock())
+        logs = await EntryLogs.open(disk, [LOGS], UUID, SETTINGS, SimClock())
         store = Store(disk, promises, logs, await MemoryIndex.open(disk, INDEX, create=create))
         if create:
             promises.add(("index",))
@@ -67,6 +67,7 @@ class Store:
         await self.index.apply(rows, {})
         await self.index.apply([], {ledger_id: b"%d" % self.next[ledger_id] for ledger_id, _ in counts})
         await self.index.sync()
+        self.logs.rows_are_in()
         for each in numbers:
             self.promises.add(("stored", *each))
 
@@ -78,6 +79,7 @@ class Store:
         await self.logs.sync()
         await self.index.apply([row._replace(location=at) for row, at in zip(rows, locations, strict=True)], {})
         await self.index.sync()
+        self.logs.rows_are_in()
         await self.logs.remove(log_id)
 
     async def rows(self) -> list[IndexRow]:

@@ -2,7 +2,7 @@
 
 
 def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
-    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--spark", "--json", timeout=240)
+    result = cli.run("demo", "--flights", 60_000, "--data", tmp_path / "demo", "--spark", "--json", timeout=300)
     assert result.code == 0, result.err
     told = result.json
     assert told["same"] is True
@@ -26,6 +26,15 @@ def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
     assert stream["batches"] > 1, "they did not come as they arrived"
     assert "SIGSTOP to producer-1" in result.err
     assert "producer-1 was woken up, and refused" in result.err
+    repair = told["repair"]
+    wiped = repair["bookie_id"]
+    assert (repair["before"][wiped], repair["between"][wiped], repair["after"][wiped]) == (
+        "intact",
+        "unknown",
+        "intact",
+    )
+    assert (repair["same"], repair["batches"] > 0) == (True, True)
+    assert f"{wiped} was stopped, and its disk wiped" in result.err
     assert len(list((tmp_path / "demo").glob("bookie-?"))) == 5
     assert not list((tmp_path / "demo").glob("*/run.json"))
 

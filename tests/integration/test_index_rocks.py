@@ -15,6 +15,7 @@ from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, StorageError
 from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import MIB
 from tallybook.runtime.disk import Space
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers
@@ -355,6 +356,24 @@ async def test_a_full_disk_refuses_the_change_before_the_database_sees_it(home, 
         await fill(index, 1)
         await index.sync()
         assert await filled(index) == 2
+
+
+@pytest.mark.parametrize("free_mib", [40, 20])
+async def test_a_change_that_makes_room_may_use_what_others_must_leave(home, monkeypatch, free_mib):
+    async def short(_path: str) -> Space:
+        return Space(free_bytes=free_mib * MIB, total_bytes=10**9)
+
+    async with home.opened(create=True) as index:
+        await fill(index, 0)
+        await index.sync()
+        monkeypatch.setattr(home.disk, "space", short)
+        with pytest.raises(DiskFull):
+            await fill(index, 1)
+        if free_mib == 40:
+            await index.apply((), {}, drop_ledgers=[7], makes_room=True)
+        else:
+            with pytest.raises(DiskFull):
+                await index.apply((), {}, drop_ledgers=[7], makes_room=True)
 
 
 async def test_no_room_for_the_mark_is_no_reason_to_fail_a_sync(home, monkeypatch):

@@ -24,7 +24,8 @@ def play(scenario: Scenario, **settings: object) -> None:
 
 def refuse_next(node: DiskBookie, monkeypatch: pytest.MonkeyPatch, error: Exception, part: str = "journal") -> None:
     """The next record, or the next batch for the cache, meets ``error``."""
-    owner = getattr(node.bookie._parts, part)
+    parts = node.bookie._parts
+    owner = {"journal": parts.journals.each[0], "cache": parts.cache}[part]
     name = {"journal": "append", "cache": "put"}[part]
     whole = getattr(owner, name)
 

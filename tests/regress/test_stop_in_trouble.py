@@ -8,7 +8,7 @@ from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 
 
 @pytest.mark.parametrize("error", [DiskFull, DiskFailed, RequestTimeout, InvariantViolation, OSError])
-@pytest.mark.parametrize("part", ["journal", "logs", "index"])
+@pytest.mark.parametrize("part", ["journals", "logs", "index"])
 def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(
     monkeypatch: pytest.MonkeyPatch, part: str, error: type[Exception]
 ) -> None:
@@ -32,11 +32,11 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_from_being_closed(
             # Not through the instance, which may have slots.
             monkeypatch.setattr(type(owner), "close", lambda _, **options: close(**options))
 
-        for name in ("journal", "logs", "index"):
+        for name in ("journals", "logs", "index"):
             watched(name)
         await node.bookie.close()
         monkeypatch.undo()
-        assert closed == ["journal", "logs", "index"]
+        assert closed == ["journals", "logs", "index"]
         assert bool(node.failures) == (error is not DiskFull)
         assert all(f"could not stop: {error.__name__}('planted')" in failure for failure in node.failures)
         await node.kill()
@@ -57,7 +57,7 @@ def test_the_directory_is_held_until_the_process_ends_where_a_write_may_still_be
         await node.boot()
         assert (await node.add(batch_of(0))).code == 0
         parts = node.bookie._parts
-        owner = parts.journal._pump if part == "_pump" else getattr(parts, part)
+        owner = parts.journals.each[0]._pump if part == "_pump" else getattr(parts, part)
         whole = owner.close
 
         async def close(_: object) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tallybook.bench.payloads import LEAST_BYTES, Payloads
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.sim.chaos.audit import Auditor, close_all, count_copies, keep_promises, look_at_lacs, read_all
-from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads
 from tallybook.sim.chaos.records import Promises
 from tallybook.sim.chaos.watched import WatchedConnections
 from tallybook.sim.history import History, check

@@ -14,21 +14,24 @@ from tallybook.client.client import Client
 from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
+from tallybook.metadata.faulty import Fault, FaultSource, FaultyStore, RandomFaults
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.repair.mender import Order
 from tallybook.repair.service import RepairService, repair_status
 from tallybook.runtime.deterministic import run_seed
-from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 QUICK = RepairSettings(lost_after_s=30, open_grace_s=20, interval_s=5, lease_s=6, check_period_s=0)
 
 
 @asynccontextmanager
-async def repair(cluster: MemoryCluster, settings: RepairSettings = QUICK) -> AsyncIterator[RepairService]:
+async def repair(
+    cluster: MemoryCluster, settings: RepairSettings = QUICK, *, seen_through: SeenThrough | None = None
+) -> AsyncIterator[RepairService]:
     """A repair process, for as long as the block lasts; killed at its end."""
-    async with cluster.client(SMALL) as client:
+    async with cluster.client(SMALL, seen_through=seen_through) as client:
         service = RepairService(client, settings)
         running = asyncio.ensure_future(service.run())
         try:
@@ -87,7 +90,7 @@ async def test_others_take_the_places_of_a_lost_bookie_with_the_same_bytes(
 
 
 @scenario(bookies=4)
-async def test_r01_a_restart_that_is_shorter_than_the_delay_copies_nothing(
+async def test_r12_bookies_restarted_one_after_the_other_cost_no_copying(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await closed(client, 40)
@@ -103,7 +106,7 @@ async def test_r01_a_restart_that_is_shorter_than_the_delay_copies_nothing(
 
 
 @scenario(bookies=3)
-async def test_without_anybody_to_take_a_place_all_stays_as_it_is_and_is_told(
+async def test_r04_without_anybody_to_take_a_place_all_stays_as_it_is_until_somebody_comes(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await closed(client, 40)
@@ -165,7 +168,9 @@ async def test_a_damaged_copy_is_replaced_by_a_good_one(cluster: MemoryCluster, 
 
 
 @scenario(bookies=5)
-async def test_an_open_ledger_whose_writer_is_gone_is_ended_and_mended(cluster: MemoryCluster, client: Client) -> None:
+async def test_r11_an_open_ledger_whose_writer_is_gone_is_ended_after_the_grace_period_and_mended(
+    cluster: MemoryCluster, client: Client
+) -> None:
     ledger = await client.create_ledger()
     await ledger.append_many(lines(30))
     lost = ledger.metadata.last_fragment.bookies[0]
@@ -275,7 +280,7 @@ async def test_two_auditors_and_three_replicators_come_to_the_same_end(cluster: 
 
 
 @scenario(bookies=4)
-async def test_a_ledger_that_is_deleted_while_it_is_mended_is_no_failure(
+async def test_r11_a_ledger_that_is_deleted_while_it_is_mended_is_no_failure(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await closed(client, 40)
@@ -295,7 +300,7 @@ async def test_a_ledger_that_is_deleted_while_it_is_mended_is_no_failure(
 
 
 @pytest.mark.parametrize("steps", range(1, 40, 3))
-def test_a_replicator_killed_at_any_step_leaves_what_another_one_ends(steps: int) -> None:
+def test_r11_a_replicator_killed_at_any_step_leaves_what_another_one_ends(steps: int) -> None:
     async def play(world) -> None:
         cluster = MemoryCluster(world, bookies=5)
         await cluster.start()
@@ -334,17 +339,131 @@ async def test_a_bookie_that_lost_its_disk_gets_everything_back_and_can_say_abse
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [await closed(client, 40) for _ in range(3)]
+    empty = await closed(client, 0)
     name = ledgers[0].last_fragment.bookies[0]
     cluster.die(name)
-    cluster.bookies[name].replace(limbo_below=ledgers[-1].ledger_id + 1)
+    cluster.bookies[name].replace(limbo_below=empty.ledger_id + 1)
     await cluster.register(name)
     connection = await client.world.connections.get(name)
     assert (await connection.held(ledgers[0].ledger_id, 0, 39)).limbo
     async with repair(cluster) as service:
         await eventually(lambda: service.replicator.totals.ledgers >= 3, cluster, 300)
+        await eventually(lambda: service.auditor.audit.findings.under_replicated == 0, cluster, 60)
+        await cluster.world.clock.sleep(60)
+        assert service.replicator.totals.tasks == 1, "of a ledger without entries nothing can be lost"
+        assert service.auditor.audit.limbo == frozenset(), "nobody asks again what it holds"
     for each in ledgers:
         assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
         assert not (await connection.held(each.ledger_id, 0, 39)).limbo
+
+
+class Outage:
+    """The metadata store does not answer while it is ``on``."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def next(self, operation: str) -> Fault | None:
+        return Fault.UNAVAILABLE if self.on and operation != "changed" else None
+
+
+def through(cluster: MemoryCluster, source: FaultSource) -> SeenThrough:
+    return lambda store: FaultyStore(store, source, cluster.world.clock)
+
+
+@scenario(bookies=5, deadline_seconds=5_000)
+async def test_r11_metadata_that_are_gone_for_an_hour_hold_the_repair_up_and_no_more(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 40) for _ in range(5)]
+    lost = ledgers[0].last_fragment.bookies[0]
+    cluster.die(lost)
+    outage = Outage()
+    async with repair(cluster, seen_through=through(cluster, outage)) as service:
+        await eventually(lambda: service.replicator.totals.batches > 0, cluster, 300)
+        outage.on = True
+        await cluster.world.clock.sleep(3600)
+        outage.on = False
+        await until_named_nowhere(cluster, [each.ledger_id for each in ledgers], lost)
+    for each in ledgers:
+        assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_metadata_store_that_loses_answers_and_cuts_listings_short_only_slows_a_repair(seed: int) -> None:
+    async def play(world) -> None:
+        cluster = MemoryCluster(world, bookies=5)
+        await cluster.start()
+        rates = dict.fromkeys(Fault, 0.05)
+        async with cluster.client(SMALL) as client:
+            ledgers = [await closed(client, 20) for _ in range(5)]
+            lost = ledgers[0].last_fragment.bookies[0]
+            cluster.die(lost)
+            faults = [through(cluster, RandomFaults(world.rng.fork(f"faults-{n}"), rates)) for n in range(2)]
+            async with repair(cluster, seen_through=faults[0]), repair(cluster, seen_through=faults[1]):
+                await until_named_nowhere(cluster, [each.ledger_id for each in ledgers], lost, 3000)
+            for each in ledgers:
+                assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
+                assert await read_all(client, each.ledger_id) == lines(20)
+        await cluster.stop()
+
+    run_seed(seed, play, deadline_seconds=20_000)
+
+
+@scenario(bookies=4)
+async def test_r01_bookies_that_are_too_slow_to_answer_are_no_finding(cluster: MemoryCluster, client: Client) -> None:
+    ledgers = [await closed(client, 40) for _ in range(3)]
+    for bookie in cluster.bookies.values():
+        bookie.pause()
+    async with repair(cluster, QUICK.model_copy(update={"check_period_s": 60})) as service:
+        await eventually(lambda: service.replicator.totals.left_ledgers >= 3, cluster, 600)
+        assert service.replicator.totals.lost_ledgers == 0
+        assert service.auditor.audit.findings.under_replicated == 0
+        for bookie in cluster.bookies.values():
+            bookie.resume()
+    for each in ledgers:
+        assert await metadata_of(cluster, each.ledger_id) == each
+
+
+@scenario(bookies=4)
+async def test_r02_an_empty_ledger_gets_a_whole_ensemble_again(cluster: MemoryCluster, client: Client) -> None:
+    empty = await closed(client, 0)
+    cluster.die(empty.last_fragment.bookies[1])
+    async with repair(cluster):
+        await until_named_nowhere(cluster, [empty.ledger_id], empty.last_fragment.bookies[1])
+
+
+@scenario(bookies=6)
+async def test_r03_only_what_the_lost_bookie_held_is_copied(cluster: MemoryCluster, client: Client) -> None:
+    striped = await closed(client, 120, ensemble=5, write_quorum=2, ack_quorum=1, stripe_entries=3)
+    lost = striped.last_fragment.bookies[2]
+    held = cluster.bookies[lost].durable_batches(striped.ledger_id)
+    owed = sum(map(len, held.values()))
+    cluster.die(lost)
+    async with repair(cluster) as service:
+        await until_named_nowhere(cluster, [striped.ledger_id], lost)
+        assert service.replicator.totals.copied_bytes == owed
+    assert cluster.held_by_too_few(await metadata_of(cluster, striped.ledger_id), copies=2) == []
+
+
+@scenario(bookies=6)
+async def test_r12_two_bookies_lost_within_the_delay_are_both_replaced_and_each_ledger_is_handed_out_once(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 20) for _ in range(8)]
+    lost = ledgers[0].last_fragment.bookies[:2]
+    cluster.die(lost[0])
+    async with repair(cluster) as service:
+        await cluster.world.clock.sleep(10)
+        cluster.die(lost[1])
+        for name in lost:
+            await until_named_nowhere(cluster, [each.ledger_id for each in ledgers], name)
+        await cluster.world.clock.sleep(60)
+        assert service.auditor.published <= 2, "one task for each loss"
+        assert service.auditor.audit.findings.under_replicated == 0
+        assert service.auditor.audit.away == frozenset(), "nobody names them any more"
+    for each in ledgers:
+        assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
 
 
 @scenario(bookies=4)

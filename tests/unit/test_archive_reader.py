@@ -168,3 +168,25 @@ async def test_beyond_the_end_there_is_nothing_and_other_ledgers_are_not_there(t
             await reader.entry(found[ledger_id], ledger_id, entry_id)
     with pytest.raises(ObjectDamaged, match="does not hold ledger 2"):
         await reader.entry(found[1], 2, 0)
+
+
+async def test_the_place_of_an_entry_is_where_its_page_and_its_batch_are(tasks: Tasks) -> None:
+    store = Counting()
+    found, _ = await archived(store, {1: (3_000, 300, 70), 2: (500, 300, 7)})
+    reader = ArchiveReader(store, InlineWorkers(), tasks)
+    for ledger_id, entry_id, per_batch in ((1, 0, 70), (1, 2_999, 70), (2, 250, 7)):
+        place = await reader.place(found[ledger_id], ledger_id, entry_id)
+        [(header, batch)] = await reader.batches(found[ledger_id], ledger_id, entry_id, entry_id, 1)
+        first = entry_id // per_batch * per_batch
+        assert (place.first_entry_id, place.batch_crc) == (first, verify_batch(batch).crc)
+        assert place.last_entry_id == header.last_entry_id
+        store.reads.clear()
+        fresh = ArchiveReader(store, InlineWorkers(), tasks)
+        await fresh.entry(found[ledger_id], ledger_id, entry_id)
+        assert (place.page_offset, place.page_bytes) in store.reads
+    with pytest.raises(EntryAbsent):
+        await reader.place(found[1], 1, 3_000)
+    await store.delete(KEY)
+    reader.forget(KEY)
+    with pytest.raises(ObjectMissing):
+        await reader.place(found[1], 1, 0)

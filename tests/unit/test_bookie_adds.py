@@ -353,7 +353,7 @@ def test_an_add_that_leaves_without_the_room_it_was_woken_for_passes_it_on() -> 
         path._admission.journal_takes = lambda size, *, recovery: size <= room_bytes  # type: ignore[method-assign]
         await world.clock.sleep(0.1)
         await node.bookie.fence(2, b"")
-        node.bookie._parts.journal.on_room = lambda: None  # any commit would wake it as well
+        node.bookie._parts.journals.call_on_room(lambda: None)  # any commit would wake it as well
         assert node.bookie.stats()["adds_waiting"] == 2
         room_bytes = len(batch_of(0, ledger_id=2)) + BATCH_OVERHEAD_BYTES  # for one of them
         path.journal_room_freed()

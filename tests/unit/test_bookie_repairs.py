@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tallybook.bookie import held as held_module
-from tallybook.bookie.ledger_state import LedgerRow
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.location import IndexRow
 from tallybook.core.answers import DamagedBatch, EntryRange, HeldAnswer, HeldLedger, HeldLedgers
@@ -20,6 +18,7 @@ from tallybook.core.errors import (
     LedgerFenced,
     MetadataUnavailable,
     NoSuchLedger,
+    OutOfFiles,
     Unauthorized,
 )
 from tallybook.core.ids import MAX_ID
@@ -306,6 +305,41 @@ def test_a_copy_whose_log_is_lost_is_replaced() -> None:
     damaged_copies(scenario)
 
 
+def test_a_batch_that_moves_while_it_is_looked_for_on_the_disk_is_not_taken_for_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        stored, old = node.bookie._parts.tracer._stored, await row_of(node, 3)
+        assert await repair(node, batch(3, 3, payload=b"x" * 700)) == 0
+        await node.bookie.flush()
+        copy = await stored.on_disk(old)
+        assert copy is not None
+        assert copy.row == await row_of(node, 3) != old
+        assert copy.batch == batch(3, 3, payload=b"x" * 700)
+        assert (await node.bookie.status()).damaged_batches == 0
+        monkeypatch.setattr(stored._index, "find", no_row)
+        assert await stored.on_disk(old) is None, "it was dropped meanwhile"
+
+    async def no_row(*_ids: int) -> None:
+        return None
+
+    damaged_copies(scenario)
+
+
+def test_a_copy_that_cannot_be_read_for_want_of_files_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        async def no_files(*_rows: object) -> list[bytes]:
+            raise EntryUnknown("not now") from OutOfFiles("too many files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.bookie._parts.logs, "read_many", no_files)
+            assert await repair(node, batch(0, 3, payload=b"x" * 700)) == EntryUnknown.wire_code
+        assert await repair(node, batch(0, 3, payload=b"x" * 700)) == 0
+        assert node.bookie.stats()["adds_batches_total"] == 3
+
+    damaged_copies(scenario)
+
+
 def test_a_page_of_damage_is_empty_only_where_there_is_no_more() -> None:
     """Those at its front were mended meanwhile; who asks page by page must not take that for the end."""
 
@@ -376,128 +410,6 @@ def test_the_end_of_limbo_is_answered_when_it_is_durable_also_to_who_asks_second
         await first
 
     in_limbo(scenario)
-
-
-# -- what is held -----------------------------------------------------------------------------
-
-
-def test_what_is_held_is_told_across_the_write_cache_a_running_checkpoint_and_the_index() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        expected = (EntryRange(0, 5), EntryRange(8, 9))
-        await repair(node, batch(0, 2))
-        await repair(node, batch(8, 2))
-        await node.bookie.flush()
-        await repair(node, batch(2, 2))
-        flushing = asyncio.ensure_future(node.bookie.flush())
-        while node.bookie._parts.cache.flushing is None:  # noqa: ASYNC110 (nothing tells of it)
-            await asyncio.sleep(0)
-        await repair(node, batch(4, 2))
-        asked = 0
-        while not flushing.done():
-            assert (await node.bookie.held(CLOSED, 0, 9)).ranges == expected
-            asked += 1
-        assert asked
-        assert (await node.bookie.held(CLOSED, 0, 9)).ranges == expected
-        await node.bookie.flush()
-        assert (await node.bookie.held(CLOSED, 0, 9)).ranges == expected
-
-    play(scenario)
-
-
-@pytest.mark.parametrize("flushed", [0, 4, 9])
-def test_pages_of_what_is_held_have_all_of_it_wherever_it_lies(flushed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_module, "MAX_BATCHES", 3)
-    monkeypatch.setattr(held_module, "MAX_RANGES", 2)
-    monkeypatch.setattr(held_module, "MAX_FIND_ROWS", 2)
-
-    async def scenario(node: DiskBookie, world: World) -> None:
-        node.metadata.settled[CLOSED] = Settled(99, closed=True)
-        firsts = [0, 5, 9, 3, 12, 20, 24, 14, 30]
-        for number, first in enumerate(firsts):
-            if number == flushed:
-                await node.bookie.flush()
-            await repair(node, batch(first, 2))
-        at, held = 0, set[int]()
-        while at <= 40:
-            page = await node.bookie.held(CLOSED, at, 40)
-            assert len(page.ranges) <= 2
-            for first, last in page.ranges:
-                held.update(range(first, last + 1))
-            assert page.looked_up_to >= at
-            at = page.looked_up_to + 1
-        assert held == {entry_id for first in firsts for entry_id in (first, first + 1)}
-
-    play(scenario)
-
-
-def test_a_row_that_cannot_be_told_makes_what_is_held_unknown_and_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await repair(node, batch(0, 5))
-        await node.bookie.flush()
-
-        async def damaged(*_arguments: int) -> list[IndexRow]:
-            raise EntryUnknown("a row is damaged")
-
-        monkeypatch.setattr(node.bookie._parts.index, "find_range", damaged)
-        with pytest.raises(EntryUnknown):
-            await node.bookie.held(CLOSED, 0, 9)
-
-    play(scenario)
-
-
-def test_ledgers_are_listed_from_write_cache_and_index_without_what_was_deleted() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        node.metadata.open_to_all = True
-        node.metadata.settled.update({each: Settled(9, closed=True) for each in range(10, 20)})
-        for ledger_id in range(10, 20):
-            assert await repair(node, batch(0, ledger_id=ledger_id)) == 0
-            if ledger_id == 14:
-                await node.bookie.flush()
-        await node.bookie.fence(12, b"")
-        for ledger_id in (10, 11, 13, 17):
-            await node.bookie.delete_ledger(ledger_id)
-        after, found = -1, []
-        while True:
-            page = await node.bookie.held_ledgers(after, 2)
-            found += page.ledgers
-            if page.complete:
-                break
-            after = page.ledgers[-1].ledger_id
-        assert found == [HeldLedger(each, each == 12, limbo=False) for each in (12, 14, 15, 16, 18, 19)]
-
-    play(scenario)
-
-
-def test_listing_ledgers_brings_none_of_them_into_memory() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await node.bookie.fence(CLOSED, b"")
-        await repair(node, batch(0, 5))
-        await node.stop()
-        await node.boot()
-        assert (await node.bookie.held_ledgers(-1, 10)).ledgers == (HeldLedger(CLOSED, fenced=True, limbo=False),)
-        assert node.bookie.stats()["ledgers_in_memory"] == 0
-
-    play(scenario)
-
-
-def test_a_ledger_that_is_met_while_it_is_looked_at_is_told_as_it_is_then() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await repair(node, batch(0, 5))
-        await node.stop()
-        await node.boot()
-        table = node.bookie._parts.table
-        load = table._load_row
-
-        async def meanwhile_fenced(ledger_id: int) -> LedgerRow | None:
-            table._load_row = load
-            row = await load(ledger_id)
-            await node.bookie.fence(ledger_id, b"")
-            return row
-
-        table._load_row = meanwhile_fenced
-        assert (await table.look(CLOSED)).fenced
-
-    play(scenario)
 
 
 # -- tracing ----------------------------------------------------------------------------------

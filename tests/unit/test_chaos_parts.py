@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tallybook.bench.payloads import LEAST_BYTES, Payloads, identify, payload_of
 from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable
 from tallybook.runtime.clock import RealClock
@@ -12,7 +13,6 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.sim.chaos import __main__ as chaos_command
 from tallybook.sim.chaos.load import CANNOT_OPEN, Load
 from tallybook.sim.chaos.nemesis import plan
-from tallybook.sim.chaos.payloads import LEAST_BYTES, Payloads, identify, payload_of
 from tallybook.sim.chaos.records import Promises, Recorder, replay
 from tallybook.sim.history import History, Violation, check
 

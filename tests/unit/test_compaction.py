@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 Scenario = Callable[[DiskBookie, World], Awaitable[None]]
@@ -18,9 +20,9 @@ DROPPED, KEPT = 1, 2
 SIZE = 1000
 
 
-def play(scenario: Scenario, *, below: int = 50, failed: bool = False) -> None:
+def play(scenario: Scenario, *, below: int = 50, interval_ms: int = 0, failed: bool = False) -> None:
     async def run(world: World) -> None:
-        settings = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=below)
+        settings = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=below, collect_interval_ms=interval_ms)
         node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
         await node.boot()
         await scenario(node, world)
@@ -119,6 +121,20 @@ def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at() -> N
     play(scenario, below=5)
 
 
+def test_a_bookie_whose_checkpoints_find_no_room_copies_out_of_logs_of_which_much_counts_at_once() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(20), one_in=2)
+        await drop(node)
+        assert copied(node) == 0
+        node.bookie._parts.flush.on_disk_full(True)
+        await world.clock.sleep(1)
+        assert copied(node) > 0
+        node.bookie._parts.flush.on_disk_full(False)
+        await holds(node, kept)
+
+    play(scenario, below=5, interval_ms=86_400_000)
+
+
 def test_e03_damage_stays_where_it_is_the_rest_moves_and_a_repair_lets_the_log_go() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         kept = await fill(node, range(40))
@@ -208,6 +224,37 @@ def test_a_log_that_is_written_and_mostly_dead_is_finished_and_compacted() -> No
         await add(node, batch(KEPT, 1_000))
         await node.bookie.flush()
         await holds(node, [*kept, 1_000])
+
+    play(scenario)
+
+
+def test_a_log_stays_while_rows_that_will_point_into_it_are_not_in_the_index_yet() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for entry_id in range(4):
+            await add(node, batch(DROPPED, entry_id))
+        await node.bookie.flush()
+        index, tasks = node.bookie._parts.index, Tasks("test", lambda name, error: None)
+        apply, no_room = index.apply, True
+
+        async def without_room(*changes: Any, makes_room: bool = False, **more: Any) -> None:
+            if no_room and not makes_room:
+                raise DiskFull("no room for rows")
+            await apply(*changes, makes_room=makes_room, **more)
+
+        index.apply = without_room  # type: ignore[method-assign]
+        await add(node, batch(KEPT, 0))
+        flush = tasks.spawn(node.bookie.flush(), name="flush")
+        await world.clock.sleep(1)
+        await drop(node)
+        await node.bookie.collect()
+        no_room = False
+        await flush
+        await holds(node, [0])
+        await node.bookie.collect()
+        assert DROPPED not in await index.ledgers_with_rows(-1, 10)
+        await node.lose_power()
+        await node.boot()
+        await holds(node, [0])
 
     play(scenario)
 

@@ -54,6 +54,19 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def test_the_system_reads_no_further_in_a_file_that_is_read_exactly(disk, tmp_path, monkeypatch):
+    advised: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, *what: advised.append(what), raising=False)
+    (tmp_path / "f").write_bytes(b"abc")
+    for exact in (False, True):
+        file = await disk.open(str(tmp_path / "f"), writable=False, exact=exact)
+        assert await file.read(1, 9) == b"bc"
+        await file.close()
+        assert advised == ([(0, 0, os.POSIX_FADV_RANDOM)] if exact else [])
+    monkeypatch.setattr(os, "posix_fadvise", failing(errno.EINVAL), raising=False)
+    await (await disk.open(str(tmp_path / "f"), exact=True)).close()
+
+
 # -- errors of the system -------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ NOTE = f"{HOME}/{FILE_NAME}"
 
 async def open_logs(disk: SimDisk) -> EntryLogs:
     await disk.make_directory(HOME)
-    return await EntryLogs.open(disk, HOME, str(UUID), StorageSettings(entry_log_bytes=16 * KIB), RealClock())
+    return await EntryLogs.open(disk, [HOME], str(UUID), StorageSettings(entry_log_bytes=16 * KIB), RealClock())
 
 
 def batch(first: int) -> bytes:

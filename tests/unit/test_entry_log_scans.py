@@ -32,7 +32,7 @@ def row_of(data: bytes, location: Location) -> IndexRow:
 async def open_logs(disk: SimDisk, *, directory_uuid: str = UUID, **settings) -> EntryLogs:
     await disk.make_directory(HOME)
     settings = StorageSettings(**{"entry_log_bytes": 64 * KIB} | settings)
-    return await EntryLogs.open(disk, HOME, directory_uuid, settings, RealClock())
+    return await EntryLogs.open(disk, [HOME], directory_uuid, settings, RealClock())
 
 
 async def written(disk: SimDisk, batches, **settings) -> tuple[EntryLogs, list[IndexRow]]:
@@ -232,6 +232,9 @@ async def test_a_removed_log_is_gone_durably_and_its_id_is_not_used_again():
         (location,) = await logs.append([batch(7, 2 * number, 40_000)])
         await logs.read(7, 2 * number, location)
     await logs.sync()
+    assert logs.settled_log_ids == []
+    logs.rows_are_in()
+    assert logs.settled_log_ids == [1, 2]
     await logs.remove(2)
     assert logs.log_ids == [1, 3]
     assert await disk.image({}).list(HOME) == [log_name(1), log_name(3), "lengths"]

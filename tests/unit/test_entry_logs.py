@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from tallybook.bookie.storage import entry_log
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import LedgerShare, log_name
 from tallybook.bookie.storage.location import IndexRow, Location
@@ -34,7 +35,7 @@ def row_of(data: bytes, location: Location) -> IndexRow:
 async def open_logs(disk: SimDisk, *, clock=None, directory_uuid: str = UUID, **settings) -> EntryLogs:
     await disk.make_directory(HOME)
     settings = StorageSettings(**{"entry_log_bytes": 64 * KIB} | settings)
-    return await EntryLogs.open(disk, HOME, directory_uuid, settings, clock or RealClock())
+    return await EntryLogs.open(disk, [HOME], directory_uuid, settings, clock or RealClock())
 
 
 async def written(disk: SimDisk, batches, **settings) -> tuple[EntryLogs, list[IndexRow]]:
@@ -150,6 +151,15 @@ async def test_a_full_log_is_finished_by_the_next_append_and_one_append_never_sp
     await logs.close()
 
 
+async def test_a_log_with_batches_of_very_many_ledgers_is_full_however_small_it_is(monkeypatch):
+    monkeypatch.setattr(entry_log, "FULL_LEDGERS", 10)
+    logs = await open_logs(SimDisk(), entry_log_bytes=MIB)
+    for ledger_id in (*range(12), *[11] * 30):
+        await append_and_sync(logs, [batch(ledger_id, 0)])
+    assert [len(await logs.ledger_map(log_id)) for log_id in logs.log_ids] == [10, 2]
+    await logs.close()
+
+
 async def test_a_sync_covers_a_log_that_was_finished_since_the_last_one():
     disk = SimDisk()
     logs = await open_logs(disk)
@@ -200,7 +210,7 @@ async def test_files_of_other_kinds_are_ignored_and_a_missing_directory_is_refus
     assert location.log_id == 256
     await logs.close()
     with pytest.raises(DamagedFile, match="/nowhere"):
-        await EntryLogs.open(disk, "/nowhere", UUID, StorageSettings(), RealClock())
+        await EntryLogs.open(disk, ["/nowhere"], UUID, StorageSettings(), RealClock())
 
 
 async def test_something_that_is_no_batch_is_refused_and_nothing_of_the_append_is_kept():

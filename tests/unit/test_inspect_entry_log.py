@@ -33,7 +33,7 @@ def batch(ledger_id: int, first: int) -> bytes:
 async def a_log(disk: SimDisk, *, finished: bool = True) -> list[list[Location]]:
     """Three synced stretches: two batches of ledger 7, one of 8, two of 7."""
     await disk.make_directory(HOME)
-    logs = await EntryLogs.open(disk, HOME, str(UUID), StorageSettings(), RealClock())
+    logs = await EntryLogs.open(disk, [HOME], str(UUID), StorageSettings(), RealClock())
     stretches = []
     for batches in ([batch(7, 0), batch(7, 3)], [batch(8, 0)], [batch(7, 6), batch(7, 9)]):
         stretches.append(await logs.append(batches))

@@ -20,7 +20,8 @@ from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
 from tallybook.offload.offloader import Backlog, Totals
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http import HttpServer
-from tallybook.runtime.metrics import Kind, MetricInfo, Metrics
+from tallybook.runtime.metrics import PROCESS_METRICS, Kind, MetricInfo, Metrics
+from tallybook.runtime.metrics_text import parse_metrics
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
 
@@ -65,6 +66,11 @@ async def test_health_readiness_and_metrics_are_served() -> None:
         assert 'looks_total{found="no"} 2.0' in text
         assert "unnamed" not in text
         assert "process_resident_memory_bytes" in text
+        before = parse_metrics(text)["tallybook_process_tasks"]
+        idle = tasks.spawn(asyncio.Event().wait(), name="idle")
+        _, text = await get(server.address, "/metrics")
+        assert parse_metrics(text)["tallybook_process_tasks"] == before + 1
+        idle.cancel()
         numbers["count"] = 4.0
         assert "things_total 4.0" in (await get(server.address, "/metrics"))[1]
         assert (await get(server.address, "/../etc/passwd"))[0] == 404
@@ -129,7 +135,7 @@ def test_every_reason_to_refuse_has_a_metric() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    for info in (*BOOKIE_METRICS, *OFFLOAD_METRICS):
+    for info in (*BOOKIE_METRICS, *OFFLOAD_METRICS, *PROCESS_METRICS):
         assert info.name.startswith("tallybook_")
         assert info.name.endswith("_total") == (info.kind is Kind.COUNTER)
         assert info.help.endswith(".")

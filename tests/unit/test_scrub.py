@@ -76,6 +76,19 @@ def test_a_batch_that_has_rotted_is_found_within_one_period_and_only_that_one() 
     play(scenario)
 
 
+def test_a_batch_that_rots_when_it_was_just_looked_at_is_found_within_a_period_of_seconds_too() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        scrub = node.bookie._parts.scrub
+        scrub._settings = scrub._settings.model_copy(update={"min_bytes_per_second": 1})
+        while not scrub.checked_bytes:
+            await world.clock.sleep(0.1)
+        rot(node, await row_of(node, 0))
+        await world.clock.sleep(60)
+        assert await known(node) == [0]
+
+    play(scenario, period_s=60)
+
+
 def test_damage_that_was_mended_is_damage_no_more() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         rot(node, await row_of(node, 3))

@@ -27,6 +27,18 @@ def test_a_later_source_overrides_an_earlier_one_even_with_nothing(tmp_path: Pat
     assert (settings.storage.flush_interval_ms, settings.storage.read_threads) == (9, 7)
 
 
+def test_directories_are_a_list_in_the_file_and_a_text_with_commas_in_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text('ledger_directories = ["/disk1/logs/", "/disk2/logs"]\n')
+    for environment, directories in (
+        ({}, ("/disk1/logs", "/disk2/logs")),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/disk3/logs, /disk4"}, ("/disk3/logs", "/disk4")),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": ""}, ()),
+    ):
+        settings = load_settings(BookieSettings, file=str(file), environment=environment, overrides=REQUIRED)
+        assert settings.ledger_directories == directories
+
+
 def test_sizes_have_units_that_mean_what_they_say() -> None:
     for text, value in (("1MiB", 2**20), ("1MB", 10**6), ("1048576", 2**20)):
         settings = load_settings(ClientSettings, environment={"TALLYBOOK_READ_BYTES": text})
@@ -40,6 +52,12 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
         ({}, {"colour": "red"}, "colour is not a setting"),
         ({"TALLYBOOK_STORAGE__READ_THREADS": "-1"}, {}, "storage.read_threads = '-1'"),
         ({"TALLYBOOK_STORAGE__READ_CACHE_BYTES": "lots"}, {}, "storage.read_cache_bytes = 'lots'"),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,b"}, {}, "ledger_directories = '/a,b': absolute paths"),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/a,,/b"}, {}, "absolute paths"),
+        ({"TALLYBOOK_LEDGER_DIRECTORIES": "/with space"}, {}, "absolute paths"),
+        ({}, {"ledger_directories": ["/a", "/b", "/a/"]}, "none of them twice"),
+        ({}, {"ledger_directories": ["/a", "/b"], "journal_directories": ["/b/"]}, "either one of journals or"),
+        ({}, {"ledger_directories": [f"/{number}" for number in range(9)]}, "at most 8 directories"),
         ({}, {"journal": {"segment_count": 2}}, "segment_count must be at least 3"),
         ({}, {"storage": {"flush_interval_ms": float("nan")}}, "storage.flush_interval_ms"),
     ],

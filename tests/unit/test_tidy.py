@@ -76,10 +76,16 @@ USERS_OF_MESSAGES = (
 # Equipment of tests counts as used when a test imports it; everything else must serve the product.
 TEST_EQUIPMENT = ("sim/*", "runtime/deterministic/*", "*/faulty.py", "bench/zookeeper_server.py")
 # Modules that nothing imports, each with the reason why it is not dead.
-ENTRY_POINTS: dict[str, str] = {
-    f"bench/archive/{name}.py": "started as a program by bench/archive/__main__.py"
-    for name in ("cluster_load", "encoder_load", "offload_load", "spark_load")
-} | dict.fromkeys(("client/sync.py", "stream/sync.py"), "for programs without asyncio; ours have it")
+ENTRY_POINTS: dict[str, str] = (
+    {
+        f"bench/archive/{name}.py": "started as a program by bench/archive/__main__.py"
+        for name in ("cluster_load", "encoder_load", "offload_load", "spark_load")
+    }
+    | {
+        "bench/many_ledgers.py": "a program of its own",
+    }
+    | dict.fromkeys(("client/sync.py", "stream/sync.py"), "for programs without asyncio; ours have it")
+)
 
 OUTSIDE_MENTIONS = re.compile(r"\.\./shared\b|/work/(?:main|shared|\.library)\b")
 TASK_MARKERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(: \w+ \w+ \w+)?")

@@ -1,0 +1,119 @@
+"""A bookie in this process, on a real disk, without gRPC and a cluster: what its storage does, and nothing else.
+
+The metadata say of every ledger that it exists, needs no password, and is to be kept, unless it is in ``deleted``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.boot import BookieWorld, boot
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.server import IndexThreads
+from tallybook.bookie.settled import Settled
+from tallybook.bookie.storage.index import Index
+from tallybook.core.answers import AddAnswer
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import Busy, check, error_from_wire
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
+
+
+@dataclass
+class LocalMetadata:
+    """What a bookie asks of the metadata. Keep it between two lives of a bookie: it has the cookie."""
+
+    cookies: dict[str, bytes] = field(default_factory=dict)
+    deleted: frozenset[int] | range = frozenset()
+
+    async def cluster_id(self) -> str:
+        """The same for everybody."""
+        return "bench"
+
+    async def read_cookie(self, bookie_id: str) -> bytes | None:
+        """The recorded identity."""
+        return self.cookies.get(bookie_id)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        """Record an identity."""
+        check(replace or self.cookies.get(bookie_id, cookie) == cookie, "the bookie has another identity")
+        self.cookies[bookie_id] = cookie
+
+    async def verifier_of(self, ledger_id: int) -> bytes:
+        """No ledger has a password."""
+        return b""
+
+    async def fate_of(self, ledger_id: int, _bookie_id: str) -> Fate:
+        """What becomes of a ledger at its only bookie."""
+        return Fate.RELEASED if ledger_id in self.deleted else Fate.KEPT
+
+    async def closed_up_to(self, ledger_id: int) -> Settled:
+        """Nobody repairs anything here."""
+        return Settled(NO_ENTRY, closed=False)
+
+    async def id_counter(self) -> int:
+        """Above all ids."""
+        return MAX_ID
+
+
+@asynccontextmanager
+async def local_bookie(settings: BookieSettings, metadata: LocalMetadata) -> AsyncIterator[Bookie]:
+    """A bookie that is stopped cleanly at the end of the block."""
+    ended: list[str] = []
+    disk, workers = RealDisk(direct=settings.direct_io, read_threads=settings.storage.read_threads), IndexThreads(2)
+    pure = ThreadWorkers(1, "checkpoint")
+    tasks = Tasks("bench", lambda name, error: ended.append(f"{name}: {error!r}"))
+
+    async def open_index(directory: str, create: bool) -> Index:
+        return await workers.open_index(disk, directory, settings.storage, create=create)
+
+    world = BookieWorld(
+        disk=disk,
+        clock=RealClock(),
+        rng=SystemRng(),
+        tasks=tasks,
+        workers=pure,
+        open_index=open_index,
+        verifier_of=metadata.verifier_of,
+        fate_of=metadata.fate_of,
+        closed_up_to=metadata.closed_up_to,
+        id_counter=metadata.id_counter,
+        registry=metadata,
+        fail_safe=ended.append,
+    )
+    try:
+        bookie = await boot(settings, world)
+        try:
+            yield bookie
+        finally:
+            await bookie.close()
+        check(not ended, f"the bookie ended by itself: {ended}")
+    finally:
+        await tasks.close()
+        await workers.close()
+        await pure.close()
+        await disk.close()
+
+
+async def add(bookie: Bookie, batch: bytes) -> None:
+    """Add a batch, and again after each BUSY, as a client does.
+
+    Raises:
+        TallybookError: it was refused for another reason.
+    """
+    while True:
+        answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
+        bookie.add(batch, b"", answered.set_result)
+        answer = await answered
+        if not answer.code:
+            return
+        if answer.code != Busy.wire_code:
+            raise error_from_wire(answer.code, "the bookie refused a batch")
+        await asyncio.sleep(answer.retry_after_ms / 1000)

@@ -1,0 +1,105 @@
+"""``python -m tallybook.bench.storage``: what storage upkeep costs, and the gates on it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from tallybook.bench.gates import Figures
+from tallybook.bench.machine import facts
+from tallybook.bench.pages import keep_results, verdict, write_page
+from tallybook.bench.programs import print_json_line
+
+from .brim import measure_brim
+from .catch_up import CatchUpPlan, measure_catch_up
+from .gates import BRIM, CATCH_UP, GATES, HEAD, PARTS, PEER, REPAIR, ROOM, ROT
+from .repair import RepairPlan, measure_repair
+from .room import RoomPlan, measure_room
+from .rot import measure_rot
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+SETTLE_SECONDS: Final = 15.0
+"""Longer than the flush interval of a bookie, and the time a flush takes."""
+REPAIR_SECONDS: Final = 1_200.0
+"""Until a dead bookie is named nowhere."""
+LEAST_READ_MIB: Final = 64
+
+
+def main(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, five times --gib for each turn.")
+    ] = ROOT / "out" / "bench",
+    gib: Annotated[float, typer.Option(help="Payload that every bookie is filled with in each turn.")] = 5.0,
+    turns: Annotated[int, typer.Option(help="How often what is compared takes turns.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = 20.0,
+    rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
+    period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
+    ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
+    brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled to the brim.")] = 256,
+    peer: Annotated[bool, typer.Option(help="Compare with BookKeeper, which needs Java and Maven.")] = True,
+    port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
+    only: Annotated[str, typer.Option(metavar="PART[,PART...]", help=f"Parts: {', '.join(PARTS)}.")] = "",
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+) -> None:
+    """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
+    wanted = only.split(",") if only else list(PARTS)
+    if unknown := set(wanted) - set(PARTS):
+        raise typer.BadParameter(f"no such part: {', '.join(sorted(unknown))}")
+    directory.mkdir(parents=True, exist_ok=True)
+    machine, mib = facts(directory), round(gib * 1024)
+    figures: Figures = {}
+    if ROOM in wanted:
+        with _scratch(directory) as scratch:
+            figures |= measure_room(scratch, RoomPlan(mib, turns, seconds, SETTLE_SECONDS, rate))
+    if CATCH_UP in wanted:
+        with _scratch(directory) as scratch:
+            plan = CatchUpPlan(max(LEAST_READ_MIB, mib // 2), turns, seconds, SETTLE_SECONDS, rate)
+            figures |= measure_catch_up(scratch, plan, directory.resolve() / "bookkeeper" if peer else None, port)
+    if REPAIR in wanted:
+        with _scratch(directory) as scratch:
+            figures |= measure_repair(scratch, RepairPlan(ledgers, seconds, SETTLE_SECONDS, REPAIR_SECONDS))
+    if ROT in wanted:
+        with _scratch(directory) as scratch:
+            figures |= measure_rot(scratch, mib=min(1024, max(64, mib // 4)), period_seconds=period, flips=turns)
+    if BRIM in wanted:
+        with _scratch(directory) as scratch:
+            figures |= measure_brim(scratch, mib=brim_mib, turns=3)
+    print_json_line(figures)
+    measured = {*wanted, *([PEER] if peer and CATCH_UP in wanted else [])}
+    lines = [verdict(gate, figures) for gate in GATES if gate.workload in measured]
+    print("\n".join(lines))
+    sizes = {"MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate)}
+    sizes |= {"period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "MiB_of_the_disk_that_is_filled": brim_mib}
+    results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "storage.json"
+    keep_results(results, machine, sizes, figures)
+    if report is not None:
+        page = write_page(report / "benchmarks-storage.md", HEAD, GATES, machine, sizes, figures)
+        print(f"written: {page}")
+    raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
+
+
+@contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """A directory for one part, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        yield Path(name).resolve()
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(130)
+
+
+if __name__ == "__main__":
+    # A SIGTERM stops the servers and removes what they wrote, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _terminated)
+    typer.run(main)

@@ -1,0 +1,45 @@
+"""What the figures of storage upkeep must reach, and what the page of them says first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.bench.pages import least, most
+
+HEAD: Final = """# Benchmarks of storage upkeep
+
+What a bookie does besides adds and reads, and what adds notice of it: room that comes back when ledgers are deleted,
+readers that catch up, a scrub that finds a byte which flipped on the disk, a disk that is filled to the brim. This page
+is written by `make bench-storage`; it holds whatever was measured, good or bad.
+
+Each part has a cluster of its own on the machine below, which shares it with the loads. Adds are an open loop at a
+fixed modest rate. What is compared takes turns within one run, and ratios are medians of such pairs. Entry logs have a
+twentieth of a fill, at most 1 GiB, and the collector rests for ten seconds between its rounds.
+"""
+
+ROOM: Final = "room"
+CATCH_UP: Final = "catch-up"
+PEER: Final = "peer"
+ROT: Final = "rot"
+BRIM: Final = "brim"
+REPAIR: Final = "repair"
+PARTS: Final = (ROOM, CATCH_UP, REPAIR, ROT, BRIM)
+
+GATES: Final = (
+    # A workload here is what may be switched off.
+    least(
+        "room_regained_part",
+        0.85,
+        "room regained two rounds after nine of ten ledgers were deleted, of what they held; worst bookie and turn",
+        ROOM,
+    ),
+    most("room_p99_ratio", 1.5, "99th percentile of adds meanwhile, to that before", ROOM),
+    most("catch_up_p99_ratio", 1.5, "99th percentile of adds beside readers that catch up, to that without", CATCH_UP),
+    most("catch_up_to_peer", 1, "the same ratio, to that of BookKeeper in the same turn", PEER),
+    least("repair_rate_part", 0.5, "rate of a repair, of the slower of reading and writing one bookie", REPAIR),
+    most("repair_p99_ratio", 1.5, "99th percentile of random reads beside a repair, to that before", REPAIR),
+    most("rot_periods", 1, "periods of a scrub until a flipped byte was found, the longest of several", ROT),
+    least("brim_full", 3, "times that a disk was filled to the brim, and the bookie was read-only", BRIM),
+    least("brim_back", 3, "times that it took adds again after half of the ledgers were deleted", BRIM),
+    most("brim_lost", 0, "confirmed entries that were not as they were written", BRIM),
+)

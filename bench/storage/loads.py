@@ -1,0 +1,207 @@
+"""Single loads on a cluster, each a program that says what it did in lines of JSON.
+
+python -m tallybook.bench.storage.loads fill --metadata URI --mib 5120 --ledgers FILE
+python -m tallybook.bench.storage.loads delete --metadata URI --ledgers FILE --percent 90
+python -m tallybook.bench.storage.loads steady --metadata URI --rate 2000 --samples FILE
+python -m tallybook.bench.storage.loads catch-up --metadata URI --ledgers FILE --bytes-per-second 0 --seconds 10
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from itertools import cycle
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tallybook.bench.add_load import AddPlan, adds_until
+from tallybook.bench.gates import Figures
+from tallybook.bench.programs import print_json_line
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.limits import KIB, MIB
+from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tuning import settle_memory, tune_process
+
+from .mixture import Ledger, sizes, some_of
+from .windows import save
+
+MARK: Final = b"tallybook storage benchmark entry"
+"""Begins the payload of every entry that ``fill`` writes: so one is found in an entry log."""
+
+FILL_WRITERS: Final = 16
+"""So many ledgers are written at a time: so they lie among each other in entry logs."""
+
+READERS: Final = 2
+LONGEST_SECONDS: Final = 7_200.0
+_APPEND_BYTES: Final = MIB
+_ADD_BYTES: Final = KIB
+_ADD_LEDGERS: Final = 4
+_ADD_WINDOW: Final = 20_000
+_DELETES_AT_ONCE: Final = 8
+_TELL_SECONDS: Final = 0.5
+
+app = typer.Typer(help=__doc__)
+
+Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
+Ledgers = Annotated[Path, typer.Option(help="File with the ledgers that were written.")]
+
+
+@app.command()
+def fill(
+    metadata: Metadata,
+    mib: Annotated[int, typer.Option(help="Payload of all of them.")],
+    ledgers: Ledgers,
+    seed: Annotated[int, typer.Option(help="Decides on their sizes.")] = 1,
+    copies: Annotated[int, typer.Option(help="E and Qw.")] = 3,
+    count: Annotated[int, typer.Option(help="So many of one size; 0: of mixed sizes.")] = 0,
+    beside: Annotated[int, typer.Option(help="How many are written at a time.")] = FILL_WRITERS,
+) -> None:
+    """Write ledgers beside each other, close them, and note which they are."""
+
+    async def work() -> Figures:
+        alike = [(mib * MIB // count // KIB * KIB, KIB)] * count if count else []
+        wanted, block = iter(alike or sizes(seed, mib * MIB)), SeededRng(seed).token(2 * _APPEND_BYTES)
+        made: list[Ledger] = []
+
+        async def write() -> None:
+            for size, entry_bytes in wanted:
+                writer = await client.create_ledger(ensemble=copies, write_quorum=copies, ack_quorum=copies // 2 + 1)
+                async with writer as ledger:
+                    await _append(ledger, size, entry_bytes, block)
+                made.append(Ledger(ledger.id, size))
+
+        async with Client(metadata) as client:
+            await asyncio.gather(*(write() for _ in range(beside)))
+        ledgers.write_text(json.dumps(made))
+        return {"ledgers": len(made), "payload_bytes": sum(each.size for each in made)}
+
+    _print(work())
+
+
+async def _append(ledger: LedgerWriter, size: int, entry_bytes: int, block: bytes) -> None:
+    entries_at_once = max(1, _APPEND_BYTES // entry_bytes)
+    for number in range(0, size // entry_bytes, entries_at_once):
+        # Each time from another place: no two stretches are alike.
+        source = block[(number + ledger.id) % 4096 :]
+        count = min(entries_at_once, size // entry_bytes - number)
+        rest = entry_bytes - len(MARK)
+        await ledger.append_many([MARK + source[at * rest : (at + 1) * rest] for at in range(count)])
+
+
+@app.command()
+def delete(
+    metadata: Metadata,
+    ledgers: Ledgers,
+    percent: Annotated[int, typer.Option(help="How many of them, drawn at random.")] = 90,
+) -> None:
+    """Delete ledgers, and print what they held."""
+
+    async def work() -> Figures:
+        chosen = some_of([Ledger(*each) for each in json.loads(ledgers.read_text())], percent)
+        async with Client(metadata) as client:
+            left = iter(chosen)
+
+            async def some() -> None:
+                for each in left:
+                    await client.delete_ledger(each.ledger_id)
+
+            await asyncio.gather(*(some() for _ in range(_DELETES_AT_ONCE)))
+        return {"deleted_ledgers": len(chosen), "deleted_bytes": sum(each.size for each in chosen)}
+
+    _print(work())
+
+
+@app.command()
+def steady(
+    metadata: Metadata,
+    samples: Annotated[Path, typer.Option(help="Where the latency of every entry goes in the end.")],
+    rate: Annotated[float, typer.Option(help="Entries of 1 KiB a second.")] = 2_000.0,
+) -> None:
+    """Append at a steady rate until SIGTERM."""
+
+    async def work() -> Figures:
+        over = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+        plan = AddPlan(_ADD_BYTES, _ADD_LEDGERS, _ADD_WINDOW, LONGEST_SECONDS, rate=rate)
+        async with Client(metadata) as client:
+            adds = await adds_until(client, plan, over, lambda: print_json_line({"began_ns": time.monotonic_ns()}))
+        save(adds, samples)
+        return {"entries": len(adds.planned_ns)}
+
+    _print(work())
+
+
+@app.command()
+def catch_up(
+    metadata: Metadata,
+    ledgers: Ledgers,
+    seconds: Annotated[float, typer.Option(help="How long, at most.")],
+    bytes_per_second: Annotated[float, typer.Option(help="At most; 0 is as fast as goes.")] = 0.0,
+) -> None:
+    """Read ledgers from their beginning to their end, one after the other; say again and again how far it is."""
+
+    async def work() -> Figures:
+        async with Client(metadata) as client:
+            known = [Ledger(*each) for each in json.loads(ledgers.read_text())]
+            return await _CatchUp(client, known, bytes_per_second).run(seconds)
+
+    _print(work())
+
+
+class _CatchUp:
+    """Readers that have much to read, together at a rate."""
+
+    def __init__(self, client: Client, known: Sequence[Ledger], bytes_per_second: float) -> None:
+        self._client = client
+        self._next = cycle(known)
+        self._rate = bytes_per_second
+        self._bytes = 0
+        self._began = self._told = time.monotonic()
+
+    async def run(self, seconds: float) -> Figures:
+        tasks = client_tasks("catch-up")
+        readers = [tasks.spawn(self._read(), name=f"reader-{number}") for number in range(READERS)]
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*readers)
+        except TimeoutError:
+            # So long was wanted; readers never end by themselves.
+            await tasks.close()
+        return self._figures()
+
+    async def _read(self) -> None:
+        for ledger in self._next:
+            reader = await self._client.open_ledger(ledger.ledger_id)
+            async with aclosing(reader.read_batches(0, reader.last_add_confirmed)) as batches:
+                async for batch in batches:
+                    self._bytes += sum(len(entry.payload) for entry in batch)
+                    await self._keep_to_the_rate()
+
+    async def _keep_to_the_rate(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            print_json_line(self._figures())
+        if self._rate:
+            await asyncio.sleep(self._began + self._bytes / self._rate - now)
+
+    def _figures(self) -> Figures:
+        return {"bytes": self._bytes, "seconds": time.monotonic() - self._began}
+
+
+def _print(work: Coroutine[Any, Any, Figures]) -> None:
+    tune_process()
+    settle_memory()
+    print_json_line(asyncio.run(work))
+
+
+if __name__ == "__main__":
+    app()

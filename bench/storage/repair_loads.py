@@ -1,0 +1,141 @@
+"""Loads beside a repair, each a program that says what it did in lines of JSON.
+
+python -m tallybook.bench.storage.repair_loads reads --metadata URI --ledgers FILE --samples FILE
+python -m tallybook.bench.storage.repair_loads until-unnamed --metadata URI --ledgers FILE --bookie ID --seconds 600
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tallybook.bench.add_load import TimedAdds
+from tallybook.bench.gates import Figures
+from tallybook.bench.pacing import Pacer
+from tallybook.bench.programs import print_json_line
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.core.errors import BookieUnavailable
+from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tuning import settle_memory, tune_process
+
+from .mixture import Ledger
+from .windows import save
+
+READS_PER_S: Final = 100.0
+OPEN_LEDGERS: Final = 200
+LOOKUPS_PER_S: Final = 2_000
+_MOST_UNDER_WAY: Final = 1_000
+_PAGE: Final = 100
+_NS_PER_S: Final = 1_000_000_000
+
+app = typer.Typer(help=__doc__)
+
+Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
+Ledgers = Annotated[Path, typer.Option(help="File with the ledgers that were written.")]
+
+
+@app.command()
+def reads(
+    metadata: Metadata,
+    ledgers: Ledgers,
+    samples: Annotated[Path, typer.Option(help="Where the latency of every read goes in the end.")],
+) -> None:
+    """Read entries at random, at a steady rate, until SIGTERM."""
+
+    async def work() -> Figures:
+        over = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+        async with Client(metadata) as client:
+            found = await _read_until(client, _known(ledgers), over)
+        save(found, samples)
+        return {"reads": len(found.planned_ns)}
+
+    tune_process()
+    settle_memory()
+    print_json_line(asyncio.run(work()))
+
+
+@app.command()
+def until_unnamed(
+    metadata: Metadata,
+    ledgers: Ledgers,
+    bookie: Annotated[str, typer.Option(help="The bookie that is gone.")],
+    seconds: Annotated[float, typer.Option(help="How long to wait, at most.")],
+) -> None:
+    """Wait until no ledger names a bookie; print when the first was changed, when the last, and what they hold."""
+
+    async def work() -> dict[str, int]:
+        async with Client(metadata) as client, asyncio.timeout(seconds):
+            return await _changes(client, _known(ledgers), bookie)
+
+    try:
+        print_json_line(asyncio.run(work()))
+    except TimeoutError as error:
+        raise BookieUnavailable(f"after {seconds:.0f} s there are ledgers that name {bookie}") from error
+
+
+async def _read_until(client: Client, known: Sequence[Ledger], over: asyncio.Event) -> TimedAdds:
+    rng, found = SeededRng(1), TimedAdds(array("q"), array("q"))
+    chosen = sorted(known, key=lambda _: rng.random())[:OPEN_LEDGERS]
+    readers = [await client.open_ledger(each.ledger_id) for each in chosen]
+    tasks = client_tasks("reads")
+    under_way: deque[asyncio.Task[None]] = deque(maxlen=_MOST_UNDER_WAY)
+
+    async def one(due_ns: int) -> None:
+        reader = readers[rng.randint(0, len(readers) - 1)]
+        await reader.read_entry(rng.randint(0, reader.last_add_confirmed))
+        found.planned_ns.append(due_ns)
+        found.latencies_ns.append(time.monotonic_ns() - due_ns)
+
+    with Pacer() as pacer:
+        due_ns = time.monotonic_ns()
+        print_json_line({"began_ns": due_ns})
+        while not over.is_set():
+            due_ns += round(_NS_PER_S / READS_PER_S)
+            await pacer.until(due_ns)
+            under_way.append(tasks.spawn(one(due_ns), name="read"))
+    await asyncio.gather(*under_way)
+    await tasks.close()
+    return found
+
+
+async def _changes(client: Client, known: Sequence[Ledger], bookie: str) -> dict[str, int]:
+    naming = [each for each in known if await _names(client, each, bookie)]
+    copied, count, began_ns = sum(each.size for each in naming), len(naming), 0
+    while naming:
+        left = []
+        for number, each in enumerate(naming):
+            if await _names(client, each, bookie):
+                left.append(each)
+            if number % _PAGE == 0:
+                # Not to be what is measured.
+                await asyncio.sleep(_PAGE / LOOKUPS_PER_S)
+        if not began_ns and len(left) < count:
+            began_ns = time.monotonic_ns()
+            # What was changed before somebody looked is not counted.
+            copied = sum(each.size for each in left)
+        naming = left
+    return {"ledgers": count, "copied_bytes": copied, "began_ns": began_ns, "ended_ns": time.monotonic_ns()}
+
+
+async def _names(client: Client, ledger: Ledger, bookie: str) -> bool:
+    found = await client.ledger_metadata(ledger.ledger_id)
+    return any(bookie in fragment.bookies for fragment in found.fragments)
+
+
+def _known(path: Path) -> list[Ledger]:
+    return [Ledger(*each) for each in json.loads(path.read_text())]
+
+
+if __name__ == "__main__":
+    app()

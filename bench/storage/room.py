@@ -1,0 +1,172 @@
+"""How much room comes back when most ledgers are deleted, how soon, and what adds notice of it.
+
+In each turn a cluster is filled and left alone until all is in entry logs. Then entries are added at a steady rate, for
+a while beside nothing, and then nine of ten ledgers are deleted, at random: what adds took before is compared with what
+they take from the deletion until two rounds of the collector are over at every bookie.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tallybook.bench.bookies import Bookie, bookies, metadata_in
+from tallybook.bench.gates import Figures
+from tallybook.bench.latency import median
+from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
+
+from .windows import Latencies, Window
+
+DELETED_PERCENT: Final = 90
+ROUNDS: Final = 2
+COPIES: Final = 3
+LOGS_PER_FILL: Final = 20
+"""An entry log that is still written is not looked at: with so many of them that is not what is measured."""
+COLLECTION_MS: Final = 10_000
+PROGRAM_SECONDS: Final = 1_800.0
+_LEAST_LOG_MIB: Final = 4
+_MOST_LOG_MIB: Final = 1024
+_POLL_SECONDS: Final = 0.1
+_WARM_UP_SECONDS: Final = 60.0
+_SECONDS_PER_LEDGER: Final = 0.05
+_ROUNDS_METRIC: Final = "tallybook_bookie_collector_rounds_total"
+_FLUSHED_METRIC: Final = "tallybook_bookie_flushed_bytes_total"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomPlan:
+    """How much, how often.
+
+    Args:
+        mib: payload of a fill, which every bookie has.
+        quiet_seconds: for which nothing but adds happens in each turn.
+        settle_seconds: after a fill, until it is in entry logs.
+    """
+
+    mib: int
+    turns: int
+    quiet_seconds: float
+    settle_seconds: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    quiet_p99_ms: float
+    beside_p99_ms: float
+    regained_part: float
+    seconds: float
+
+
+def measure_room(directory: Path, plan: RoomPlan) -> Figures:
+    """Fill and delete in turns.
+
+    Raises:
+        ProgramFailed: a program failed, or the rounds of the collectors do not come to their end.
+    """
+    log_mib = min(_MOST_LOG_MIB, max(_LEAST_LOG_MIB, plan.mib // LOGS_PER_FILL))
+    settings = [f"storage.entry_log_bytes={log_mib}MiB", f"collection.interval_ms={COLLECTION_MS}"]
+    with bookies(directory, COPIES, settings) as cluster:
+        return _figures([_turn(directory, cluster, plan, number) for number in range(plan.turns)])
+
+
+def _turn(directory: Path, cluster: Sequence[Bookie], plan: RoomPlan, number: int) -> _Turn:
+    ledgers = ["--metadata", metadata_in(directory), "--ledgers", str(directory / f"ledgers-{number}.json")]
+    filled = _load("fill", *ledgers, "--mib", str(plan.mib), "--seed", str(number + 1))
+    time.sleep(plan.settle_seconds)
+    with _steady_adds(directory, plan.rate) as samples:
+        quiet = _window(plan.quiet_seconds)
+        before = [_Held.of(bookie) for bookie in cluster]
+        deleted = _load("delete", *ledgers, "--percent", str(DELETED_PERCENT))
+        began = time.monotonic_ns()
+        _wait_for_rounds(cluster, deadline_seconds=_deadline_seconds(filled["ledgers"] * (number + 1)))
+        busy = Window(began, time.monotonic_ns())
+        held = [_Held.of(bookie) for bookie in cluster]
+    regained = min(now.regained_since(then) for now, then in zip(held, before, strict=True))
+    latencies = Latencies.load(samples)
+    return _Turn(latencies.p99_ms(quiet), latencies.p99_ms(busy), regained / deleted["deleted_bytes"], busy.seconds)
+
+
+@contextmanager
+def _steady_adds(directory: Path, rate: float) -> Iterator[Path]:
+    """Adds at a steady rate; gives the file with their latencies, which is there afterwards."""
+    samples = directory / "adds.samples"
+    options = ["--metadata", metadata_in(directory), "--rate", str(rate), "--samples", str(samples)]
+    adds = Server(module("tallybook.bench.storage.loads", "steady", *options), directory / "adds.json")
+    try:
+        adds.ready(_WARM_UP_SECONDS)
+        yield samples
+    finally:
+        adds.stop()
+    if adds.ended:
+        raise ProgramFailed(f"the adds ended with {adds.ended}: see {directory / 'adds.log'}")
+
+
+def _load(name: str, *arguments: str) -> dict[str, Any]:
+    command = module("tallybook.bench.storage.loads", name, *arguments)
+    [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)
+    return found
+
+
+def _window(seconds: float) -> Window:
+    began = time.monotonic_ns()
+    time.sleep(seconds)
+    return Window(began, time.monotonic_ns())
+
+
+def _wait_for_rounds(cluster: Sequence[Bookie], *, deadline_seconds: float) -> None:
+    """Until every bookie has begun and ended two rounds; the one that is under way now does not count."""
+    wanted = [bookie.metrics()[_ROUNDS_METRIC] + 1 + ROUNDS for bookie in cluster]
+    deadline = time.monotonic() + deadline_seconds
+    while any(bookie.metrics()[_ROUNDS_METRIC] < number for bookie, number in zip(cluster, wanted, strict=True)):
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"two rounds of the collectors were not over within {deadline_seconds:.0f} s")
+        time.sleep(_POLL_SECONDS)
+
+
+def _deadline_seconds(ledgers: float) -> float:
+    """Three rounds with their pauses, each of which asks for every ledger, and far more."""
+    return 300.0 + _SECONDS_PER_LEDGER * ledgers + 3 * COLLECTION_MS / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a bookie has on its disk, and what it has put there since it started."""
+
+    disk_bytes: int
+    flushed_bytes: float
+
+    @classmethod
+    def of(cls, bookie: Bookie) -> _Held:
+        flushed = bookie.metrics()[_FLUSHED_METRIC]
+        return cls(bytes_on_disk(bookie.directory / "ledgers"), flushed)
+
+    def regained_since(self, before: _Held) -> float:
+        """Room that came back, with what adds have taken meanwhile left out."""
+        return before.disk_bytes + (self.flushed_bytes - before.flushed_bytes) - self.disk_bytes
+
+
+def bytes_on_disk(directory: Path) -> int:
+    """What the files in a directory take on the disk."""
+    total = 0
+    for path in directory.iterdir():
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            # It was removed just now.
+            continue
+    return total
+
+
+def _figures(turns: Sequence[_Turn]) -> Figures:
+    return {
+        "room_regained_part": round(min(turn.regained_part for turn in turns), 3),
+        "room_seconds": round(median([turn.seconds for turn in turns]), 1),
+        "room_quiet_p99_ms": round(median([turn.quiet_p99_ms for turn in turns]), 3),
+        "room_beside_p99_ms": round(median([turn.beside_p99_ms for turn in turns]), 3),
+        "room_p99_ratio": round(median([turn.beside_p99_ms / turn.quiet_p99_ms for turn in turns]), 3),
+    }

@@ -1,0 +1,266 @@
+"""Where journals and entry logs lie, and whether each of these directories is the one that it was.
+
+By default they are parts of the data directory, DIR/journal and DIR/ledgers. The settings may name
+other directories instead, or beside them, on disks of their own. Each of those is a *place*: it has
+a name that is drawn once, it carries a cookie that says whose it is and which one, and the format
+file of the data directory lists all places with their paths (docs/formats/cookie.md).
+
+At every start list, settings and cookies are held against each other, and whatever might lack what
+it once held is refused by name: a disk that is not mounted, one that came back empty, one of another
+bookie, two that were swapped, one that is not configured any more and holds data.
+
+A directory that is added gets its cookie first and is listed second; only then is it used. A crash in
+between leaves one that carries our cookie, is not listed, and is empty: the next start takes it. One
+that was moved to another path is known by its cookie, and listed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from tallybook.core.errors import DamagedFile, ForeignDirectory
+from tallybook.runtime.disk import Disk
+from tallybook.runtime.rng import Rng
+
+from .cookie import KIND as COOKIE_KIND
+from .cookie import Cookie, decode_cookie
+from .journal.format import SEGMENT_PREFIX
+from .journal.superblock_file import FILE_NAME as SUPERBLOCK_FILE
+from .storage.entry_log_format import parse_log_name, uuid_bytes
+from .storage.entry_log_lengths import FILE_NAME as LENGTHS_FILE
+from .storage.entry_log_lengths import read_lengths
+from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
+
+JOURNAL: Final = "journal"
+LEDGERS: Final = "ledgers"
+KINDS: Final = (JOURNAL, LEDGERS)
+"""Parts of a data directory that may lie elsewhere. The first word of their places' titles."""
+
+OWN: Final = "own"
+"""Name of the place that is a part of the data directory itself."""
+
+PLACE_KIND: Final = "place"
+PLACE_VERSION: Final = 1
+
+_COOKIE: Final = "cookie"
+_NAME_LENGTH: Final = 8
+_HARMLESS: Final = frozenset({"LOCK", _COOKIE, LENGTHS_FILE, "lost+found"})
+"""What may lie in a directory that holds no data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One directory of journals or of entry logs."""
+
+    kind: str
+    name: str
+    path: str
+
+    @property
+    def title(self) -> str:
+        """What cookie and list call it."""
+        return f"{self.kind}-{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All of them."""
+
+    journal: tuple[Place, ...]
+    ledgers: tuple[Place, ...]
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter((*self.journal, *self.ledgers))
+
+    @property
+    def journal_paths(self) -> tuple[str, ...]:
+        """The directories of the journals, in the order that ``journal_of`` counts in."""
+        return tuple(place.path for place in self.journal)
+
+    @property
+    def ledger_paths(self) -> tuple[str, ...]:
+        """The directories of the entry logs."""
+        return tuple(place.path for place in self.ledgers)
+
+
+def places_of(places: Sequence[Place]) -> Places:
+    """Sort them by kind."""
+    return Places(**{kind: tuple(place for place in places if place.kind == kind) for kind in KINDS})
+
+
+def own_places(root: str) -> Places:
+    """The places of a bookie whose settings name none."""
+    return places_of([Place(kind, OWN, f"{root}/{kind}") for kind in KINDS])
+
+
+def listed_places(values: Mapping[str, str], root: str) -> Places:
+    """The places that a format file lists; those of the data directory itself where it lists none."""
+    titles = [(title, path) for title, path in values.items() if title.partition("-")[0] in KINDS and "-" in title]
+    if not titles:
+        return own_places(root)
+    return places_of([_listed(title, path, root) for title, path in titles])
+
+
+def values_of(places: Places, root: str) -> dict[str, str]:
+    """What a format file says of these places; nothing where there is nothing to say."""
+    if places == own_places(root):
+        return {}
+    return {place.title: place.kind if place.name == OWN else place.path for place in places}
+
+
+def _listed(title: str, path: str, root: str) -> Place:
+    kind, _, name = title.partition("-")
+    # The data directory may be moved as a whole.
+    return Place(kind, name, f"{root}/{kind}" if name == OWN else path)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceCookie:
+    """The identity of one place."""
+
+    bookie_id: str
+    directory_uuid: str
+    cluster_id: str
+    place: str
+
+    def encode(self) -> bytes:
+        """The bytes on disk."""
+        return encode_record(PLACE_KIND, PLACE_VERSION, asdict(self))
+
+
+class PlaceClaim:
+    """Finds out which directory is which, for a bookie whose data directory is locked and known to be its own.
+
+    Args:
+        root: the data directory.
+        cookie: its identity.
+        locks: gets the lock of every place outside of the data directory.
+    """
+
+    def __init__(self, disk: Disk, root: str, cookie: Cookie, rng: Rng, locks: AsyncExitStack) -> None:
+        self._disk = disk
+        self._root = root
+        self._cookie = cookie
+        self._rng = rng
+        self._locks = locks
+
+    async def settle(self, listed: Places, wanted: Mapping[str, Sequence[str]]) -> Places:
+        """The places to use from now on: those that are listed and wanted in the order of the list, then new ones.
+
+        Args:
+            listed: what the format file says.
+            wanted: paths by kind, what the settings say.
+
+        Raises:
+            ForeignDirectory: one of them is not what it should be, or one that holds data is not wanted any more.
+            DirectoryInUse: another process holds one.
+            DamagedFile: a cookie fails its checks.
+            DiskFailed, DiskFull: one of them cannot be written.
+        """
+        paths = [(kind, path) for kind in KINDS for path in wanted[kind]]
+        found = [await self._place_at(kind, path, listed) for kind, path in paths]
+        titles = [place.title for place in listed]
+        paths_of = {place.title: place.path for place in found}
+        for place in found:
+            if paths_of[place.title] != place.path:
+                raise ForeignDirectory(
+                    f"{place.path} and {paths_of[place.title]} both carry the cookie of {place.title}: one is a copy"
+                )
+        for place in listed:
+            if place.title not in paths_of:
+                await self._check_given_up(place)
+        known = sorted((place for place in found if place.title in titles), key=lambda place: titles.index(place.title))
+        return places_of([*known, *(place for place in found if place.title not in titles)])
+
+    async def _place_at(self, kind: str, path: str, listed: Places) -> Place:
+        """What lies at ``path``; made now where nothing does, and nothing did."""
+        carried = await self._title_at(path)
+        expected = next((place for place in listed if place.path == path), None)
+        if expected is not None:
+            if carried is None:
+                raise ForeignDirectory(f"{path} is missing or empty: it lost its cookie")
+            if carried != expected.title:
+                raise ForeignDirectory(
+                    f"{path} is known as {expected.title}, and carries the cookie of {carried}: were two disks swapped?"
+                )
+        elif carried is not None and not carried.startswith(f"{kind}-"):
+            raise ForeignDirectory(f"{path} is named for {kind}, and carries the cookie of {carried}")
+        if path != f"{self._root}/{kind}":
+            await self._lock(path)
+        if carried is not None and carried in {place.title for place in listed}:
+            return _listed(carried, path, self._root)
+        await self._check_empty(path, ours=carried is not None)
+        place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:_NAME_LENGTH], path)
+        if carried is None:
+            await self._disk.replace_file(f"{path}/{_COOKIE}", self._cookie_of(place).encode())
+        return place
+
+    async def _lock(self, path: str) -> None:
+        await self._disk.make_directory(path)
+        lock = await self._disk.lock(path)
+        self._locks.push_async_callback(lock.release)
+
+    def _cookie_of(self, place: Place) -> PlaceCookie:
+        cookie = self._cookie
+        return PlaceCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, place.title)
+
+    async def _title_at(self, path: str) -> str | None:
+        """Which of this bookie's places lies at ``path``, by its cookie; ``None`` where there is no cookie."""
+        file = f"{path}/{_COOKIE}"
+        data = await self._disk.read_file(file, MAX_RECORD_BYTES)
+        if data is None:
+            return None
+        if data.startswith(f"tallybook {COOKIE_KIND} ".encode()):
+            owner = decode_cookie(data, file)
+            kind = path.removeprefix(f"{self._root}/")
+            if owner == self._cookie and kind in KINDS:
+                return f"{kind}-{OWN}"
+            raise ForeignDirectory(f"{path} is, or belongs to, the data directory of bookie {owner.bookie_id}")
+        carried = _decode(data, file)
+        if replace(carried, place="") != replace(self._cookie_of(Place("", "", path)), place=""):
+            raise ForeignDirectory(
+                f"{path} belongs to bookie {carried.bookie_id} ({carried.directory_uuid}) as {carried.place}, "
+                f"not to {self._cookie.bookie_id} ({self._cookie.directory_uuid})"
+            )
+        return carried.place
+
+    async def _check_empty(self, path: str, *, ours: bool) -> None:
+        """Refuse a directory that is to be a new place and has something in it.
+
+        One that was given up, or whose adding was cut off, may have a journal: journal_places.py sees that it is empty.
+        """
+        names = [name for name in await self._disk.list(path) if not name.endswith(".tmp")]
+        foreign = [name for name in names if name not in _HARMLESS and not (ours and _is_of_journal(name))]
+        if foreign or await self._noted_logs(path):
+            what = ", ".join(foreign[:3]) or "the note of entry logs that are gone"
+            raise ForeignDirectory(f"{path} is to be taken in use, and is not empty: it holds {what}")
+
+    async def _check_given_up(self, place: Place) -> None:
+        """Refuse to go on without a place that may hold something."""
+        if await self._title_at(place.path) != place.title:
+            raise ForeignDirectory(f"{place.title} is not configured any more, and cannot be found at {place.path}")
+        names = await self._disk.list(place.path)
+        if any(parse_log_name(name) is not None for name in names) or await self._noted_logs(place.path):
+            raise ForeignDirectory(
+                f"{place.path} holds entry logs, and is not configured any more: name it again among the "
+                f"{place.kind} directories"
+            )
+
+    async def _noted_logs(self, path: str) -> bool:
+        """Whether there must be entry logs in a directory, even if there are none."""
+        return bool(await read_lengths(self._disk, path, uuid_bytes(self._cookie.directory_uuid)))
+
+
+def _is_of_journal(name: str) -> bool:
+    return name == SUPERBLOCK_FILE or name.startswith(SEGMENT_PREFIX)
+
+
+def _decode(data: bytes, path: str) -> PlaceCookie:
+    values = decode_record(PLACE_KIND, PLACE_VERSION, data, path)
+    try:
+        return PlaceCookie(**values)
+    except TypeError as error:
+        raise DamagedFile(f"{path}: it does not hold the values of a place's cookie: {error}") from error

@@ -1,0 +1,144 @@
+"""The directories that entry logs lie in: which log is where, and where the next one goes.
+
+The ids of logs come from one counter over all directories, so an id says which log is meant, and
+this table where its file is. It is found out at boot by looking, and nothing is written down about
+it; the note of the logs' lengths (entry_log_lengths.py) lies beside them, one in each directory,
+so a log that is lost is missed by the directory that it was lost from.
+
+A new log goes where there is most room, on equal terms where there are fewest logs, and never to a
+disk that is short of room as long as another one is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tallybook.core.errors import DamagedFile
+from tallybook.runtime.disk import Disk
+
+from .entry_log_format import LOG_HEADER_BYTES, log_name, parse_log_name
+from .entry_log_lengths import read_lengths, write_lengths
+
+
+class LogDirectories:
+    """All directories of one bookie's entry logs. ``find`` comes first.
+
+    Args:
+        paths: at least one; logs that nobody knows count as those of the first.
+        directory_uuid: 16 bytes; notes of another bookie are not taken for ours.
+    """
+
+    def __init__(self, disk: Disk, paths: Sequence[str], directory_uuid: bytes) -> None:
+        self.paths = tuple(paths)
+        self._disk = disk
+        self._directory_uuid = directory_uuid
+        self._homes: dict[int, str] = {}
+        self._noted: dict[str, dict[int, int]] = {path: {} for path in self.paths}
+        self._short: frozenset[str] = frozenset()
+        self._full: set[str] = set()
+        self.unreadable_notes: list[DamagedFile] = []
+
+    async def find(self) -> list[int]:
+        """Look into every directory. Ids of the logs that there are, ascending.
+
+        Raises:
+            DamagedFile: a directory is missing, or two of them hold a log of one id.
+            DiskFailed: one cannot be read.
+        """
+        for path in self.paths:
+            for log_id in await self._logs_in(path):
+                other = self._homes.setdefault(log_id, path)
+                if other != path:
+                    raise DamagedFile(f"{other} and {path} both hold {log_name(log_id)}: which one counts is not known")
+        found = sorted(self._homes)
+        for path in self.paths:
+            try:
+                self._noted[path] = await read_lengths(self._disk, path, self._directory_uuid)
+            except DamagedFile as error:
+                self.unreadable_notes.append(error)
+            for log_id in self._noted[path]:
+                self._homes.setdefault(log_id, path)
+        return found
+
+    async def _logs_in(self, path: str) -> list[int]:
+        try:
+            names = await self._disk.list(path)
+        except FileNotFoundError as error:
+            raise DamagedFile(f"{path}, a directory of entry logs, is missing") from error
+        return [log_id for name in names if (log_id := parse_log_name(name)) is not None]
+
+    # -- where a log is ----------------------------------------------------------------------
+
+    def home_of(self, log_id: int) -> str:
+        """The directory that a log lies in, or would be looked for."""
+        return self._homes.get(log_id, self.paths[0])
+
+    def path_of(self, log_id: int) -> str:
+        """The file of a log."""
+        return f"{self.home_of(log_id)}/{log_name(log_id)}"
+
+    def forget(self, log_id: int) -> None:
+        """A log is gone."""
+        self._homes.pop(log_id, None)
+
+    # -- where the next one goes -------------------------------------------------------------
+
+    async def place(self, log_id: int) -> str:
+        """Choose the directory of a new log: the one with most room, of those that are not short of it.
+
+        Raises:
+            DiskFailed: a directory does not say how much room it has.
+        """
+        candidates = [path for path in self.paths if not self._is_short(path)] or list(self.paths)
+        if len(candidates) > 1:
+            logs = Counter(self._homes.values())
+            free = {path: (await self._disk.space(path)).free_bytes for path in candidates}
+            candidates.sort(key=lambda path: (-free[path], logs[path]))
+        self._homes[log_id] = candidates[0]
+        return candidates[0]
+
+    def should_leave(self, log_id: int) -> bool:
+        """Whether a log had better be finished, because its disk is short of room and another one is not."""
+        return self._is_short(self.home_of(log_id)) and not all(map(self._is_short, self.paths))
+
+    def avoid(self, short: frozenset[str]) -> None:
+        """From now on these directories are short of room, and no others."""
+        self._short = short
+        self._full.clear()
+
+    def met_full(self, log_id: int) -> None:
+        """There was no room for this log: its directory counts as short until the next ``avoid``."""
+        self._full.add(self.home_of(log_id))
+
+    def _is_short(self, path: str) -> bool:
+        return path in self._short or path in self._full
+
+    # -- the notes of lengths ----------------------------------------------------------------
+
+    @property
+    def noted(self) -> dict[int, int]:
+        """How many bytes of each log were durable as of the last notes."""
+        return {log_id: size for lengths in self._noted.values() for log_id, size in lengths.items()}
+
+    def durable_of(self, log_id: int) -> int:
+        """How much of a log was durable; 0 where that is not known.
+
+        Of a log that the note does not name nothing was: it is written before any row points into the log.
+        """
+        noted = self._noted[self.home_of(log_id)]
+        return noted.get(log_id, LOG_HEADER_BYTES if noted else 0)
+
+    async def note(self, lengths: Mapping[int, int]) -> None:
+        """Bring the note of every directory up to date, durably.
+
+        Raises:
+            DiskFull, DiskFailed: each note says what it did, or what it should.
+        """
+        wanted: dict[str, dict[int, int]] = {path: {} for path in self.paths}
+        for log_id, size in lengths.items():
+            wanted[self.home_of(log_id)][log_id] = size
+        for path, those in wanted.items():
+            if those != self._noted[path]:
+                await write_lengths(self._disk, path, self._directory_uuid, those)
+                self._noted[path] = those

@@ -1,0 +1,114 @@
+"""``tallybook bookie drain`` and ``readonly``: what an operator wants of a bookie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tallybook.core.errors import InvalidArgument, RequestTimeout
+from tallybook.metadata.bookie_modes import WantedMode
+
+from .options import Json, Metadata
+from .output import Record, print_json
+from .progress import Progress, watched
+from .running import run
+
+if TYPE_CHECKING:
+    from tallybook.client.client import Client
+
+_LOOK_SECONDS: Final = 2.0
+
+Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
+
+
+def drain(
+    metadata: Metadata,
+    bookie_id: Bookie,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Let it keep what it has, and take writes again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it may be switched off.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 86_400,
+    as_json: Json = False,
+) -> None:
+    """Empty a bookie: it takes no more writes, and the repair gives what it has to others.
+
+    It serves readers meanwhile, and is a source of the copies. Says how many ledgers still name it, and whether it may
+    be switched off for good; the same command again tells how far it is. Ledgers whose copies the bookies may drop,
+    because the archive has them, do not count.
+    """
+    if cancel and wait:
+        raise InvalidArgument("either --cancel or --wait")
+    if cancel:
+        mode = run(_switch(metadata, bookie_id, WantedMode.DRAINING, on=False))
+        _show({"bookie_id": bookie_id, "wanted": mode.value}, f"{bookie_id} keeps what it has", as_json)
+        return
+    found = run(_drain(metadata, bookie_id, timeout if wait else None))
+    told = (
+        f"no ledger relies on {bookie_id} any more: it may be switched off"
+        if found["may_be_switched_off"]
+        else f"{found['ledgers']:,} ledgers still name {bookie_id}, {found['growing']:,} of them where they grow"
+    )
+    _show(found, told, as_json)
+
+
+def readonly(
+    metadata: Metadata,
+    bookie_id: Bookie,
+    off: Annotated[bool, typer.Option("--off", help="Let it take writes again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a bookie take no more writes. It keeps what it has, and serves readers."""
+    mode = run(_switch(metadata, bookie_id, WantedMode.READ_ONLY, on=not off))
+    told = f"{bookie_id} takes writes again" if off else f"{bookie_id} takes no more writes"
+    _show({"bookie_id": bookie_id, "wanted": mode.value}, told, as_json)
+
+
+async def _switch(metadata: str, bookie_id: str, mode: WantedMode, *, on: bool) -> WantedMode:
+    # A bookie that is started has no use for a client, nor for the repair; below likewise.
+    from .cluster import cluster  # noqa: PLC0415
+
+    async with cluster(metadata) as client:
+        return await _switched(client, bookie_id, mode, on=on)
+
+
+async def _switched(client: Client, bookie_id: str, mode: WantedMode, *, on: bool) -> WantedMode:
+    from tallybook.repair.drain import switch_mode  # noqa: PLC0415
+
+    world = client.world
+    rng = world.rng.fork("mode")
+    return await switch_mode(world.store, world.membership, world.clock, rng, bookie_id, mode, on=on)
+
+
+async def _drain(metadata: str, bookie_id: str, patience: float | None) -> Record:
+    from tallybook.repair.drain import who_names  # noqa: PLC0415
+
+    from .cluster import cluster  # noqa: PLC0415
+
+    async with cluster(metadata) as client:
+        world, clock = client.world, client.world.clock
+        await _switched(client, bookie_id, WantedMode.DRAINING, on=True)
+        deadline = clock.monotonic() + (patience or 0)
+        found = await who_names(world.store, world.membership, bookie_id)
+        progress = Progress(f"draining {bookie_id}", clock, unit="ledgers left")
+        async with watched(progress, clock, lambda: (found.ledgers, 0)):
+            while patience is not None and not found.may_go:
+                if clock.monotonic() >= deadline:
+                    raise RequestTimeout(f"after {patience:.0f} s {found.ledgers:,} ledgers still name {bookie_id}")
+                await clock.sleep(_LOOK_SECONDS)
+                found = await who_names(world.store, world.membership, bookie_id)
+    return {
+        "bookie_id": bookie_id,
+        "wanted": WantedMode.DRAINING.value,
+        "ledgers": found.ledgers,
+        "growing": found.growing,
+        "complete": found.complete,
+        "still_chosen": found.chosen,
+        "may_be_switched_off": found.may_go,
+    }
+
+
+def _show(record: Record, told: str, as_json: bool) -> None:
+    if as_json:
+        print_json(record)
+    else:
+        print(told)

@@ -1,0 +1,317 @@
+"""``tallybook cluster``: status, check, audit. How a cluster's copies are, and a round of the auditor on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Collection
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from tallybook.client.client import Client
+from tallybook.core.config import RepairSettings
+from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.record_update import RecordUpdater
+from tallybook.runtime.settings import load_settings
+
+from .cluster import cluster
+from .exits import Exit, reading_only
+from .options import Json, Metadata, assigned
+from .output import Record, complain, plain, print_json, print_record, print_rows
+from .progress import Progress, human_bytes, watched
+from .running import run
+
+if TYPE_CHECKING:
+    from tallybook.repair.auditor import Audit
+    from tallybook.repair.check import CopyCheck, LedgerCheck
+    from tallybook.repair.overview import BookieView, Overview
+
+app = typer.Typer(help="Look at a cluster's copies, and have them looked after.")
+
+_BOOKIE_COLUMNS: Final = (
+    "bookie_id", "mode", "rack", "disk_used", "free_bytes", "ledgers", "damaged", "in_limbo", "entry_logs", "log_bytes",
+)  # fmt: skip
+
+
+@app.command()
+def status(metadata: Metadata, as_json: Json = False) -> None:
+    """Show bookies, ledgers, copies and repair at one glance. Exit code 1 if anything is wrong.
+
+    Bookies are asked now, and ledgers counted now. Which of them have too few good copies is what the auditor found
+    last; 'cluster check' asks the bookies.
+    """
+    with reading_only():
+        found = run(_status(metadata))
+    if as_json:
+        print_json(_told(found))
+    else:
+        _show(found)
+    if found.problems:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _status(metadata: str) -> Overview:
+    from tallybook.repair.overview import overview  # noqa: PLC0415 (a command that is none of these has no use for it)
+
+    async with cluster(metadata) as client:
+        return await overview(client.world)
+
+
+def _told(found: Overview) -> Record:
+    ledgers = found.ledgers
+    return {
+        "healthy": not found.problems,
+        "problems": found.problems,
+        "bookies": [_bookie(bookie) for bookie in found.bookies],
+        "ledgers": {
+            "total": ledgers.total,
+            **dict(ledgers.states),
+            "unreadable": ledgers.unreadable,
+            "complete": ledgers.complete,
+        },
+        "copies": {
+            "under_replicated": found.under_replicated,
+            "audited_s_ago": found.audit_age_s,
+            "last_audit": found.audit,
+            "tasks": found.tasks,
+            "paused_since_ms": found.paused_since_ms,
+        },
+        "archive": None
+        if found.archive is None
+        else {
+            "url": found.archive,
+            "ledgers": ledgers.archived,
+            "released": ledgers.released,
+            "waiting_bytes": ledgers.waiting_bytes,
+        },
+    }
+
+
+def _bookie(bookie: BookieView) -> Record:
+    info, said = bookie.info, bookie.status
+    return {
+        "bookie_id": bookie.bookie_id,
+        "mode": bookie.mode,
+        "wanted": bookie.wanted.value,
+        "rack": info and info.rack,
+        "disk_used": said and said.disk_used_fraction,
+        "free_bytes": said and said.free_bytes,
+        "ledgers": bookie.ledgers,
+        "damaged": said and said.damaged_batches,
+        "in_limbo": bookie.limbo_ledgers,
+        "entry_logs": said and said.entry_logs,
+        "log_bytes": said and said.entry_log_bytes,
+        "journal_used": said and said.journal_used_fraction,
+        "ledgers_in_memory": said and said.ledgers_in_memory,
+        "limbo_events": said and said.limbo_events,
+        "scrub_rounds": said and said.scrub_rounds,
+        "uptime_seconds": said and said.uptime_seconds,
+    }
+
+
+def _show(found: Overview) -> None:
+    rows = []
+    for bookie in found.bookies:
+        row = dict(_bookie(bookie))
+        if bookie.status is not None:
+            row["disk_used"] = f"{bookie.status.disk_used_fraction:.0%}"
+            row["free_bytes"] = human_bytes(bookie.status.free_bytes)
+            row["log_bytes"] = human_bytes(bookie.status.entry_log_bytes)
+        rows.append(row)
+    print_rows(rows, _BOOKIE_COLUMNS, as_json=False)
+    print()
+    print_record({"ledgers": _ledgers(found), "copies": _copies(found), **_archive(found)}, as_json=False)
+    print()
+    for problem in found.problems:
+        print(f"wrong: {problem}")
+    if not found.problems:
+        print("healthy")
+
+
+def _ledgers(found: Overview) -> str:
+    states = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in sorted(found.ledgers.states.items()))
+    more = "" if found.ledgers.complete else "; there may be others"
+    return f"{found.ledgers.total:,}{': ' * bool(states)}{states}{more}"
+
+
+def _copies(found: Overview) -> str:
+    if found.under_replicated is None or found.audit_age_s is None:
+        told = "nobody has audited them"
+    else:
+        told = f"{found.under_replicated:,} ledgers have too few, as of {found.audit_age_s:,} s ago"
+    needing = found.audit and found.audit.get("needing")
+    reasons = f" ({plain(needing)})" if needing and found.under_replicated else ""
+    paused = ""
+    if found.paused_since_ms is not None:
+        paused = "; the repair is paused since " + _moment(found.paused_since_ms)
+    return f"{told}{reasons}; {found.tasks:,} tasks under way{paused}"
+
+
+def _archive(found: Overview) -> Record:
+    if found.archive is None:
+        return {}
+    ledgers = found.ledgers
+    told = f"{ledgers.archived:,} ledgers in {found.archive}, {ledgers.released:,} of them there alone"
+    return {"archive": f"{told}; {human_bytes(ledgers.waiting_bytes)} of closed ledgers are not in it yet"}
+
+
+@app.command()
+def check(
+    metadata: Metadata,
+    ledgers: Annotated[
+        list[int] | None, typer.Argument(metavar="[LEDGER]...", help="Only these.", show_default="all")
+    ] = None,
+    read: Annotated[
+        bool, typer.Option("--read", help="Read every copy whole and verify it, instead of asking whether it is there.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask every bookie for every copy that it should have, and tell what lacks; exit code 1 if any does.
+
+    It changes nothing, and can be interrupted at any time. It looks neither at what grows at the end of an open ledger,
+    nor at ledgers whose copies the bookies may drop. With --json there is a line for each ledger that lacks something,
+    and one with the totals at the end.
+    """
+    with reading_only():
+        totals = run(_check(metadata, ledgers or [], read, as_json))
+    if as_json:
+        print_json(totals)
+    else:
+        told = f"{human_bytes(cast('int', totals['read_bytes']))} read, " if read else ""
+        print(
+            f"{totals['ledgers']:,} ledgers, {totals['places']:,} places, {told}"
+            f"{totals['lacking_ledgers'] or 'no'} ledgers lack something"
+        )
+    if totals["lacking_ledgers"]:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _check(metadata: str, wanted: list[int], read: bool, as_json: bool) -> Any:
+    from tallybook.repair.check import CopyCheck  # noqa: PLC0415
+
+    async with cluster(metadata) as client:
+        world = client.world
+        copies = CopyCheck(world.store, world.connections, read=read)
+        progress = Progress("checking", world.clock, unit="ledgers done")
+        async with watched(progress, world.clock, lambda: (copies.totals.ledgers, copies.totals.read_bytes)):
+            unreadable = await _check_all(client, copies, wanted, as_json)
+        totals = copies.totals
+        return {
+            "ledgers": totals.ledgers,
+            "places": totals.places,
+            "read_bytes": totals.read_bytes,
+            "lacking_ledgers": totals.lacking_ledgers + unreadable,
+        }
+
+
+async def _check_all(client: Client, copies: CopyCheck, wanted: list[int], as_json: bool) -> int:
+    from tallybook.repair.walk import Findings, all_ledgers  # noqa: PLC0415
+
+    findings = Findings()
+    ledgers = _these(client, wanted) if wanted else all_ledgers(client.world.store, findings)
+    async for found in copies.all(ledgers):
+        if not found.good:
+            _show_lacks(found, as_json)
+    if findings.unreadable:
+        complain(f"the metadata of {findings.unreadable} ledgers cannot be understood, so they were not checked")
+    if not wanted and not findings.complete:
+        complain("the listing of ledgers was cut off: others were not checked")
+        return findings.unreadable + 1
+    return findings.unreadable
+
+
+async def _these(client: Client, wanted: Collection[int]) -> AsyncIterator[LedgerMetadata]:
+    for ledger_id in wanted:
+        yield await client.ledger_metadata(ledger_id)
+
+
+def _show_lacks(found: LedgerCheck, as_json: bool) -> None:
+    rows: list[Record] = [{"ledger_id": found.ledger_id, **lack._asdict()} for lack in found.lacks]
+    if as_json:
+        print_json({"ledger_id": found.ledger_id, "lacks": rows, "more": found.more})
+        return
+    for row in rows:
+        why = f" ({row['why']})" if row["why"] else ""
+        print(
+            f"ledger {row['ledger_id']}  {row['bookie_id']}  entries {row['first']} to {row['last']}  "
+            f"{row['verdict']}{why}",
+            flush=True,
+        )
+    if found.more:
+        print(f"ledger {found.ledger_id}  and {found.more:,} more ranges", flush=True)
+
+
+@app.command()
+def audit(
+    metadata: Metadata,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BOOKIE", help="A bookie that is away and does not come back: need not be waited for."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until what was handed out is done; then look again.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 3600,
+    pause: Annotated[bool, typer.Option("--pause", help="Hand nothing out any more, and take nothing up.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Undo --pause.")] = False,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as of 'repair run'.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look over all ledgers now, and hand out those that need repair to whoever runs 'tallybook repair run'.
+
+    It prints what it found. Exit code 1 if ledgers have too few good copies; with --wait, if they still have. With
+    --pause or --resume it does that alone: paused, the repair of the whole cluster goes on to look, and copies nothing.
+    """
+    if pause and resume:
+        raise InvalidArgument("either --pause or --resume")
+    if pause or resume:
+        since = run(_pause(metadata, pause))
+        told = "the repair goes on" if since is None else f"the repair is paused since {_moment(since)}"
+        print_record({"paused_since_ms": since} if as_json else {"repair": told}, as_json=as_json)
+        return
+    settings = load_settings(RepairSettings, overrides=assigned(assignments))
+    found = run(_audit(metadata, settings, lost or [], timeout if wait else None))
+    print_record(found, as_json=as_json)
+    if found["under_replicated"] or found["unreadable"]:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patience: float | None) -> Record:
+    from tallybook.repair.one_round import OneRound  # noqa: PLC0415
+
+    async with cluster(metadata) as client:
+        clock = client.world.clock
+        one_round = OneRound(client, settings, lost)
+        found = await one_round.audit()
+        if patience is not None and found.paused_since_ms is not None:
+            complain("the repair is paused, so nothing is waited for: 'cluster audit --resume' lets it go on")
+        elif patience is not None:
+            progress = Progress("tasks of the repair", clock, unit="left")
+            async with watched(progress, clock, lambda: (len(one_round.tasks), 0)):
+                await one_round.until_done(patience)
+            found = await one_round.audit(hand_out=False)
+        return _findings(found, one_round.published)
+
+
+def _findings(found: Audit, published: int) -> Record:
+    from tallybook.repair.service import told  # noqa: PLC0415
+
+    return {**told(found), "tasks_handed_out": published}
+
+
+async def _pause(metadata: str, wanted: bool) -> int | None:
+    from tallybook.repair.pause import pause, paused_since, resume  # noqa: PLC0415
+
+    async with cluster(metadata) as client:
+        world = client.world
+        records = RecordUpdater(world.store, world.clock, world.rng.fork("records"))
+        if wanted:
+            await pause(records, world.clock.wall_us() // 1000)
+        else:
+            await resume(records)
+        return await paused_since(world.store)
+
+
+def _moment(milliseconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))

@@ -1,0 +1,81 @@
+"""How far a bookie is from being empty: which ledgers still name it, as all metadata say.
+
+Whether it may be switched off rests on a complete look over all ledgers that began when nobody could choose it any
+more. Ledgers whose copies the bookies may drop do not count: nobody relies on what it has of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tallybook.core.errors import InvalidArgument, NoSuchBookie
+from tallybook.metadata.bookie_modes import WantedMode, want_mode, wanted_mode
+from tallybook.metadata.store import BookieMode, Membership, MetadataStore
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .walk import Findings, all_ledgers
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Ledgers that name a bookie and rely on it."""
+
+    bookie_id: str
+    ledgers: int
+    growing: int
+    """Of those, the open ones that name it where they grow: they leave it when they are closed, or replace it."""
+    complete: bool
+    """Whether no other ledger can name it."""
+    chosen: bool
+    """Whether clients may still choose it for new ledgers."""
+
+    @property
+    def may_go(self) -> bool:
+        """Whether it may be switched off for good."""
+        return self.complete and not self.chosen and not self.ledgers
+
+
+async def who_names(store: MetadataStore, membership: Membership, bookie_id: str) -> Naming:
+    """Look over all ledgers.
+
+    Raises:
+        MetadataUnavailable: the store does not answer.
+    """
+    # Before the look: whoever chooses among the bookies from now on finds it read-only.
+    info = (await membership.bookies()).get(bookie_id)
+    chosen = info is not None and info.mode is BookieMode.WRITABLE
+    findings = Findings()
+    ledgers = growing = 0
+    async for metadata in all_ledgers(store, findings):
+        if metadata.copies_released:
+            continue
+        ledgers += any(bookie_id in fragment.bookies for fragment in metadata.fragments)
+        growing += not metadata.closed and bookie_id in metadata.last_fragment.bookies
+    return Naming(bookie_id, ledgers, growing, findings.complete and not findings.unreadable, chosen)
+
+
+async def switch_mode(
+    store: MetadataStore, membership: Membership, clock: Clock, rng: Rng, bookie_id: str, mode: WantedMode, *, on: bool
+) -> WantedMode:
+    """Want a mode of a bookie, or (``on`` false) no longer; what is wanted of it from then on.
+
+    Raises:
+        NoSuchBookie: nobody has heard of it.
+        InvalidArgument: something else is wanted of it, which is to be ended first.
+        MetadataUnavailable, MetadataConflict: nothing was changed.
+        MetadataOutcomeUnknown: it may have been.
+        DamagedFile: what is wanted of it cannot be read.
+    """
+    now = await wanted_mode(store, bookie_id)
+    known = await membership.bookies()
+    if now is WantedMode.NORMAL and bookie_id not in known and await store.read_cookie(bookie_id) is None:
+        raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(known) or 'none'}")
+    if now not in {WantedMode.NORMAL, mode}:
+        what = {WantedMode.DRAINING: "being drained", WantedMode.READ_ONLY: "read-only by order"}[now]
+        how = {WantedMode.DRAINING: "drain --cancel", WantedMode.READ_ONLY: "readonly --off"}[now]
+        raise InvalidArgument(f"{bookie_id} is {what}: end that first with 'bookie {how} {bookie_id}'")
+    wanted = mode if on else WantedMode.NORMAL
+    if wanted is not now:
+        await want_mode(store, clock, rng, bookie_id, wanted)
+    return wanted

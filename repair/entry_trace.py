@@ -1,0 +1,160 @@
+"""One entry, wherever it is: every copy that should be there, where it lies, and whether all are the same.
+
+Each bookie reads its copy anew and says what it found; the archive's copy is read and checked here. Copies are the same
+if they are batches of the same entries with the same checksum, which covers every byte of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from tallybook.archive.place import ArchivePlace
+from tallybook.client.ports import ClientWorld
+from tallybook.core.answers import CopyTrace
+from tallybook.core.errors import (
+    ArchiveDenied,
+    ArchiveUnavailable,
+    EntryAbsent,
+    ObjectDamaged,
+    ObjectMissing,
+    PeerError,
+    ReadBeyondLac,
+    StorageError,
+)
+from tallybook.metadata.archived import Receipt
+from tallybook.metadata.model import LedgerMetadata
+
+INTACT: Final = "intact"
+ABSENT: Final = "absent"
+SILENT: Final = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieCopy:
+    """What became of one bookie's copy."""
+
+    bookie_id: str
+    alive: bool
+    """Whether it is registered."""
+    trace: CopyTrace | None
+    """What it says; ``None`` if it does not answer."""
+    why: str
+    """Why it does not answer, or why the copy is not intact."""
+
+    @property
+    def verdict(self) -> str:
+        """What the copy is, or that nobody says."""
+        return SILENT if self.trace is None else self.trace.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveCopy:
+    """What became of the archive's copy."""
+
+    object_key: str
+    verdict: str
+    """"intact", "damaged", "absent" or "no answer"."""
+    why: str
+    place: ArchivePlace | None
+    batch_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTrace:
+    """All copies of one entry."""
+
+    metadata: LedgerMetadata
+    entry_id: int
+    copies: tuple[BookieCopy, ...]
+    """Of the entry's write set, the first choice first."""
+    archive: ArchiveCopy | None
+
+    @property
+    def growing(self) -> bool:
+        """Whether the entry is in the fragment that is still its writer's: an ack quorum of copies is enough there."""
+        metadata = self.metadata
+        return not metadata.closed and self.entry_id >= metadata.last_fragment.first_entry_id
+
+    @property
+    def wanted(self) -> int:
+        """How many bookies should have it."""
+        if self.metadata.copies_released:
+            return 0
+        quorum = self.metadata.quorum
+        return quorum.ack_quorum if self.growing else quorum.write_quorum
+
+    @property
+    def intact(self) -> int:
+        """How many have it."""
+        return sum(copy.verdict == INTACT for copy in self.copies)
+
+    @property
+    def same(self) -> bool:
+        """Whether all intact copies are of the same batch."""
+        found = {
+            (copy.trace.first_entry_id, copy.trace.last_entry_id, copy.trace.batch_crc)
+            for copy in self.copies
+            if copy.trace is not None and copy.verdict == INTACT
+        }
+        if self.archive is not None and self.archive.place is not None and self.archive.verdict == INTACT:
+            place = self.archive.place
+            found.add((place.first_entry_id, place.last_entry_id, place.batch_crc))
+        return len(found) < 2
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as it must be, in sentences."""
+        found = []
+        if self.intact < self.wanted:
+            found.append(f"{self.intact} bookies have an intact copy, and {self.wanted} should")
+        if self.archive is not None and self.archive.verdict != INTACT:
+            found.append(f"the archive's copy is not intact: {self.archive.why or self.archive.verdict}")
+        if not self.same:
+            found.append("intact copies differ: they are not of the same batch")
+        return found
+
+
+async def trace_entry(world: ClientWorld, ledger_id: int, entry_id: int) -> EntryTrace:
+    """Find all copies of an entry.
+
+    Raises:
+        NoSuchLedger: there is no such ledger.
+        ReadBeyondLac: there is no such entry: the ledger ends before it, or all bookies of an open one say so.
+        MetadataUnavailable, DamagedFile: the metadata do not answer, or cannot be read.
+    """
+    metadata = (await world.store.read_ledger(ledger_id, linearizable=True)).value
+    if metadata.closed and entry_id > metadata.last_entry_id:
+        raise ReadBeyondLac(f"ledger {ledger_id} ends at entry {metadata.last_entry_id}, before {entry_id}")
+    alive = await world.membership.bookies()
+
+    async def ask(name: str) -> BookieCopy:
+        try:
+            traced = await (await world.connections.get(name)).trace(ledger_id, entry_id)
+        except (PeerError, StorageError) as error:
+            return BookieCopy(name, name in alive, None, error.message)
+        return BookieCopy(name, name in alive, traced, traced.why)
+
+    copies = await asyncio.gather(*map(ask, metadata.bookies_of(entry_id)))
+    archive = None if metadata.archived is None else await _archived(world, metadata.archived, ledger_id, entry_id)
+    found = EntryTrace(metadata, entry_id, tuple(copies), archive)
+    if found.growing and all(copy.verdict == ABSENT for copy in copies):
+        raise ReadBeyondLac(f"no bookie has entry {entry_id} of ledger {ledger_id}, which is still open")
+    return found
+
+
+async def _archived(world: ClientWorld, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchiveCopy:
+    place: ArchivePlace | None = None
+    if world.archive is None:
+        return ArchiveCopy(receipt.key, SILENT, "this client has no archive", None)
+    try:
+        place = await world.archive.place(receipt, ledger_id, entry_id)
+        [(_, batch)] = await world.archive.batches(receipt, ledger_id, entry_id, entry_id, 1)
+    except ObjectMissing as error:
+        return ArchiveCopy(receipt.key, ABSENT, error.message, place)
+    except (ObjectDamaged, EntryAbsent) as error:
+        return ArchiveCopy(receipt.key, "damaged", error.message, place)
+    except (ArchiveUnavailable, ArchiveDenied) as error:
+        return ArchiveCopy(receipt.key, SILENT, error.message, place)
+    return ArchiveCopy(receipt.key, INTACT, "", place, len(batch))

@@ -1,0 +1,77 @@
+"""After healing: a bookie that scrubs knows of every damaged batch in the logs that it has finished (L7).
+
+Few runs come so far with damage that nobody has met by then, so one more batch is damaged, at a bookie that may be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.bookie.storage.location import IndexRow
+from tallybook.core.errors import EntryCorrupt, EntryUnknown
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.limits import SECTOR_BYTES
+
+from .swarm import pick
+
+if TYPE_CHECKING:
+    from .run import Universe
+
+SCRUB_SECONDS: Final = 60.0
+"""Many periods of any run."""
+LOOK_SECONDS: Final = 0.5
+MOST_ROWS: Final = 100_000
+"""More than there are in any run."""
+
+
+async def know_their_damage(universe: Universe) -> None:
+    """Damage something, and wait until no bookie that scrubs has damage that is not on its list."""
+    if not universe.swarm.scrub_period_s:
+        return
+    await _damage_a_batch(universe)
+    clock = universe.world.clock
+    deadline = clock.monotonic() + SCRUB_SECONDS
+    for node in universe.nodes.values():
+        while node.bookie is not None and node.damaged and (unknown := await _unknown_damage(node.bookie)):
+            if clock.monotonic() > deadline:
+                universe.god.violated("L7", f"{node.name} scrubs, and does not know that {unknown} is damaged")
+                return
+            await clock.sleep(LOOK_SECONDS)
+
+
+async def _damage_a_batch(universe: Universe) -> None:
+    node = universe.nemesis.damageable()
+    if node is None or node.bookie is None:
+        return
+    rows = await _settled_rows(node.bookie)
+    if rows:
+        row = pick(universe.world.rng.fork("damage to be found"), rows)
+        at = row.location.offset + row.location.size // 2
+        path = f"{node.settings.data_directory}/ledgers/{log_name(row.location.log_id)}"
+        node.damage(path, at // SECTOR_BYTES, at // SECTOR_BYTES)
+        node.disk.rot.flip_bit(path, at)
+        universe.god.mark("scrub: a batch was damaged for it to be found")
+
+
+async def _settled_rows(bookie: Bookie) -> list[IndexRow]:
+    """What rows point at in logs that are finished."""
+    parts = bookie._parts  # noqa: SLF001 - reading as a client does would put what is damaged on the list
+    rows = await parts.index.rows_after(NO_ENTRY, NO_ENTRY, MOST_ROWS)
+    settled = set(parts.logs.settled_log_ids)
+    return [row for row in rows if row.location.log_id in settled]
+
+
+async def _unknown_damage(bookie: Bookie) -> str:
+    """A batch whose copy is damaged and that the bookie does not say so of; empty if there is none."""
+    parts = bookie._parts  # noqa: SLF001 - as above
+    rows = await _settled_rows(bookie)
+    listed = {each[:2] for each in parts.damage.page((NO_ENTRY, NO_ENTRY), MOST_ROWS)}
+    for row in rows:
+        if (row.ledger_id, row.first_entry_id) not in listed:
+            try:
+                await parts.logs.read_many([row])
+            except (EntryCorrupt, EntryUnknown):
+                return f"entry {row.first_entry_id} of ledger {row.ledger_id}"
+    return ""

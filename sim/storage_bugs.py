@@ -1,0 +1,119 @@
+"""Bugs planted on purpose in what a bookie does by itself about what it holds: see ``bugs``."""
+
+# A wrong function has the arguments of the right one, and does not look at all of them.
+# ruff: noqa: ARG001
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any, Final
+
+from tallybook.bookie.compaction import Compaction
+from tallybook.bookie.garbage import Fate, Judge
+from tallybook.bookie.scrub import Scrub
+from tallybook.bookie.storage.log_contents import LogContents
+from tallybook.bookie.watermarks import Level, Watermarks
+
+from .bug import Bug
+
+
+def _index_not_synced(_right: Any) -> Any:
+    async def remove(self: Any, log_id: int) -> int:
+        removed: int = await self._logs.remove(log_id)
+        return removed
+
+    return remove
+
+
+def _copies_not_synced(_right: Any) -> Any:
+    async def write(self: Any, rows: Any, batches: Any) -> None:
+        locations = await self._logs.append(batches, paced=False, aside=True)
+        moved = [row._replace(location=location) for row, location in zip(rows, locations, strict=True)]
+        await self._index.apply(moved, {})
+
+    return write
+
+
+def _last_one_forgotten(right: Any) -> Any:
+    async def live(self: Any, piece: Any) -> Any:
+        found = await right(self, piece)
+        return found[:-1] if len(found) > 1 else found
+
+    return live
+
+
+def _removed_first(right: Any) -> Any:
+    async def compact(self: Any, log_id: int) -> int:
+        found = []
+        async with aclosing(self._contents.pieces(log_id)) as pieces:
+            async for piece in pieces:
+                rows = await self._contents.live(piece)
+                found.append((rows, await self._logs.read_many(rows) if rows else []))
+        removed: int = await self.remove(log_id)
+        for rows, batches in found:
+            if batches:
+                await self._undisturbed(self._write(rows[: len(batches)], batches))
+        return removed
+
+    return compact
+
+
+def _damage_kept_quiet(_right: Any) -> Any:
+    def found_damaged(self: Any, row: Any, error: Any) -> None:
+        """Nobody is told."""
+
+    return found_damaged
+
+
+def _short_for_good(right: Any) -> Any:
+    def level(self: Any, used_part: float, before: Level) -> Level:
+        found: Level = before if before is Level.SHORT else right(self, used_part, before)
+        return found
+
+    return level
+
+
+def _gone_at_once(_right: Any) -> Any:
+    def is_garbage(self: Any, ledger_id: int, fate: Fate) -> bool:
+        return fate is not Fate.KEPT
+
+    return is_garbage
+
+
+STORAGE_BUGS: Final[dict[str, Bug]] = {
+    "log removed before the index is synced": Bug(
+        "compaction removes a log while rows that point elsewhere now are not durable",
+        "I1 I2 I10 I11 I12",
+        [(Compaction, "remove", _index_not_synced)],
+    ),
+    "copies not synced": Bug(
+        "compaction points rows at copies that are not durable",
+        "I1 I2 I10 I11 I12",
+        [(Compaction, "_write", _copies_not_synced)],
+    ),
+    "batch that counts left behind": Bug(
+        "compaction does not copy all that counts, and removes the log",
+        "I1 I2 I10 I11 I12",
+        [(LogContents, "live", _last_one_forgotten)],
+    ),
+    "log removed before its batches have moved": Bug(
+        "compaction removes a log before it has written what it read there",
+        "I1 I2 I10 I11 I12",
+        [(Compaction, "compact", _removed_first)],
+    ),
+    "scrub keeps damage quiet": Bug(
+        "a scrub does not put what it finds damaged on the list of damage",
+        "L7",
+        [(Scrub, "_found_damaged", _damage_kept_quiet)],
+    ),
+    "read-only for good": Bug(
+        "a bookie that was short of disk takes no adds any more, however much room there is",
+        "L2",
+        [(Watermarks, "level", _short_for_good)],
+    ),
+    "unknown ledgers dropped": Bug(
+        "a bookie drops what the metadata cannot tell of now",
+        "I12 I16",
+        [(Judge, "is_garbage", _gone_at_once)],
+    ),
+}

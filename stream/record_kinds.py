@@ -1,0 +1,74 @@
+"""How a check of everything understands the records of streams: what they must name, and what must be there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Final
+
+from tallybook.core.errors import DamagedFile
+from tallybook.metadata.store import MetadataStore
+from tallybook.repair.fsck_records import RecordKind, decoding
+
+from .catalog import decode_name
+from .delivery_record import DELIVERIES, Delivery
+from .head_codec import decode_chapter, decode_head
+from .keeping_rounds import LEADER_RECORD
+from .names import CHAPTERS, HEADS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, head_record
+from .sessions import SESSIONS
+from .subscription.record import decode as decode_subscription
+
+RESTORE: Final = "the stream cannot be opened: restore the record from a copy of the metadata"
+
+
+async def _name(store: MetadataStore, name: str, value: bytes) -> AsyncIterator[int | str]:
+    stream_id = decode_name(name, value)
+    if await store.read_record(head_record(stream_id), linearizable=True) is None:
+        yield f"the name of a stream leads to {stream_id}, which is not there"
+
+
+async def _head(store: MetadataStore, name: str, value: bytes) -> AsyncIterator[int | str]:
+    head = decode_head(name, value)
+    if head.deleting:
+        return
+    for chapter in head.chapters:
+        record = chapter_record(head.stream_id, chapter.number)
+        found = await store.read_record(record, linearizable=True)
+        if found is None:
+            yield f"the head lists chapter {chapter.number}, which is not there: its segments are lost to readers"
+            continue
+        for segment in decode_chapter(record, found.value):
+            # Earlier ones were truncated, and their ledgers may be gone.
+            if segment.number >= chapter.first_segment:
+                yield segment.ledger_id
+    for segment in head.segments:
+        yield segment.ledger_id
+
+
+async def _subscription(_store: MetadataStore, name: str, value: bytes) -> AsyncIterator[int | str]:
+    found = decode_subscription(name, value)
+    if found.ledger_id is not None:
+        yield found.ledger_id
+
+
+def _json(name: str, value: bytes) -> None:
+    try:
+        json.loads(value)
+    except ValueError as error:
+        raise DamagedFile(f"the record {name} is no JSON: {error}") from error
+
+
+def _anything(_name: str, _value: bytes) -> None:
+    """Whoever comes next writes it anew."""
+
+
+STREAM_KINDS: Final = (
+    RecordKind(NAMES, "name of a stream", _name, "restore the metadata from a copy, or create the stream anew"),
+    RecordKind(HEADS, "stream", _head, RESTORE),
+    RecordKind(CHAPTERS, "chapter of a stream", decoding(decode_chapter), RESTORE),
+    RecordKind(NAMESPACES, "namespace", decoding(_json), "'namespace create' writes it anew"),
+    RecordKind(SUBSCRIPTIONS, "subscription", _subscription, "delete the subscription, and begin it anew"),
+    RecordKind(DELIVERIES, "delivery", decoding(Delivery.decode), "restore the metadata from a copy"),
+    RecordKind(SESSIONS, "session of a writer", decoding(_anything), ""),
+    RecordKind(LEADER_RECORD, "who tidies streams", decoding(_anything), ""),
+)

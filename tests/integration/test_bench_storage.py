@@ -1,0 +1,45 @@
+"""The benchmarks of storage upkeep and the soak at their smallest: they measure, and nothing is lost."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tallybook.bench.programs import ProgramFailed, module
+from tallybook.bench.storage.brim import measure_brim
+from tallybook.bench.storage.rot import measure_rot
+
+
+def may_mount() -> bool:
+    """Whether this process may have a file system of its own."""
+    namespace = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    command = [*namespace, "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_a_disk_that_is_filled_to_the_brim_again_and_again_has_room_again_and_nothing_is_lost(tmp_path):
+    if not may_mount():
+        with pytest.raises(ProgramFailed, match=r"unshare|mount"):
+            measure_brim(tmp_path, mib=128, turns=2)
+        return
+    figures = measure_brim(tmp_path, mib=128, turns=2)
+    assert (figures["brim_full"], figures["brim_back"], figures["brim_lost"]) == (2, 2, 0)
+
+
+def test_a_byte_that_flips_on_the_disk_is_found_though_nobody_reads_it(tmp_path):
+    assert measure_rot(tmp_path, mib=40, period_seconds=4, flips=1)["rot_seconds"] > 0
+
+
+def test_a_soak_says_what_became_of_every_process_and_reads_everything_again(tmp_path):
+    command = module("tallybook.bench.soak", "--dir", str(tmp_path), "--minutes", "0.15", "--strike-seconds", "4")
+    done = subprocess.run([*command, "--report", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[0])
+    assert figures["violations"] == 0
+    assert figures["strikes"] >= 1
+    assert figures["entries read again"] > 0
+    page = (tmp_path / "soak.md").read_text()
+    for process in ("b0", "b1", "b2", "load", "gateway", "offloader"):
+        for figure in ("memory", "descriptors", "threads", "tasks"):
+            assert f"| {process} | {figure} |" in page

@@ -1,0 +1,155 @@
+"""What operators do about copies, against real bookies: a glance, a check, a round on demand, a drain, a pause."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LINES = b"".join(b"line %d\n" % number for number in range(2_000))
+SOON = ("--set", "interval_s=1", "--set", "lease_s=1", "--set", "lost_after_s=3", "--set", "open_grace_s=1")
+
+
+def written(cluster) -> int:
+    ledger = cluster.create()
+    assert cluster("ledger", "append", ledger, "--close", stdin=LINES).code == 0
+    return ledger
+
+
+@contextmanager
+def repair(cli, cluster) -> Iterator[subprocess.Popen[bytes]]:
+    """A repair process that is in a hurry."""
+    process = cli.start("repair", "run", "--metadata", cluster.metadata, *SOON, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(cli.patience)
+
+
+def named(cluster, ledger: int) -> set[str]:
+    fragments = cluster("ledger", "info", ledger, "--json").json["fragments"]
+    return {bookie for fragment in fragments for bookie in fragment["bookies"]}
+
+
+def test_a_cluster_is_healthy_until_a_bookie_is_gone_and_the_check_tells_what_lacks(cli, tmp_path):
+    with cli.up(tmp_path / "data") as cluster:
+        ledger = written(cluster)
+        cli.wait_until(lambda: cluster("cluster", "status").code == 0, "an auditor has looked")
+        told = cluster("cluster", "status", "--json").json
+        assert told["healthy"] is True
+        assert told["ledgers"]["closed"] == 1
+        assert [bookie["mode"] for bookie in told["bookies"]] == ["writable"] * 3
+        assert [bookie["ledgers"] for bookie in told["bookies"]] == [1] * 3
+        assert cluster("cluster", "status").out.decode().endswith("healthy\n")
+        checked = cluster("cluster", "check", "--read", "--json")
+        assert (checked.code, checked.json["places"], checked.json["lacking_ledgers"]) == (0, 3, 0)
+        assert checked.json["read_bytes"] > 3 * len(LINES)
+
+        os.kill(cluster.pids[1], signal.SIGKILL)
+        cli.wait_until(lambda: b"wrong: bookie-2 " in cluster("cluster", "status").out, "a bookie is missed")
+        assert cluster("cluster", "status").code == 1
+        lacking = cluster("cluster", "check", ledger, "--json")
+        found, totals = map(json.loads, lacking.out.splitlines())
+        [lack] = found["lacks"]
+        assert (lacking.code, lack["bookie_id"], lack["first"], lack["last"]) == (1, "bookie-2", 0, 1_999)
+        assert (lack["verdict"], totals["lacking_ledgers"]) == ("no answer", 1)
+        assert b"entries 0 to 1999  no answer" in cluster("cluster", "check").out
+        assert cluster("cluster", "check", 999).code == 4
+
+
+def test_a_bookie_is_drained_and_then_may_be_switched_off(cli, tmp_path):
+    with cli.up(tmp_path / "data", "--no-repair", bookies=4) as cluster:
+        ledger = written(cluster)
+        name = min(named(cluster, ledger))
+        started = cluster("bookie", "drain", name, "--json").json
+        assert (started["ledgers"], started["complete"], started["may_be_switched_off"]) == (1, True, False)
+        refused = cluster("bookie", "readonly", name)
+        assert (refused.code, "drain --cancel" in refused.err) == (2, True)
+        late = cluster("bookie", "drain", name, "--wait", "--timeout", "1")
+        assert (late.code, f"still name {name}" in late.err) == (5, True)
+        with repair(cli, cluster):
+            done = cluster("bookie", "drain", name, "--wait", "--timeout", "60")
+        assert (done.code, "may be switched off" in done.out.decode()) == (0, True), done.err
+        assert name not in named(cluster, ledger)
+        assert cluster("ledger", "read", ledger).out == LINES
+        assert cluster("bookie", "drain", name, "--cancel", "--json").json["wanted"] == "normal"
+        assert cluster("bookie", "drain", "nobody").code == 4
+
+
+def test_a_bookie_that_is_read_only_by_order_is_told_as_such_and_is_nothing_wrong(cli, tmp_path):
+    with cli.up(tmp_path / "data") as cluster:
+        cli.wait_until(lambda: cluster("cluster", "status").code == 0, "an auditor has looked")
+        assert cluster("bookie", "readonly", "bookie-1", "--json").json["wanted"] == "read_only"
+
+        def modes() -> list[str]:
+            return [bookie["mode"] for bookie in cluster("cluster", "status", "--json").json["bookies"]]
+
+        cli.wait_until(lambda: modes() == ["read-only", "writable", "writable"], "the bookie has heard of it")
+        assert cluster("cluster", "status").code == 0
+        cluster("bookie", "readonly", "bookie-1", "--off")
+        cli.wait_until(lambda: modes() == ["writable"] * 3, "it takes writes again")
+
+
+def test_an_audit_on_demand_hands_out_what_is_lost_unless_the_repair_is_paused(cli, tmp_path):
+    with cli.up(tmp_path / "data", "--no-repair", bookies=4) as cluster:
+        ledger = written(cluster)
+        name = min(named(cluster, ledger))
+        os.kill(cluster.run_file(int(name[-1]))["pid"], signal.SIGKILL)
+        cli.wait_until(lambda: f"{name} is away" in cluster("cluster", "status").out.decode(), "it is known to be away")
+        assert cluster("cluster", "audit", "--json").json["under_replicated"] == 0
+        assert cluster("cluster", "audit", "--pause", "--json").json["paused_since_ms"] > 0
+        paused = cluster("cluster", "audit", "--lost", name, "--wait", "--json")
+        assert (paused.code, paused.json["under_replicated"], paused.json["tasks_handed_out"]) == (1, 1, 0)
+        assert "the repair is paused" in paused.err
+        assert "paused since" in cluster("cluster", "status").out.decode()
+        assert cluster("cluster", "audit", "--resume", "--json").json["paused_since_ms"] is None
+        with repair(cli, cluster):
+            done = cluster("cluster", "audit", "--lost", name, "--wait", "--timeout", "60", "--json")
+        assert (done.code, done.json["under_replicated"], done.json["lost"]) == (0, 0, [name]), done.err
+        assert name not in named(cluster, ledger)
+
+
+def test_an_entry_is_traced_to_the_byte_in_memory_on_disk_and_in_the_archive(cli, tmp_path):
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with cli.up(tmp_path / "data") as cluster:
+        ledger = written(cluster)
+        told = cluster("trace", ledger, 1_000, "--json").json
+        assert (told["good"], told["copies_intact"], told["archive"]) == (True, 3, None)
+        assert len({copy["batch_crc"] for copy in told["copies"]}) == 1
+        assert all(copy["places"] for copy in told["copies"])
+        assert cluster("trace", ledger, 1_000).out.decode().endswith("same intact copy of entry 1000\n")
+        now = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=3600")
+        assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *now).code == 0
+        archived = cluster("trace", ledger, 1_000, "--json").json
+        assert archived["archive"]["verdict"] == "intact"
+        assert archived["archive"]["place"]["batch_crc"] == told["copies"][0]["batch_crc"]
+        assert b"row group 0 page" in cluster("trace", ledger, 1_000).out
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        lacking = cluster("trace", ledger, 1_000)
+        assert (lacking.code, b"2 bookies have an intact copy, and 3 should" in lacking.out) == (1, True)
+        assert cluster("trace", ledger, 2_000).code == 4
+
+
+def test_fsck_finds_nothing_in_a_whole_cluster_and_an_object_that_is_gone(cli, tmp_path):
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with cli.up(tmp_path / "data", "--no-repair") as cluster:
+        ledger = written(cluster)
+        now = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=3600")
+        assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *now).code == 0
+        assert cluster("stream", "create", "orders").code == 0
+        assert cluster("stream", "append", "orders", stdin=LINES).code == 0
+        whole = cluster("fsck", "--json")
+        assert (whole.code, whole.json["findings"], whole.json["notes"], whole.json["bucket"]) == (0, 0, 0, True)
+        assert cluster("fsck").out.decode().endswith("0 findings, 0 notes\n")
+
+        [found] = bucket.rglob("*.parquet")
+        found.rename(bucket / "elsewhere")
+        lost = cluster("fsck", "--json")
+        finding, totals = map(json.loads, lost.out.splitlines())
+        assert (lost.code, finding["what"], finding["how_bad"]) == (1, "the object is not there", "bad")
+        assert (totals["findings"], f"ledger {ledger}, object" in finding["where"]) == (1, True)
+        assert cluster("fsck", "--no-bucket").code == 0

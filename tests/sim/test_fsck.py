@@ -1,0 +1,252 @@
+"""A check of everything: a whole cluster has no findings, and each kind of harm is found where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from tallybook.client.client import Client
+from tallybook.client.ports import ClientWorld
+from tallybook.core.config import RepairSettings
+from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
+from tallybook.metadata.store import BookieInfo
+from tallybook.repair.fsck import Bucket, Finding, Fsck
+from tallybook.repair.fsck_records import RECORD_KINDS
+from tallybook.repair.service import RepairService
+from tallybook.repair.tasks import TaskBoard
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+from tallybook.stream import StreamStore
+from tallybook.stream.record_kinds import STREAM_KINDS
+
+KINDS = (*RECORD_KINDS, *STREAM_KINDS)
+
+
+async def closed(client: Client, count: int = 20) -> int:
+    ledger = await client.create_ledger()
+    for at in range(0, count, 7):
+        await ledger.append_many(lines(min(7, count - at), at))
+    await ledger.close()
+    return ledger.id
+
+
+async def cookies(cluster: MemoryCluster, world: ClientWorld) -> None:
+    """Give simulated bookies the cookies that real ones have."""
+    for name, bookie in cluster.bookies.items():
+        await world.store.write_cookie(name, cookie(name, bookie.incarnation.directory_uuid))
+
+
+def cookie(name: str, directory_uuid: str) -> bytes:
+    from tallybook.bookie.cookie import Cookie  # noqa: PLC0415
+
+    return Cookie(name, directory_uuid, "cluster").encode()
+
+
+async def found_in(world: ClientWorld, bucket: Bucket | None = None) -> list[Finding]:
+    return [found async for found in Fsck(world, KINDS, bucket, None).run()]
+
+
+async def the_only_one(world: ClientWorld, bucket: Bucket | None = None) -> Finding:
+    [found] = await found_in(world, bucket)
+    return found
+
+
+@scenario(bookies=4)
+async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_and_tasks(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    async with ArchiveStage(cluster) as stage, StreamStore(client, name="x") as streams:
+        ledgers = [await closed(client) for _ in range(3)]
+        await stage.archive(*ledgers[:2])
+        await stage.release(ledgers[0])
+        await streams.create("orders", roll_bytes=1 << 20)
+        async with await streams.writer("orders") as writer:
+            for at in range(5):
+                await writer.append(b"record %d" % at)
+        board = TaskBoard(client.world.store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
+        from tallybook.repair.tasks import tasks_of  # noqa: PLC0415
+
+        await board.publish(tasks_of(ledgers, thorough=True, why="x"))
+        check = Fsck(client.world, KINDS, Bucket(stage.store, stage.reader), None)
+        assert [found async for found in check.run()] == []
+        assert (check.totals.findings, check.totals.notes) == (0, 0)
+        assert check.totals.steps > 15
+
+
+@scenario(bookies=3)
+async def test_missing_and_damaged_copies_are_found_and_with_repair_given_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    ledgers = [await closed(client) for _ in range(3)]
+    one, other, _ = (await client.ledger_metadata(ledgers[0])).last_fragment.bookies
+    cluster.bookies[one].drop(ledgers[0], 0)
+    cluster.bookies[other].faults.rot(ledgers[1], 0)
+    before = await found_in(client.world)
+    assert [(found.how_bad, found.where.split(",")[0]) for found in before] == [
+        ("bad", f"ledger {ledgers[0]}"),
+        ("bad", f"ledger {ledgers[1]}"),
+    ]
+    assert (await client.world.store.list_records("repair/tasks/")).names == (), "a dry run changes nothing"
+    board = TaskBoard(client.world.store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
+    check = Fsck(client.world, KINDS, None, board)
+    assert len([found async for found in check.run()]) == check.totals.mended == 2
+    async with cluster.client(SMALL) as repairing:
+        replicator = RepairService(repairing, RepairSettings(lease_s=5)).replicator
+        running = asyncio.ensure_future(replicator.run())
+        await eventually(lambda: replicator.totals.tasks == 1, cluster, 60)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert await found_in(client.world) == []
+
+
+@scenario(bookies=3)
+async def test_an_entry_that_nobody_has_is_lost_and_a_bookie_that_is_away_is_not_mended_over(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    ledger_id = await closed(client)
+    for name in (await client.ledger_metadata(ledger_id)).last_fragment.bookies:
+        cluster.bookies[name].drop(ledger_id, 7)
+    found = await found_in(client.world)
+    assert [each.how_bad for each in found] == ["lost"] * 3
+    assert [each.fix for each in found] == [None] * 3
+    cluster.die("bookie-1")
+    away = [each for each in await found_in(client.world) if "does not answer" in each.what]
+    assert [(each.how_bad, each.fix) for each in away] == [("bad", None)]
+
+
+@scenario(bookies=3)
+async def test_what_a_bookie_holds_of_a_deleted_ledger_is_a_note(cluster: MemoryCluster, client: Client) -> None:
+    await cookies(cluster, client.world)
+    ledger_id, kept = await closed(client), await closed(client)
+    await client.delete_ledger(ledger_id)
+    found = await found_in(client.world)
+    assert {(each.how_bad, each.where) for each in found} == {
+        ("note", f"bookie {name}, ledger {ledger_id}") for name in cluster.bookies
+    }
+    assert kept in [each async for each in client.list_ledgers()]
+
+
+@scenario(bookies=1)
+async def test_a_task_that_cannot_be_read_is_deleted_with_repair_and_any_other_record_is_only_told_of(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = client.world.store
+    await cookies(cluster, client.world)
+    for name in ("repair/tasks/0-x", "bookies/mode/bookie-0", "stream-heads/ab/abc", "sinks/s", "archive/location"):
+        await store.write_record(name, b"\xff{", None)
+    await store.write_record("from-the-future/x", b"", None)
+    board = TaskBoard(store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
+    check = Fsck(client.world, KINDS, None, board)
+    found = {each.where: each async for each in check.run()}
+    assert {where: each.how_bad for where, each in found.items()} == {
+        "repair/tasks/0-x": "bad",
+        "bookies/mode/bookie-0": "bad",
+        "stream-heads/ab/abc": "bad",
+        "sinks/s": "bad",
+        "archive/location": "bad",
+        "from-the-future/x": "note",
+    }
+    assert (check.totals.mended, check.totals.findings, check.totals.notes) == (1, 5, 1)
+    assert set((await store.list_records()).names) == found.keys() - {"repair/tasks/0-x"}
+
+
+@scenario(bookies=3)
+async def test_a_stream_whose_ledger_was_deleted_and_a_name_that_leads_nowhere_are_found(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    async with StreamStore(client, name="x") as streams:
+        await streams.create("orders")
+        async with await streams.writer("orders") as writer:
+            await writer.append(b"one")
+        [ledger_id] = [each async for each in client.list_ledgers()]
+        await client.delete_ledger(ledger_id)
+        lost = [each for each in await found_in(client.world) if each.how_bad == "lost"]
+        assert [f"names ledger {ledger_id}, which is not there" in each.what for each in lost] == [True]
+        [head] = (await client.world.store.list_records("stream-heads/")).names
+        record = await client.world.store.read_record(head)
+        assert record is not None
+        await client.world.store.delete_record(head, record.version)
+        told = [each for each in await found_in(client.world) if each.where.startswith("stream-names/")]
+        assert ["leads to" in each.what for each in told] == [True]
+
+
+@scenario(bookies=2)
+async def test_ids_above_the_counter_metadata_that_cannot_be_read_and_wrong_cookies_are_found(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    store = client.world.store
+    ledger = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+    await ledger.close()
+    counter = await store.id_counter()
+    strange = replace(await client.ledger_metadata(ledger.id), ledger_id=counter + 5, creator_token="restored")
+    await store.create_ledger(strange)
+    above = await the_only_one(client.world)
+    assert (above.where, above.how_bad) == (f"ledger {counter + 5}", "bad")
+    await client.delete_ledger(counter + 5)
+
+    info = (await client.world.membership.bookies())["bookie-0"]
+    await store.write_cookie("bookie-0", cookie("bookie-0", "another"), replace=True)
+    assert "its cookie names another" in (await the_only_one(client.world)).what
+    await store.write_cookie("bookie-0", b"rubbish", replace=True)
+    assert "cannot be understood" in (await the_only_one(client.world)).what
+    await store.delete_cookie("bookie-0")
+    assert "no cookie" in (await the_only_one(client.world)).what
+    assert isinstance(info, BookieInfo)
+
+
+@scenario(bookies=3)
+async def test_objects_that_are_missing_short_or_nobodys_are_found(cluster: MemoryCluster, client: Client) -> None:
+    await cookies(cluster, client.world)
+    async with ArchiveStage(cluster) as stage:
+        bucket = Bucket(stage.store, stage.reader)
+        kept, released = await closed(client), await closed(client)
+        await stage.archive(kept)
+        await stage.archive(released)
+        await stage.release(released)
+        receipts = [(await client.ledger_metadata(each)).archived for each in (kept, released)]
+        assert await found_in(client.world, bucket) == []
+        data = {each.key: await stage.store.read(each.key, 0, each.object_bytes) for each in receipts if each}
+        for receipt, how_bad in zip(receipts, ("bad", "lost"), strict=True):
+            assert receipt is not None
+            await stage.store.delete(receipt.key)
+            stage.reader.forget(receipt.key)
+            found = await the_only_one(client.world, bucket)
+            assert (found.how_bad, found.what) == (how_bad, "the object is not there")
+            await stage.store.put(receipt.key, data[receipt.key][:-1])
+            assert "bytes, and should have" in (await the_only_one(client.world, bucket)).what
+            rotten = bytearray(data[receipt.key])
+            rotten[receipt.index.offset + 3] ^= 1
+            await stage.store.put(receipt.key, bytes(rotten))
+            assert "damaged" in (await the_only_one(client.world, bucket)).what
+            await stage.store.put(receipt.key, data[receipt.key])
+            stage.reader.forget(receipt.key)
+        await client.delete_ledger(kept)
+        for bookie in cluster.bookies.values():
+            bookie.delete(kept)
+        orphan = await the_only_one(client.world, bucket)
+        assert receipts[0] is not None
+        assert (orphan.how_bad, orphan.where) == ("note", receipts[0].key)
+
+
+@scenario(bookies=3)
+async def test_an_object_that_is_announced_is_no_orphan(cluster: MemoryCluster, client: Client) -> None:
+    await cookies(cluster, client.world)
+    async with ArchiveStage(cluster) as stage:
+        bucket = Bucket(stage.store, stage.reader)
+        ledger_id, other = await closed(client), await closed(client)
+        await stage.archive(ledger_id)
+        receipt = (await client.ledger_metadata(ledger_id)).archived
+        assert receipt is not None
+        await client.delete_ledger(ledger_id)
+        for bookie in cluster.bookies.values():
+            bookie.delete(ledger_id)
+        assert (await the_only_one(client.world, bucket)).where == receipt.key
+        attempt = ArchiveAttempt(receipt.object_id, 1)
+        await cluster.edit(other, lambda m: begin_archiving(m, attempt, from_object=None, ttl_ms=1))
+        assert await found_in(client.world, bucket) == []

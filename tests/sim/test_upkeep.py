@@ -1,0 +1,301 @@
+"""What operators see of a cluster's upkeep: a glance at it, a check of every copy, a round on demand, a drain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.batch import decode_header
+from tallybook.core.config import RepairSettings
+from tallybook.core.errors import InvalidArgument, NoSuchBookie, RequestTimeout
+from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.repair.check import CopyCheck, LedgerCheck
+from tallybook.repair.drain import switch_mode, who_names
+from tallybook.repair.one_round import OneRound
+from tallybook.repair.overview import STALE_SECONDS, overview
+from tallybook.repair.service import RepairService
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+
+QUICK = RepairSettings(lost_after_s=30, interval_s=5, lease_s=6, check_period_s=0)
+
+
+async def closed(client: Client, count: int = 40, **shape: int) -> LedgerMetadata:
+    ledger = await client.create_ledger(**shape)
+    for at in range(0, count, 7):
+        await ledger.append_many(lines(min(7, count - at), at))
+    await ledger.close()
+    return ledger.metadata
+
+
+async def checked(client: Client, metadata: LedgerMetadata, *, read: bool = False) -> LedgerCheck:
+    return await CopyCheck(client.world.store, client.world.connections, read=read).one(metadata)
+
+
+def batch_of(cluster: MemoryCluster, name: str, ledger_id: int, number: int) -> tuple[int, int]:
+    """First and last entry of the batch of that number at a bookie."""
+    batches = cluster.bookies[name].durable_batches(ledger_id)
+    header = decode_header(batches[sorted(batches)[number]])
+    return header.first_entry_id, header.last_entry_id
+
+
+# -- the check of every copy -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_check_of_whole_copies_finds_nothing(read: bool) -> None:
+    @scenario(bookies=5)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        striped = await closed(client, ensemble=4, write_quorum=2, ack_quorum=1, stripe_entries=5)
+        check = CopyCheck(client.world.store, client.world.connections, read=read)
+        for metadata in (await closed(client), striped, await closed(client, 0)):
+            assert (await check.one(metadata)).lacks == []
+        assert (check.totals.ledgers, check.totals.places, check.totals.lacking_ledgers) == (3, 7, 0)
+        assert (check.totals.read_bytes > 0) is read
+
+    play()
+
+
+@scenario(bookies=5)
+async def test_a_check_tells_what_lacks_where_and_for_which_reason(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client)
+    one, other, third = ledger.last_fragment.bookies
+    hole, rot = batch_of(cluster, one, ledger.ledger_id, 1), batch_of(cluster, other, ledger.ledger_id, 2)
+    cluster.bookies[one].drop(ledger.ledger_id, hole[0])
+    cluster.bookies[other].faults.rot(ledger.ledger_id, rot[0])
+    cluster.die(third)
+    found = await checked(client, ledger)
+    assert [lack[:4] for lack in found.lacks] == [
+        (one, *hole, "absent"),
+        (other, *rot, "damaged"),
+        (third, 0, 39, "no answer"),
+    ]
+
+
+@scenario(bookies=3)
+async def test_a_check_calls_what_a_bookie_may_have_lost_unknown(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client)
+    name = ledger.last_fragment.bookies[0]
+    hole = batch_of(cluster, name, ledger.ledger_id, 0)
+    cluster.bookies[name].drop(ledger.ledger_id, hole[0])
+    cluster.bookies[name].faults.limbo(ledger.ledger_id)
+    assert [lack[:4] for lack in (await checked(client, ledger)).lacks] == [(name, *hole, "unknown")]
+
+
+@scenario(bookies=4)
+async def test_a_check_of_stripes_expects_of_a_bookie_its_own_only(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client, ensemble=4, write_quorum=2, ack_quorum=1, stripe_entries=5)
+    name = ledger.last_fragment.bookies[2]
+    for first in list(cluster.bookies[name].durable_batches(ledger.ledger_id)):
+        cluster.bookies[name].drop(ledger.ledger_id, first)
+    found = await checked(client, ledger)
+    held = {entry for lack in found.lacks for entry in range(lack.first, lack.last + 1)}
+    assert held == {entry for entry in range(40) if 2 in ledger.quorum.write_set(entry)}
+
+
+@scenario(bookies=3)
+async def test_only_a_check_that_reads_finds_rot_that_nobody_has_met_and_goes_on_behind_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    name = ledger.last_fragment.bookies[1]
+    rot = batch_of(cluster, name, ledger.ledger_id, 2)
+    bookie = cluster.bookies[name]
+    bookie.faults.rot(ledger.ledger_id, rot[0])
+    last = batch_of(cluster, name, ledger.ledger_id, -1)
+    bookie.faults.rot(ledger.ledger_id, last[0])
+    bookie.faults.damages = lambda header: False  # type: ignore[method-assign]  # the bookie's own list is empty
+    assert (await checked(client, ledger)).good
+    assert [lack[:4] for lack in (await checked(client, ledger, read=True)).lacks] == [
+        (name, *rot, "damaged"),
+        (name, *last, "damaged"),
+    ]
+
+
+@scenario(bookies=4)
+async def test_a_check_looks_again_where_the_metadata_have_changed_and_leaves_out_what_was_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    old = await closed(client)
+    lost = old.last_fragment.bookies[0]
+    cluster.die(lost)
+    async with cluster.client(SMALL) as other:
+        service = RepairService(other, QUICK.model_copy(update={"lost_after_s": 1}))
+        running = asyncio.ensure_future(service.run())
+        await eventually(lambda: service.replicator.totals.places == 1, cluster, 120)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert (await checked(client, old)).good
+    await client.delete_ledger(old.ledger_id)
+    assert (await checked(client, old)).good
+
+
+@scenario(bookies=3)
+async def test_many_lacks_of_one_ledger_are_counted_and_not_all_kept(cluster: MemoryCluster, client: Client) -> None:
+    found = LedgerCheck(1)
+    from tallybook.repair.check import MOST_LACKS, Lack  # noqa: PLC0415
+
+    for at in range(MOST_LACKS + 7):
+        found.note(Lack("one", 3 * at, 3 * at, "absent"))
+    assert (len(found.lacks), found.more) == (MOST_LACKS, 7)
+    assert not found.good
+
+
+# -- a glance at the cluster -------------------------------------------------------------------------------------------
+
+
+@scenario(bookies=4)
+async def test_a_glance_tells_bookies_ledgers_and_what_is_wrong_with_them(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client) for _ in range(4)]
+    growing = await client.create_ledger()
+    one, other, third = ledgers[0].last_fragment.bookies
+    async with cluster.client(SMALL) as repairing:
+        service = RepairService(repairing, QUICK)
+        running = asyncio.ensure_future(service.run())
+        await cluster.world.clock.sleep(10)
+        healthy = await overview(client.world)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert healthy.problems == []
+    assert (healthy.ledgers.total, dict(healthy.ledgers.states)) == (5, {"closed": 4, "open": 1})
+    assert [bookie.mode for bookie in healthy.bookies] == ["writable"] * 4
+    assert sum(bookie.ledgers for bookie in healthy.bookies) == 15
+
+    cluster.bookies[one].faults.limbo(ledgers[0].ledger_id)
+    cluster.bookies[one].drop(ledgers[0].ledger_id, 0)
+    cluster.bookies[other].faults.rot(ledgers[0].ledger_id, 0)
+    cluster.die(third)
+    sick = "\n".join((await overview(client.world)).problems)
+    assert f"{one} may have lost something of 1 ledgers" in sick
+    assert f"{other} knows 1 damaged copies" in sick
+    assert f"{third} is away" in sick
+    await cluster.world.clock.sleep(STALE_SECONDS / 2)
+    assert "no auditor has looked" not in sick
+    growing.abandon()
+
+
+@scenario(bookies=1)
+async def test_a_glance_at_a_cluster_without_an_auditor_says_so_and_a_silent_bookie_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.bookies["bookie-0"].kill()
+    found = await overview(client.world)
+    assert found.bookies[0].mode == "no answer"
+    assert "bookie-0 does not answer" in found.problems
+    assert any("no auditor has ever looked" in problem for problem in found.problems)
+
+
+@scenario(bookies=1)
+async def test_an_auditor_that_has_fallen_silent_is_told(cluster: MemoryCluster, client: Client) -> None:
+    at_ms = client.world.clock.wall_us() // 1000 - STALE_SECONDS * 1000
+    await client.world.store.write_record("repair/status", b'{"at_ms": %d}' % at_ms, None)
+    [problem] = (await overview(client.world)).problems
+    assert "no auditor has looked for 600 s" in problem
+
+
+# -- a round on demand -------------------------------------------------------------------------------------------------
+
+
+@scenario(bookies=4)
+async def test_a_round_on_demand_hands_out_what_a_standing_repair_then_does(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    lost = ledger.last_fragment.bookies[0]
+    cluster.die(lost)
+    round_ = OneRound(client, QUICK, [lost])
+    audit = await round_.audit()
+    assert (audit.findings.under_replicated, round_.published, len(round_.tasks)) == (1, 1, 1)
+    with pytest.raises(RequestTimeout):
+        await round_.until_done(5)
+    async with cluster.client(SMALL) as other:
+        replicator = RepairService(other, QUICK).replicator
+        running = asyncio.ensure_future(replicator.run())
+        await round_.until_done(60)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert (await round_.audit(hand_out=False)).findings.under_replicated == 0
+    assert lost not in (await client.ledger_metadata(ledger.ledger_id)).last_fragment.bookies
+
+
+@scenario(bookies=4)
+async def test_a_round_on_demand_believes_the_standing_auditor_and_no_word_against_a_bookie_that_is_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    one, other, _ = ledger.last_fragment.bookies
+    assert (await OneRound(client, QUICK, [one]).audit()).lost == frozenset()
+    cluster.die(other)
+    assert (await OneRound(client, QUICK).audit()).findings.under_replicated == 0
+    await client.world.store.write_record("repair/status", b'{"lost": ["%s"]}' % other.encode(), None)
+    audit = await OneRound(client, QUICK).audit(hand_out=False)
+    assert (audit.lost, audit.findings.under_replicated, audit.tasks) == (frozenset([other]), 1, 0)
+
+
+# -- emptying a bookie -------------------------------------------------------------------------------------------------
+
+
+async def switch(client: Client, bookie_id: str, mode: WantedMode, *, on: bool) -> WantedMode:
+    world = client.world
+    return await switch_mode(world.store, world.membership, world.clock, world.rng.fork("mode"), bookie_id, mode, on=on)
+
+
+@scenario(bookies=4)
+async def test_a_bookie_may_go_when_it_takes_no_writes_and_no_ledger_that_counts_names_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    growing = await client.create_ledger()
+    name = next(each for each in ledger.last_fragment.bookies if each in growing.metadata.last_fragment.bookies)
+    world = client.world
+    found = await who_names(world.store, world.membership, name)
+    assert (found.ledgers, found.growing, found.complete, found.chosen, found.may_go) == (2, 1, True, True, False)
+    for each in (ledger.ledger_id, growing.id):
+        await client.delete_ledger(each)
+    found = await who_names(world.store, world.membership, name)
+    assert (found.ledgers, found.chosen, found.may_go) == (0, True, False)
+    cluster.die(name)
+    assert (await who_names(world.store, world.membership, name)).may_go
+
+
+@scenario(bookies=3)
+async def test_nothing_says_that_a_bookie_may_go_while_metadata_cannot_be_read(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    name = ledger.last_fragment.bookies[0]
+    await client.delete_ledger(ledger.ledger_id)
+    cluster.die(name)
+    lists = client.world.store.list_ledgers
+
+    async def cut_off(after: int = -1, limit: int = 1000):
+        return (await lists(after, limit))._replace(complete=False)
+
+    client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
+    found = await who_names(client.world.store, client.world.membership, name)
+    assert (found.ledgers, found.may_go) == (0, False)
+
+
+@scenario(bookies=3)
+async def test_modes_are_switched_on_and_off_and_one_does_not_end_the_other(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    name = "bookie-1"
+    assert await switch(client, name, WantedMode.DRAINING, on=True) is WantedMode.DRAINING
+    with pytest.raises(InvalidArgument, match="drain --cancel"):
+        await switch(client, name, WantedMode.READ_ONLY, on=True)
+    with pytest.raises(InvalidArgument, match="drain --cancel"):
+        await switch(client, name, WantedMode.READ_ONLY, on=False)
+    assert await wanted_mode(client.world.store, name) is WantedMode.DRAINING
+    assert await switch(client, name, WantedMode.DRAINING, on=False) is WantedMode.NORMAL
+    assert await switch(client, name, WantedMode.DRAINING, on=False) is WantedMode.NORMAL
+    await switch(client, name, WantedMode.READ_ONLY, on=True)
+    with pytest.raises(InvalidArgument, match="readonly --off"):
+        await switch(client, name, WantedMode.DRAINING, on=True)
+    with pytest.raises(NoSuchBookie):
+        await switch(client, "nobody", WantedMode.DRAINING, on=True)
