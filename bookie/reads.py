@@ -8,8 +8,8 @@ A ledger that was deleted is read no more, whatever is left of it: so nobody see
 removal has come.
 
 Where an entry is not found, the answer depends on what is known: ABSENT is a promise that it
-was never acked here and cannot have been lost. In limbo, and where the index cannot be read,
-it is UNKNOWN; where its bytes fail their checks, CORRUPT.
+was never acked here, or is others' by now (``leftovers.py``), and cannot have been lost. In limbo,
+and where the index cannot be read, it is UNKNOWN; where its bytes fail their checks, CORRUPT.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Auditor:
         self._absences.hear_of(findings.by_bookie, now)
         if findings.complete:
             self._absences.forget_all_but(findings.by_bookie)
-            if not findings.needing[Why.LIMBO] and not findings.open_in_limbo:
+            if not findings.in_limbo:
                 self._survey.settle(trouble.limbo)
         return findings
 

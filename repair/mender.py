@@ -150,7 +150,8 @@ class Mender:
                     raise
                 incomplete.add(place.bookie_id)
                 done.left.append(error)
-        if metadata.closed:
+        if metadata.closed and order.thorough:
+            # Otherwise a bookie may have places that were not looked at: the auditor sends somebody who looks at all.
             for bookie_id in sorted(limbo - incomplete):
                 await self._end_limbo(metadata.ledger_id, bookie_id, done)
 

@@ -89,21 +89,24 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
         return Why.LOST
     if metadata.ledger_id in trouble.damaged:
         return Why.DAMAGED
-    if metadata.closed and _lacks_in_limbo(metadata, trouble.limbo):
+    if metadata.closed and may_lack(metadata, trouble.limbo):
         return Why.LIMBO
     if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
         return Why.MISSED
     return None
 
 
-def _lacks_in_limbo(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
-    """Whether a bookie that may have lost its copies is to have some. One without any never says that it has them."""
-    return any(
-        place.bookie_id in limbo
-        and limbo[place.bookie_id].covers(metadata.ledger_id)
-        and not place.is_empty(metadata.quorum)
-        for place in places_of(metadata)
-    )
+def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
+    """Whether a bookie that may have lost its copies is to have some, or will be when the ledger is closed.
+
+    One without any never says that it has them: bookies tell of ledgers of which they hold something.
+    """
+    covering = {name for name, each in limbo.items() if each.covers(metadata.ledger_id)}
+    if not covering:
+        return False
+    if not metadata.closed and not covering.isdisjoint(metadata.last_fragment.bookies):
+        return True
+    return any(place.bookie_id in covering and not place.is_empty(metadata.quorum) for place in places_of(metadata))
 
 
 def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:

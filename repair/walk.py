@@ -14,7 +14,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.runtime.logging import logger
 
-from .needs import Trouble, Why, must_end, reason
+from .needs import Trouble, Why, may_lack, must_end, reason
 
 _log = logger("repair")
 
@@ -34,8 +34,8 @@ class Findings:
     """Ledgers that have to be looked at, by the reason."""
     to_end: int = 0
     """Open ledgers whose last fragment names somebody who leaves."""
-    open_in_limbo: int = 0
-    """Open ledgers of which a bookie may lack something: for when they are closed."""
+    in_limbo: int = 0
+    """Ledgers of which a bookie may lack something, whatever else is wrong with them; open ones are for later."""
     in_one_rack: int = 0
     """Ledgers with a write set in one rack, though there are more racks."""
     unreadable: int = 0
@@ -93,11 +93,7 @@ def note(
         findings.needing[why] += 1
     elif end:
         findings.to_end += 1
-    findings.open_in_limbo += not metadata.closed and any(
-        name in trouble.limbo and trouble.limbo[name].covers(metadata.ledger_id)
-        for fragment in metadata.fragments
-        for name in fragment.bookies
-    )
+    findings.in_limbo += may_lack(metadata, trouble.limbo)
     findings.in_one_rack += _in_one_rack(metadata, alive)
     return why, end
 

@@ -22,7 +22,7 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import OK_CODE, EntryAbsent, NoSuchLedger, error_class
+from tallybook.core.errors import OK_CODE, EntryAbsent, NoSuchLedger, PeerError, StorageError, error_class
 from tallybook.core.ids import NO_ENTRY
 
 from .god import God
@@ -153,8 +153,25 @@ class ObservedBookie:
         return await self._bookie.held_ledgers(after, limit)
 
     async def end_limbo(self, ledger_id: int) -> None:
-        """See the port."""
+        """See the port. Whoever says that nothing is lost any more has all that it is named for."""
         await self._bookie.end_limbo(ledger_id)
+        known = self._god.ledgers.get(ledger_id)
+        if known is None:
+            return
+        metadata = known.metadata
+        named = [first for first in known.firsts if self.bookie_id in metadata.bookies_of(first)]
+        for first in named:
+            if metadata.closed and first <= metadata.last_entry_id:
+                await self._look_for(ledger_id, first)
+
+    async def _look_for(self, ledger_id: int, entry_id: int) -> None:
+        try:
+            await self._bookie.read_batches(ledger_id, entry_id, entry_id, 1)
+        except EntryAbsent:
+            detail = f"{self.bookie_id} is told that nothing of ledger {ledger_id} is lost, and has no entry {entry_id}"
+            self._god.expect(ledger_id not in self._god.ledgers, "I11", detail)
+        except (PeerError, StorageError):
+            self._god.mark("bookie: damaged, or gone, when its limbo ended")
 
     async def status(self) -> BookieStatus:
         """See the port."""

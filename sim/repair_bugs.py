@@ -105,6 +105,5 @@ REPAIR_BUGS: Final = {
         "a bookie drops copies that no metadata name, open or closed, and without a delay",
         "I1 I10 I11 I16",
         [(fates, "_fate_by", _named_nowhere), (Leftovers, "_is_long_ago", _at_once)],
-        of_repairs=True,
     ),
 }

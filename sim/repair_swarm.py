@@ -17,7 +17,7 @@ from tallybook.runtime.rng import Rng
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-SHARE: Final = 0.16
+SHARE: Final = 0.25
 """Of the runs without a theme that have a repair."""
 
 FEWEST_BOOKIES: Final = 5

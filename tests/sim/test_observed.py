@@ -11,8 +11,9 @@ import pytest
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.errors import EntryAbsent
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, close
 from tallybook.sim.god import God
 from tallybook.sim.marks import Marks
 from tallybook.sim.observed import ObservedBookie
@@ -90,3 +91,20 @@ def test_another_life_may_begin_below(watched: SimpleNamespace) -> None:
     watched.telling.lac = 1
     asyncio.run(_observed(watched.telling, watched.god).read_lac(1))
     assert watched.god.violations == []
+
+
+def test_a_bookie_whose_limbo_is_ended_without_its_entries_is_noticed(watched: SimpleNamespace) -> None:
+    async def end_limbo(_ledger_id: int) -> None:
+        """Whatever it has."""
+
+    async def absent(*_question: int) -> ReadAnswer:
+        raise EntryAbsent("not here")
+
+    before = watched.god.ledgers[1].metadata
+    watched.god.changed(1, before, close(before, 1, 10))
+    watched.telling.end_limbo = end_limbo
+    asyncio.run(watched.bookie.end_limbo(1))
+    assert watched.god.violations == []
+    watched.telling.read_batches = absent
+    asyncio.run(watched.bookie.end_limbo(1))
+    assert [invariant for invariant, _ in watched.god.violations] == ["I11", "I11"]

@@ -15,8 +15,9 @@ from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.faulty import Fault, FaultSource, FaultyStore, RandomFaults
-from tallybook.metadata.model import LedgerMetadata, MissedRange
+from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.metadata.update import LedgerUpdater
+from tallybook.repair.mender import Order
 from tallybook.repair.service import RepairService, repair_status
 from tallybook.runtime.deterministic import run_seed
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
@@ -490,3 +491,25 @@ async def test_what_a_bookie_dropped_before_it_was_named_is_given_to_it_again(
     mended = await metadata_of(cluster, ledger.ledger_id)
     assert target in mended.last_fragment.bookies
     assert cluster.held_by_too_few(mended, copies=3) == []
+
+
+@scenario(bookies=4)
+async def test_limbo_does_not_end_where_a_repair_has_looked_at_one_place_of_two(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 40)
+    [fragment], quorum = ledger.fragments, ledger.quorum
+    name = fragment.bookies[0]
+    first = sorted(cluster.bookies[name].durable_batches(ledger.ledger_id))[2]
+    fragments = (fragment, Fragment(first, fragment.bookies))
+    missed = (MissedRange(name, 0, first - 1),)
+    await cluster.edit(ledger.ledger_id, lambda m: replace(m, fragments=fragments, missed=missed))
+    cluster.bookies[name].replace(limbo_below=ledger.ledger_id + 1)
+    async with cluster.client(SMALL) as another:
+        mender = RepairService(another, QUICK).replicator._mender
+        alive = await another.world.membership.bookies()
+        for thorough in (False, True):
+            await mender.mend(ledger.ledger_id, Order(frozenset(), alive, thorough=thorough, end=False))
+            whole = not cluster.held_by_too_few(await metadata_of(cluster, ledger.ledger_id), quorum.write_quorum)
+            connection = await another.world.connections.get(name)
+            assert (whole, (await connection.held(ledger.ledger_id, 0, 39)).limbo) == (thorough, not thorough)

@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tallybook.bookie.collector import Collector
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
 from tallybook.offload.offloader import Offloader
+from tallybook.repair.replicator import Replicator
 from tallybook.sim import liveness, nemesis, settling
 from tallybook.sim import run as run_module
 from tallybook.sim.nemesis import Nemesis
@@ -145,3 +147,19 @@ def test_a_client_that_stands_still_goes_on_when_all_others_are_long_through(mon
             break
     assert report.outcome.met["client: asleep until all was over"] == 1
     assert report.seconds > nemesis.LONG_FREEZE_SECONDS
+
+
+def test_a_repair_that_mends_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def idle(_self: Replicator) -> bool:
+        return False
+
+    monkeypatch.setattr(Replicator, "work_once", idle)
+    assert run_quietly(9).failure.startswith("InvariantBroken: L3: ")
+
+
+def test_a_bookie_that_keeps_what_others_have_for_ever_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep(_self: Collector, _ledger_ids: object) -> None:
+        """Nothing goes."""
+
+    monkeypatch.setattr(Collector, "_drop_leftovers", keep)
+    assert run_quietly(9).failure.startswith("InvariantBroken: L4: ")

@@ -215,7 +215,7 @@ def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_ke
         index = node.bookie._parts.index
         reclaimer = node.bookie._parts.collector.reclaimer
         answers: list[object] = []
-        apply, bytes_of = index.apply, reclaimer.bytes_of
+        apply, held_by = index.apply, reclaimer.held_by
 
         async def applied(*args: object, **named: object) -> None:
             if not named.get("drop_rows"):
@@ -227,13 +227,13 @@ def test_a_repair_that_comes_while_copies_go_is_sent_away_and_one_just_before_ke
             answers.extend(await asyncio.gather(given, asked, return_exceptions=True))
             return None
 
-        async def measured(ledger_ids: list[int]) -> dict[int, int]:
+        async def measured(ledger_ids: list[int]) -> object:
             await node.bookie.held(LEDGER, 0, 4)
-            return await bytes_of(ledger_ids)
+            return await held_by(ledger_ids)
 
         await collected_after(node, world, 0)
         with monkeypatch.context() as patched:
-            patched.setattr(reclaimer, "bytes_of", measured)
+            patched.setattr(reclaimer, "held_by", measured)
             assert await collected_after(node, world, DELAY) == [LEDGER, OTHER]
         with monkeypatch.context() as patched:
             patched.setattr(index, "apply", applied)

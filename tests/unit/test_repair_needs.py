@@ -3,6 +3,7 @@
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.repair.needs import LimboOf, Trouble, Why, reason
+from tallybook.repair.walk import Findings, note
 
 LOST_ALL = LimboOf(below=100, mended=())
 
@@ -32,3 +33,15 @@ def test_a_bookie_that_lost_data_needs_what_it_has_not_got_back_of_the_ledgers_o
     metadata = closed(Quorum(1, 1, 1), 0, Fragment(0, ("b1",)))
     for limbo, why in (((100, ()), Why.LIMBO), ((100, (7,)), None), ((7, ()), None), ((8, ()), Why.LIMBO)):
         assert reason(metadata, Trouble(limbo={"b1": LimboOf(*limbo)})) is why
+
+
+def test_a_bookie_has_not_got_everything_back_while_another_trouble_of_a_ledger_comes_first() -> None:
+    trouble = Trouble(leaving=frozenset({"b2"}), limbo={"b1": LOST_ALL})
+    findings = Findings()
+    closed_one = closed(Quorum(2, 2, 1), 9, Fragment(0, ("b1", "b2")))
+    assert note(findings, closed_one, trouble, {}) == (Why.LOST, False)
+    assert (findings.needing[Why.LIMBO], findings.in_limbo) == (0, 1)
+    note(findings, LedgerMetadata(8, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0), trouble, {})
+    assert findings.in_limbo == 2
+    note(findings, LedgerMetadata(9, Quorum(1, 1, 1), (Fragment(0, ("b3",)),), "creator", 0), trouble, {})
+    assert findings.in_limbo == 2
