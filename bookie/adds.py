@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
@@ -58,8 +58,12 @@ _WAITING: Final = Refusal(Busy.wire_code, 20, "adds that wait")
 _Waiters = dict[asyncio.Future[None], int]
 """What wakes each add that waits for room, in the order in which they came, and its size."""
 
-StoredOverlap = Callable[[int, int, int], Awaitable[list[Buffer | None]]]
-"""What the index holds of a ledger within a range of ids: batches, ``None`` for one that is damaged."""
+
+class StoredOverlap(Protocol):
+    """What the index holds of a ledger within a range of ids."""
+
+    async def __call__(self, ledger_id: int, first: int, last: int, *, mending: bool) -> list[Buffer | None]:
+        """Batches, ``None`` for one that is damaged; see ``StoredBatches.overlapping``."""
 
 
 class AddPath:
@@ -230,7 +234,8 @@ class AddPath:
                 # the look into the cache, would be seen by neither: the number of releases tells.
                 if ledger.may_hold(header.first_entry_id) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
-                    stored = await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
+                    first, last = header.first_entry_id, header.last_entry_id
+                    stored = await self._stored_overlap(add.ledger_id, first, last, mending=add.recovery)
                 elif self._decide(ledger, header, batch, key, add.recovery, stored):
                     sometimes("add: held already")
                     await self._commits.durable(ledger)
@@ -365,7 +370,7 @@ class AddPath:
 def _is_stored(header: BatchHeader, batch: Buffer, recovery: bool, stored: list[Buffer | None]) -> bool:
     """Whether the index holds these very bytes; refuse what overlaps other ones.
 
-    A damaged copy counts as not held where a recovery or a repair brings the good one.
+    A copy that is damaged, lost or unreadable counts as not held where a recovery or a repair brings the good one.
     """
     if None in stored and not (recovery and len(stored) == 1):
         raise EntryCorrupt(f"ledger {header.ledger_id}: what is held from entry {header.first_entry_id} is damaged")

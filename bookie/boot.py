@@ -121,6 +121,9 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         if recovered.fresh and logs.log_ids:
             # The format file of a directory that was last used by an older version does not tell.
             raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
+        if logs.strays:
+            sometimes("boot: strange files among the entry logs")
+            log.warning("left alone in %s: %s", directory.layout.ledgers, ", ".join(logs.strays[:10]))
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")

@@ -29,6 +29,7 @@ from .entry_log_format import LOG_HEADER_BYTES, LedgerShare, TableRow, parse_log
 from .entry_log_lengths import read_lengths, write_lengths
 from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
+from .foreign_files import is_foreign, stray_names
 from .location import IndexRow, Location
 
 MAX_OPEN_FILES: Final = 128
@@ -54,7 +55,11 @@ class EntryLogs:
         self._writers: dict[bool, LogWriter] = {}
         """What is written: by checkpoints, and, where the key is true, by compaction."""
         self._finished: list[LogWriter] = []
+        self.strays: list[str] = []
+        """Files in the directory that are not ours."""
         self._log_ids: list[int] = []
+        self._taken_ids: set[int] = set()
+        """Ids that no log can have, because something else has the name."""
         self._next_id = 1
         self._lengths: dict[int, int] = {}
         self._noted: dict[int, int] = {}
@@ -76,15 +81,30 @@ class EntryLogs:
             names = await disk.list(directory)
         except FileNotFoundError as error:
             raise DamagedFile(f"{directory}, the directory of the entry logs, is missing") from error
-        logs._log_ids = sorted(log_id for name in names if (log_id := parse_log_name(name)) is not None)
         try:
             logs._noted = await read_lengths(disk, directory, logs._directory_uuid)
         except DamagedFile as error:
             logs._unreadable_note = error
+        await logs._find(names)
         logs._lengths = dict(logs._noted)
         # Above a lost log, too: rows of the index may point into it.
         logs._next_id = max((0, *logs._log_ids, *logs._noted)) + 1
         return logs
+
+    async def _find(self, names: Sequence[str]) -> None:
+        """Which of these files are ours."""
+        self.strays = stray_names(names)
+        for name in names:
+            log_id = parse_log_name(name)
+            if log_id is None:
+                continue
+            known = log_id in self._noted or self._unreadable_note is not None
+            if not known and await is_foreign(self._disk, self._reader.log(log_id)):
+                self.strays.append(name)
+                self._taken_ids.add(log_id)
+            else:
+                self._log_ids.append(log_id)
+        self._log_ids.sort()
 
     @property
     def log_ids(self) -> list[int]:
@@ -199,6 +219,8 @@ class EntryLogs:
             await self._finish(aside)
             writer = None
         if writer is None:
+            while self._next_id in self._taken_ids:
+                self._next_id += 1
             log_id, self._next_id = self._next_id, self._next_id + 1
             writer = self._writers[aside] = await LogWriter.create(
                 self._disk, self._directory, self._reader.log(log_id)
@@ -352,6 +374,14 @@ class EntryLogs:
             DamagedFile, DiskFailed: as for ``complete_map``, at the end.
         """
         return self._reader.scan_whole(log_id, self._durable_of(log_id))
+
+    async def certain_bytes(self, log_id: int) -> int:
+        """Below this offset of a settled log everything was durable; what lies behind may be torn.
+
+        Raises:
+            DamagedFile, DiskFailed: the log is missing, or cannot be read.
+        """
+        return self._durable_of(log_id) if (footer := await self._reader.footer(log_id)) is None else footer.offset
 
     def _durable_of(self, log_id: int) -> int:
         """How much of a log was durable; 0 where that is not known.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import EntryCorrupt, EntryUnknown
+from tallybook.core.errors import DiskFailed, EntryCorrupt, EntryUnknown
 from tallybook.core.marks import sometimes
 
 from .index import MAX_FIND_ROWS, Index
@@ -37,7 +37,7 @@ class StoredBatches:
     """Reads what was flushed.
 
     Args:
-        on_damage: told of each batch that fails its checks.
+        on_damage: told of each batch that fails its checks, or was in a log that is lost.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StoredBatches:
             except (EntryCorrupt, EntryUnknown) as error:
                 before, rows = rows, await self._rows(ledger_id, first, last, max_bytes)
                 if rows[:1] == before[:1]:
-                    if isinstance(error, EntryCorrupt):
+                    if is_damage(error):
                         self._on_damage(before[0])
                     raise
                 sometimes("stored: a batch moved while it was read")
@@ -78,8 +78,11 @@ class StoredBatches:
                 return list(batches)
         raise EntryUnknown(f"entry {first} of ledger {ledger_id} moves faster than it can be read")
 
-    async def overlapping(self, ledger_id: int, first: int, last: int) -> list[Buffer | None]:
+    async def overlapping(self, ledger_id: int, first: int, last: int, *, mending: bool = False) -> list[Buffer | None]:
         """Every stored batch with an entry in ``first .. last``; ``None`` in place of one that is damaged.
+
+        Args:
+            mending: so it is with one that is lost, and with one that the device refuses twice: a good copy is at hand.
 
         Raises:
             EntryUnknown: it cannot be told.
@@ -89,9 +92,19 @@ class StoredBatches:
         for row in rows:
             try:
                 found += await self.read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
-            except EntryCorrupt:
+            except (EntryCorrupt, EntryUnknown) as error:
+                if isinstance(error, EntryUnknown) and not (mending and await self._is_given_up(row)):
+                    raise
                 found.append(None)
         return found
+
+    async def _is_given_up(self, row: IndexRow) -> bool:
+        """Whether this batch is lost, or refused again; an index that cannot be read says nothing of it."""
+        try:
+            await self._logs.read_many([row])
+        except (EntryCorrupt, EntryUnknown) as error:
+            return is_damage(error) or isinstance(error.__cause__, DiskFailed)
+        return False
 
     def _kept_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """Batches of the read cache from the one that holds ``first``, without a gap."""
@@ -118,6 +131,14 @@ class StoredBatches:
         except EntryUnknown:
             return [start]  # a row further on: told to whoever asks for its entries
         return _contiguous(rows, first, max_bytes)
+
+
+def is_damage(error: EntryCorrupt | EntryUnknown) -> bool:
+    """Whether a batch that could not be read is gone for good: its bytes are wrong, or its log is lost.
+
+    A device that refuses to read may have had a bad moment.
+    """
+    return isinstance(error, EntryCorrupt) or isinstance(error.__cause__, FileNotFoundError)
 
 
 def _contiguous(rows: Sequence[IndexRow], first: int, max_bytes: int) -> list[IndexRow]:
