@@ -4,7 +4,8 @@ In this order, so that a crash at any step is followed by a boot that does the s
 
 1. claim the directory: lock, identity, room (directories.py);
 2. read the journal; where it lost records, remember that before anything else (limbo.py);
-3. open entry logs, naming the damaged ones, and the index, replay the journal into memory, flush all of it to them;
+3. open entry logs, naming the damaged ones, and the index, which is made from them where it is lost (lost_index.py);
+   replay the journal into memory, flush all of it to them;
 4. start the journal, which makes the new boot counter durable and forgets what was replayed;
    the first time, note that from now on there must be a journal;
 5. put the parts together and begin to checkpoint, and to collect garbage.
@@ -39,12 +40,14 @@ from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fates import FateLookup
 from .fences import Fences
+from .index_home import IndexHome, OpenIndex
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from .journal.journal import Journal, Recovered
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .limbo import Limbo, load_limbo, store_limbo
+from .lost_index import IndexSources, open_or_rebuild
 from .reads import Reads
 from .replay import Replay
 from .scrub import Scrub
@@ -67,9 +70,6 @@ MAX_IDLE_LEDGERS: Final = 50_000
 
 SETTLE_PART: Final = 16
 """An entry log that is written is finished early if it is mostly dead, and has this part of its full size."""
-
-OpenIndex = Callable[[str, bool], Awaitable[Index]]
-"""Opens the index in a directory; the flag says whether it may be made there, because nothing was ever stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,12 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
             log.error("an entry log is damaged: %s", damage)
-        index = await world.open_index(directory.layout.index, recovered.fresh)
+        home = IndexHome(world.disk, directory.layout, directory.cookie, world.open_index)
+        sources = IndexSources(
+            world.disk, directory.layout.limbo, logs, world.fate_of, world.id_counter, world.clock
+        )  # fmt: skip
+        never_stored = recovered.fresh and not logs.log_ids
+        index, limbo = await open_or_rebuild(home, sources, limbo, create=never_stored, clean=recovered.clean)
         undo.push_async_callback(index.close)
         bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)
         undo.pop_all()
@@ -265,7 +270,7 @@ class _Assembly:
         """``row``, in limbo, if ``error`` says that the index is damaged; a disk that fails may yet come back."""
         if not isinstance(error, DamagedFile) and not isinstance(error.__cause__, DamagedFile):
             raise error
-        where = self._directory.layout.index
+        where = self._directory.layout.index(self._table.limbo.index)
         log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)
         return replace(row, limbo=True)
 

@@ -25,7 +25,7 @@ whoever finishes the work after a crash finds the marker and keeps it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from tallybook.core.config import BookieSettings, JournalSettings
@@ -44,6 +44,7 @@ FORMAT_VERSION: Final = 1
 
 _FORMAT = "FORMAT"
 _JOURNAL = "journal"
+_INDEX = "index"
 _BEGUN = "begun"
 _COOKIE = "cookie"
 _DRAFT = "cookie.new"
@@ -83,10 +84,9 @@ class Layout:
         """Directory of the entry logs."""
         return f"{self.root}/ledgers"
 
-    @property
-    def index(self) -> str:
-        """Directory of the index."""
-        return f"{self.root}/index"
+    def index(self, number: int) -> str:
+        """Directory of an index; the first one has number 0."""
+        return self.file(f"{_INDEX}.{number}" if number else _INDEX)
 
     @property
     def scrub(self) -> str:
@@ -283,7 +283,7 @@ class _Directory:
     async def doubt(self, id_counter: int) -> None:
         """Whatever was held under this identity of ledgers below ``id_counter`` is lost."""
         limbo = await self._limbo() or Limbo()
-        limbo = Limbo(max(1, limbo.events), max(limbo.below, id_counter), awaits_enrolment=True)
+        limbo = replace(limbo.reaching(id_counter, awaits_enrolment=True), events=max(1, limbo.events))
         await store_limbo(self._disk, self.layout.limbo, limbo)
 
     async def finish(self, draft: Cookie) -> None:
@@ -365,6 +365,8 @@ class _Directory:
         """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
         for part in _OUR_PARTS:
             found = await self.read_cookie(f"{part}/{_COOKIE}")
+            if found is None and part == _INDEX:
+                continue  # it may not be the one in use, and it can be made again: index_home.py
             if found is None:
                 raise ForeignDirectory(f"{self.layout.file(part)} is missing or empty: it lost its cookie")
             if found != cookie:

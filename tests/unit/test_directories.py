@@ -94,7 +94,7 @@ async def test_j28_a_registered_bookie_with_an_empty_directory_is_refused_and_th
         await start(SimDisk(), registry)
 
 
-@pytest.mark.parametrize("part", ["journal", "ledgers", "index"])
+@pytest.mark.parametrize("part", ["journal", "ledgers"])
 async def test_j13_a_part_that_came_back_empty_is_refused_by_name(part: str) -> None:
     disk, registry = SimDisk(), Registry()
     await start(disk, registry)

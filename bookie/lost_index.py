@@ -1,0 +1,114 @@
+"""What is done about a lost index: at boot by itself, and by an operator (``bookie rebuild-index``).
+
+A new index is made beside the old one from the entry logs (index_rebuild.py). When it is complete and durable, one
+write of the limbo marker puts it in use and every ledger in limbo. Before that write nothing has changed, and whatever
+a crash left is made again; after it, nothing is left to do. The journal is replayed over the new index as over any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tallybook.core.errors import DamagedFile
+from tallybook.core.marks import sometimes
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk import Disk
+
+from .fates import FateLookup
+from .index_home import IndexHome
+from .index_rebuild import LOOKUP_SECONDS, Rebuild, RebuildReport, within
+from .limbo import Limbo, store_limbo
+from .storage.entry_log import EntryLogs
+from .storage.index import Index
+
+log = logging.getLogger(__name__)
+
+WHAT_IS_ASKED: Final = "how many ledgers there are, all of which may have lost something here"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSources:
+    """What an index is made from, and where that is noted.
+
+    Attributes:
+        limbo_path: the limbo marker.
+        fate_of, id_counter: see ``boot.BookieWorld``.
+    """
+
+    disk: Disk
+    limbo_path: str
+    logs: EntryLogs
+    fate_of: FateLookup
+    id_counter: Callable[[], Awaitable[int]]
+    clock: Clock
+
+
+async def open_or_rebuild(
+    home: IndexHome, sources: IndexSources, limbo: Limbo, *, create: bool, clean: bool
+) -> tuple[Index, Limbo]:
+    """The index in use, made again first where it is lost; and the limbo marker, which may have changed with it.
+
+    Args:
+        create: it may be made there empty, because nothing was ever stored.
+        clean: the last life ended well, so an index that is not in use any more may go.
+
+    Raises:
+        ForeignDirectory: the index belongs to another bookie.
+        MetadataUnavailable: it is lost, and the metadata do not say which ledgers there are.
+        DiskFailed, DiskFull: the device failed, or has no room for a new one.
+    """
+    try:
+        index = await home.open(limbo.index, create=create)
+    except DamagedFile as error:
+        sometimes("boot: the index is lost")
+        log.error("the index is lost, and is made again from the entry logs: %s", error)  # noqa: TRY400 - it goes on
+        index, limbo, _ = await rebuild(home, sources, limbo)
+        return index, limbo
+    if clean:
+        await home.clear_all_but(limbo.index)
+    return index, limbo
+
+
+async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple[Index, Limbo, RebuildReport]:
+    """A new index, and put it in use.
+
+    Raises:
+        MetadataUnavailable, DiskFailed, DiskFull: as for ``open_or_rebuild``; nothing has changed.
+    """
+    number = home.beside(limbo.index)
+    async with AsyncExitStack() as undo:
+        index = await home.make(number)
+        undo.push_async_callback(index.close)
+        report = await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
+        below = await within(LOOKUP_SECONDS, sources.id_counter(), WHAT_IS_ASKED)
+        await home.sign(number)
+        limbo = replace(limbo.again(below), index=number)
+        await store_limbo(sources.disk, sources.limbo_path, limbo)
+        undo.pop_all()
+    log.warning(
+        "the index was made again from %d entry logs: %d batches, %d of them there twice, %d torn by a crash, "
+        "%d ledgers dropped, %d logs with damage, %d entries or more with different copies; "
+        "ledgers below %d are in limbo until repaired",
+        report.logs, report.batches, report.twice, report.torn,
+        report.dropped_ledgers, len(report.damage), len(report.conflicts), limbo.below,
+    )  # fmt: skip
+    return index, limbo, report
+
+
+async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> RebuildReport:
+    """What a rebuild would do: it is done, and its outcome thrown away.
+
+    Raises:
+        MetadataUnavailable, DiskFailed, DiskFull: as for ``rebuild``.
+    """
+    number = home.beside(limbo.index)
+    index = await home.make(number)
+    try:
+        return await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
+    finally:
+        await index.close()
+        await home.clear(number)
