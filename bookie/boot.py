@@ -35,7 +35,7 @@ from .bookie import Bookie, Parts
 from .collector import Collector, Holdings
 from .commits import Commits
 from .damage import DamagedBatch, DamageList
-from .directories import CookieRegistry, DataDirectory, claim
+from .directories import HOW_TO_ACCEPT, CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fates import FateLookup
@@ -114,11 +114,15 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         recovered = await _recovered(directory, settings, world)
         if recovered.fresh and directory.journal_begun:
             raise _journal_lost(directory, "the bookie has had one")
+        if recovered.fresh:
+            recovered.count_from(directory.boots)
         limbo = await _limbo(directory, recovered, world)
         uuid = directory.cookie.directory_uuid
-        logs = await EntryLogs.open(world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock)
+        logs = await EntryLogs.open(
+            world.disk, directory.layout.ledgers, uuid, settings.storage, world.clock, above=directory.logs
+        )
         undo.push_async_callback(logs.close)
-        if recovered.fresh and logs.log_ids:
+        if recovered.fresh and logs.log_ids and not directory.journal_given_up:
             # The format file of a directory that was last used by an older version does not tell.
             raise _journal_lost(directory, f"there are entry logs in {directory.layout.ledgers}")
         if logs.strays:
@@ -159,7 +163,7 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
 def _journal_lost(directory: DataDirectory, why: str) -> DamagedFile:
     return DamagedFile(
         f"the journal in {directory.layout.journal} is missing, but {why}: what was acked may be gone; "
-        "bring the directory back, or give up its data with 'bookie init --replace' on an empty one"
+        f"bring the directory back, or {HOW_TO_ACCEPT}"
     )
 
 
@@ -168,7 +172,7 @@ async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWo
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
         log.error("the journal is damaged: %s", damage)
-    if limbo.awaits_enrolment or (recovered.fresh and limbo.events):
+    if limbo.awaits_enrolment or (recovered.fresh and limbo.events and not directory.journal_given_up):
         # It replaces another directory, whose bookie may have run on until now, and may yet: see ``Bookie.enrolled``.
         limbo = limbo.reaching(await world.id_counter(), awaits_enrolment=True)
         await store_limbo(world.disk, directory.layout.limbo, limbo)

@@ -24,7 +24,8 @@ whoever finishes the work after a crash finds the marker and keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -42,10 +43,17 @@ from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 FORMAT_KIND: Final = "bookie-directory"
 FORMAT_VERSION: Final = 1
 
+JOURNAL: Final = "journal"
+BEGUN: Final = "begun"
+GIVEN_UP: Final = "given-up"
+BOOTS: Final = "boots"
+LOGS: Final = "logs"
+"""Values of the format file."""
+
+HOW_TO_ACCEPT: Final = "accept that what cannot be found is lost with 'tallybook bookie init --accept-loss'"
+
 _FORMAT = "FORMAT"
-_JOURNAL = "journal"
 _INDEX = "index"
-_BEGUN = "begun"
 _COOKIE = "cookie"
 _DRAFT = "cookie.new"
 _PROBE = "probe"
@@ -110,8 +118,28 @@ class DataDirectory:
     layout: Layout
     cookie: Cookie
     lock: DirectoryLock
-    journal_begun: bool
-    """Something may have been acked here: a journal that is not found was lost."""
+    format: Mapping[str, str]
+    """What the format file says."""
+
+    @property
+    def journal_begun(self) -> bool:
+        """Something may have been acked here: a journal that is not found was lost."""
+        return self.format.get(JOURNAL) == BEGUN
+
+    @property
+    def journal_given_up(self) -> bool:
+        """It was lost, and an operator has accepted that: another one may begin."""
+        return self.format.get(JOURNAL) == GIVEN_UP
+
+    @property
+    def boots(self) -> int:
+        """No boot of a new journal has a number up to this."""
+        return int(self.format.get(BOOTS, "0"))
+
+    @property
+    def logs(self) -> int:
+        """No new entry log has an id up to this: such logs may have been lost."""
+        return int(self.format.get(LOGS, "0"))
 
     async def begin_journal(self, disk: Disk) -> None:
         """The journal exists, durably: from now on it must be found. To be called before anything is acked.
@@ -120,7 +148,7 @@ class DataDirectory:
             DiskFull, DiskFailed: it could not be noted.
         """
         if not self.journal_begun:
-            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN})
+            await write_format(disk, self.layout, {**self.format, JOURNAL: BEGUN})
 
     async def release(self) -> None:
         """Give the directory back."""
@@ -142,11 +170,11 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
     try:
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
-        journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
+        values = await directory.read_format()
     except BaseException:
         await lock.release()
         raise
-    return DataDirectory(directory.layout, cookie, lock, journal_begun)
+    return DataDirectory(directory.layout, cookie, lock, values)
 
 
 async def replace_identity(
@@ -180,6 +208,28 @@ async def replace_identity(
     finally:
         await lock.release()
     return draft
+
+
+@asynccontextmanager
+async def identified(settings: BookieSettings, disk: Disk, registry: CookieRegistry) -> AsyncIterator[DataDirectory]:
+    """The directory of a registered bookie, locked, whatever else of it may be lost. Nothing is made in it.
+
+    Raises:
+        ForeignDirectory: its identity is missing, another's, or not the registered one.
+        DirectoryInUse: another process holds it.
+        DamagedFile: its cookie fails its checks.
+        DiskFailed, DiskFull: it cannot be read or locked.
+    """
+    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    cookie = await directory.read_cookie(_COOKIE)
+    if cookie is None:
+        raise ForeignDirectory(f"{directory.layout.root} has no cookie: it is not, or not any more, a bookie's")
+    lock = await disk.lock(directory.layout.root)
+    try:
+        await directory.check_identity(cookie, settings.bookie_id)
+        yield DataDirectory(directory.layout, cookie, lock, {})
+    finally:
+        await lock.release()
 
 
 class _Directory:
@@ -228,7 +278,7 @@ class _Directory:
         """Whether there must be a journal, where that can be told before the identity is known."""
         if await self._disk.read_file(self.layout.file(_FORMAT), MAX_RECORD_BYTES) is None:
             return False
-        return (await self.read_format()).get(_JOURNAL) == _BEGUN
+        return (await self.read_format()).get(JOURNAL) == BEGUN
 
     async def _journal_growths(self, journal: JournalSettings) -> list[int]:
         """How many bytes each segment of the journal has yet to take."""
@@ -254,11 +304,15 @@ class _Directory:
             await self._register(draft)
             await self.finish(draft)
             return draft
-        await self._check_owner(cookie, configured_id)
-        await self._check_registration(cookie)
+        await self.check_identity(cookie, configured_id)
         await self.read_format()
         await self._check_parts(cookie)
         return cookie
+
+    async def check_identity(self, cookie: Cookie, configured_id: str) -> None:
+        """Refuse a directory that is not that of the bookie which is registered."""
+        await self._check_owner(cookie, configured_id)
+        await self._check_registration(cookie)
 
     async def draft(self, configured_id: str, rng: Rng, *, replace: bool = False) -> Cookie:
         """The identity under which a fresh directory is being initialised, begun now or by a start that crashed.
@@ -293,7 +347,7 @@ class _Directory:
             await self._disk.replace_file(self.layout.file(f"{part}/{_COOKIE}"), draft.encode())
         if await self._limbo() is None:
             await store_limbo(self._disk, self.layout.limbo, Limbo())
-        await _write_format(self._disk, self.layout, {})
+        await write_format(self._disk, self.layout, {})
         await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(_COOKIE))
         await self._disk.sync_directory(self.layout.root)
 
@@ -355,24 +409,43 @@ class _Directory:
 
     async def read_format(self) -> dict[str, str]:
         """The values of the format file. Those before there was anything to say have none."""
-        path = self.layout.file(_FORMAT)
-        data = await self._disk.read_file(path, MAX_RECORD_BYTES)
-        if data is None:
-            raise DamagedFile(f"{path} is missing")
-        return decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
+        return await read_format(self._disk, self.layout)
 
     async def _check_parts(self, cookie: Cookie) -> None:
-        """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
+        """Every part carries the identity: one that lies on a disk of its own may have come back empty.
+
+        The index is looked at when it is known which one is in use: see ``index_home``.
+        """
         for part in _OUR_PARTS:
+            if part == _INDEX:
+                continue
             found = await self.read_cookie(f"{part}/{_COOKIE}")
-            if found is None and part == _INDEX:
-                continue  # it may not be the one in use, and it can be made again: index_home.py
             if found is None:
-                raise ForeignDirectory(f"{self.layout.file(part)} is missing or empty: it lost its cookie")
+                raise ForeignDirectory(
+                    f"{self.layout.file(part)} is missing or empty: it lost its cookie; mount it, or {HOW_TO_ACCEPT}"
+                )
             if found != cookie:
                 owner = f"{found.bookie_id} ({found.directory_uuid})"
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
 
 
-async def _write_format(disk: Disk, layout: Layout, values: dict[str, str]) -> None:
+async def read_format(disk: Disk, layout: Layout) -> dict[str, str]:
+    """The values of the format file.
+
+    Raises:
+        DamagedFile: it is missing, or fails its checks.
+    """
+    path = layout.file(_FORMAT)
+    data = await disk.read_file(path, MAX_RECORD_BYTES)
+    if data is None:
+        raise DamagedFile(f"{path} is missing")
+    values = decode_record(FORMAT_KIND, FORMAT_VERSION, data, path)
+    for name in (BOOTS, LOGS):
+        if not values.get(name, "0").isdecimal():
+            raise DamagedFile(f"{path}: {values[name]!r} is not a number of {name}")
+    return values
+
+
+async def write_format(disk: Disk, layout: Layout, values: Mapping[str, str]) -> None:
+    """Write the format file."""
     await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, FORMAT_VERSION, values))

@@ -156,13 +156,16 @@ def _words(error: socket.gaierror | UnicodeError) -> str:
 
 def _way_forward(settings: BookieSettings, error: DamagedFile) -> str:
     """What can be done about a data directory that no bookie can start on."""
-    if "--replace" in error.message:
-        return ""
-    words = ["tallybook", "bookie", "init", "--replace", "--data", settings.data_directory]
-    words += ["--id", settings.bookie_id or "ID", "--metadata", settings.metadata]
+    data = settings.data_directory
+    words = ["--data", data, "--id", settings.bookie_id or "ID", "--metadata", settings.metadata]
+    accept = shlex.join(["tallybook", "bookie", "init", "--accept-loss", *words])
+    replace = shlex.join(["tallybook", "bookie", "init", "--replace", *words])
+    # Whose directory it is cannot be given up.
+    identity = f"{data.rstrip('/')}/cookie" in error.message
     return (
-        "; restore it from a copy, or give up what this bookie holds: "
-        f"move {settings.data_directory} away, then {shlex.join(words)}"
+        "; restore it from a copy, "
+        + ("" if identity else f"or accept that what cannot be found is lost: {accept}, ")
+        + f"or give up what this bookie holds: move {data} away, then {replace}"
     )
 
 
@@ -176,26 +179,44 @@ def init(
     replace: Annotated[
         bool, typer.Option("--replace", help="Give up what the old directory held; the bookie counts as another one.")
     ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept-loss", help="Give up what cannot be found in the directory, and keep the rest.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Give a registered bookie id a new, empty data directory.
+    """Make a registered bookie fit to start again after its data directory, or a part of it, was lost.
 
     A bookie that was never registered needs no init: 'bookie run' makes its directory. One that is registered refuses
-    to start on an empty directory, because its data is elsewhere, or lost. With --replace that data counts as lost.
+    to start without its data, because that may be elsewhere.
+
+    With --accept-loss, what cannot be found counts as lost: the journal, a part of the directory, a file that tells
+    about them. The bookie keeps the rest and serves it. Of every ledger there is it answers UNKNOWN where it does not
+    hold an entry, and takes no ordinary adds, until that ledger was repaired. Where nothing is lost, nothing changes.
+
+    With --replace, everything counts as lost: the id gets a new, empty directory.
     """
-    if not replace:
-        raise InvalidArgument("nothing to do without --replace: 'bookie run' makes the directory of a new bookie")
+    if replace == accept:
+        raise InvalidArgument(
+            "either --replace or --accept-loss is wanted: 'bookie run' makes the directory of a new bookie"
+        )
     settings = _settings(config, assignments, _flags(data_directory=data, metadata=metadata, bookie_id=bookie_id))
 
     # As above.
+    from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
     from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
 
     async def work() -> Record:
         check_directory(Path(settings.data_directory))
         clock, rng, disk = RealClock(), SystemRng(), RealDisk()
+        lost: list[str] = []
         async with await open_metadata(settings.metadata, clock=clock, rng=rng) as opened:
-            cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
-        return {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid, "data": settings.data_directory}
+            if accept:
+                cookie, lost = await accept_loss(settings, disk, opened.store, opened.store.id_counter)
+            else:
+                cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
+        known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
+        told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
+        return {**known, "data": settings.data_directory, **told}
 
     print_record(run(work()), as_json=as_json)
 

@@ -95,6 +95,12 @@ class Recovered:
         """The device refused to read a part of it: another attempt may find more."""
         return any(damage.kind is DamageKind.UNREADABLE for damage in self.damage)
 
+    def count_from(self, boots: int) -> None:
+        """Of a journal that begins in the place of a lost one: no life has a boot counter up to ``boots``."""
+        check(self.fresh, "a journal that is there counts its boots itself")
+        self._facts = replace(self._facts, boot=boots)
+        self.boot = boots + 1
+
     async def records(self) -> AsyncIterator[Record]:
         """Every record behind the trim mark, in the order of its append. May be read more than once.
 

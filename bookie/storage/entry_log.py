@@ -68,9 +68,12 @@ class EntryLogs:
 
     @staticmethod
     async def open(
-        disk: Disk, directory: str, directory_uuid: str, settings: StorageSettings, clock: Clock
+        disk: Disk, directory: str, directory_uuid: str, settings: StorageSettings, clock: Clock, *, above: int = 0
     ) -> EntryLogs:
         """Find the logs in ``directory``. Writes nothing: the first append begins a new log.
+
+        Args:
+            above: ids of new logs are higher.
 
         Raises:
             DamagedFile: there is no such directory.
@@ -88,7 +91,7 @@ class EntryLogs:
         await logs._find(names)
         logs._lengths = dict(logs._noted)
         # Above a lost log, too: rows of the index may point into it.
-        logs._next_id = max((0, *logs._log_ids, *logs._noted)) + 1
+        logs._next_id = max((above, *logs._log_ids, *logs._noted)) + 1
         return logs
 
     async def _find(self, names: Sequence[str]) -> None:

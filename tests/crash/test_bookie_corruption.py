@@ -153,7 +153,7 @@ def cut(written: Written, path: str) -> Iterator[SimDisk]:
     yield disk
 
 
-SMALL = ["/cookie", "/FORMAT", "/journal/cookie", "/ledgers/cookie", "/index/cookie"]
+SMALL = ["/cookie", "/FORMAT", "/journal/cookie", "/ledgers/cookie"]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -161,6 +161,12 @@ def test_any_damage_to_a_file_of_the_identity_is_refused_and_named(written: Writ
     path = ROOT + name
     for damages in (flips(written, path, 8), zeroed(written, path), cut(written, path)):
         assert set(survives(written, path, damages)) == {"refused"}
+
+
+def test_any_damage_to_the_cookie_of_the_index_costs_the_index_which_is_made_again(written: Written) -> None:
+    path = f"{ROOT}/index/cookie"
+    for damages in (flips(written, path, 8), zeroed(written, path), cut(written, path)):
+        assert set(survives(written, path, damages)) == {"runs"}
 
 
 def test_damage_to_the_lock_file_means_nothing(written: Written) -> None:

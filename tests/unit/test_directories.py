@@ -187,7 +187,7 @@ async def test_a_refused_directory_is_not_left_locked() -> None:
             await start(disk, registry, bookie_id="b2")
 
 
-@pytest.mark.parametrize("name", ["cookie", "FORMAT", "journal/cookie", "ledgers/cookie", "index/cookie"])
+@pytest.mark.parametrize("name", ["cookie", "FORMAT", "journal/cookie", "ledgers/cookie"])
 async def test_damage_in_any_file_that_tells_the_identity_is_found_and_the_file_named(name: str) -> None:
     disk, registry = SimDisk(), Registry()
     await start(disk, registry)
