@@ -24,13 +24,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import DamagedFile, ForeignDirectory
+from tallybook.core.errors import DamagedFile
 from tallybook.runtime.disk import Disk
 
-from .cookie import Cookie, decode_cookie
+from .cookie import Cookie
 from .directories import (
     BEGUN,
     BOOTS,
+    COOKIE,
     GIVEN_UP,
     JOURNAL,
     LOGS,
@@ -38,6 +39,7 @@ from .directories import (
     Layout,
     identified,
     read_format,
+    why_lost,
     write_format,
 )
 from .index_rebuild import LOOKUP_SECONDS, within
@@ -47,12 +49,10 @@ from .journal.superblock_file import read_superblock
 from .limbo import Limbo, load_limbo, store_limbo
 from .lost_index import WHAT_IS_ASKED
 from .storage.entry_log_format import parse_log_name
-from .text_record import MAX_RECORD_BYTES
 
 NUMBERS_OF_A_LIFE: Final = 1 << 32
 """More boots than one journal ever counts, and more entry logs than one directory ever has."""
 
-_COOKIE: Final = "cookie"
 _INDEX_AFTER_A_LOST_MARKER: Final = 1
 
 
@@ -116,36 +116,17 @@ async def _losses(disk: Disk, layout: Layout, cookie: Cookie) -> Losses:
         values = await read_format(disk, layout)
     except DamagedFile as error:
         words.append(f"whether there was a journal: {error.message}")
-    ledgers = await _lost_part(disk, layout.ledgers, cookie)
+    ledgers = await why_lost(disk, layout.ledgers, cookie)
     if ledgers:
         words.append(f"all entry logs: {ledgers}")
     begun = values is None or values.get(JOURNAL) == BEGUN or (not ledgers and await _has_logs(disk, layout))
     given_up = values is not None and values.get(JOURNAL) == GIVEN_UP
-    journal = await _lost_part(disk, layout.journal, cookie) or await _lost_journal(
+    journal = await why_lost(disk, layout.journal, cookie) or await _lost_journal(
         disk, layout, begun=begun and not given_up
     )
     if journal:
         words.append(f"what only the journal had: {journal}")
     return Losses(tuple(words), limbo, values, bool(journal), bool(ledgers))
-
-
-async def _lost_part(disk: Disk, part: str, cookie: Cookie) -> str:
-    """Why a part of the directory counts as lost; nothing if it does not.
-
-    Raises:
-        ForeignDirectory: it is there, and belongs to another bookie.
-    """
-    path = f"{part}/{_COOKIE}"
-    try:
-        data = await disk.read_file(path, MAX_RECORD_BYTES)
-        if data is None:
-            return f"{part} is missing or empty: it lost its cookie"
-        found = decode_cookie(data, path)
-    except DamagedFile as error:
-        return error.message
-    if found != cookie:
-        raise ForeignDirectory(f"{part} belongs to bookie {found.bookie_id} ({found.directory_uuid})")
-    return ""
 
 
 async def _lost_journal(disk: Disk, layout: Layout, *, begun: bool) -> str:
@@ -174,7 +155,7 @@ async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int) ->
     else:
         # Whether somebody else may still ack under this id was in the marker: it is lost as well.
         limbo = replace(Limbo(index=_INDEX_AFTER_A_LOST_MARKER).again(below), awaits_enrolment=True)
-        await disk.unlink(f"{layout.index(limbo.index)}/{_COOKIE}")
+        await disk.unlink(f"{layout.index(limbo.index)}/{COOKIE}")
         await _sync_if_there(disk, layout.index(limbo.index))
     await store_limbo(disk, layout.limbo, limbo)
     return limbo
@@ -210,7 +191,7 @@ async def _put_aside(disk: Disk, directory: str, number: int) -> None:
 async def _make_part(disk: Disk, part: str, cookie: Cookie) -> None:
     """Step 4."""
     await disk.make_directory(part)
-    await disk.replace_file(f"{part}/{_COOKIE}", cookie.encode())
+    await disk.replace_file(f"{part}/{COOKIE}", cookie.encode())
 
 
 async def _sync_if_there(disk: Disk, directory: str) -> None:

@@ -52,9 +52,11 @@ LOGS: Final = "logs"
 
 HOW_TO_ACCEPT: Final = "accept that what cannot be found is lost with 'tallybook bookie init --accept-loss'"
 
+COOKIE: Final = "cookie"
+"""Name of the file, in the directory and in each part of it."""
+
 _FORMAT = "FORMAT"
 _INDEX = "index"
-_COOKIE = "cookie"
 _DRAFT = "cookie.new"
 _PROBE = "probe"
 _OUR_PARTS = LAYOUT.split(",")
@@ -199,7 +201,7 @@ async def replace_identity(
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
     lock = await directory.lock()
     try:
-        if await directory.read_cookie(_COOKIE) is not None:
+        if await directory.read_cookie(COOKIE) is not None:
             raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
         await directory.doubt(await id_counter())
         draft = await directory.draft(settings.bookie_id, rng, replace=True)
@@ -221,7 +223,7 @@ async def identified(settings: BookieSettings, disk: Disk, registry: CookieRegis
         DiskFailed, DiskFull: it cannot be read or locked.
     """
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
-    cookie = await directory.read_cookie(_COOKIE)
+    cookie = await directory.read_cookie(COOKIE)
     if cookie is None:
         raise ForeignDirectory(f"{directory.layout.root} has no cookie: it is not, or not any more, a bookie's")
     lock = await disk.lock(directory.layout.root)
@@ -230,6 +232,25 @@ async def identified(settings: BookieSettings, disk: Disk, registry: CookieRegis
         yield DataDirectory(directory.layout, cookie, lock, {})
     finally:
         await lock.release()
+
+
+async def why_lost(disk: Disk, part: str, cookie: Cookie) -> str:
+    """Why a part of a bookie's directory counts as lost; nothing if it does not.
+
+    Raises:
+        ForeignDirectory: it is there, and belongs to another bookie.
+    """
+    path = f"{part}/{COOKIE}"
+    try:
+        data = await disk.read_file(path, MAX_RECORD_BYTES)
+        if data is None:
+            return f"{part} is missing or empty: it lost its cookie"
+        found = decode_cookie(data, path)
+    except DamagedFile as error:
+        return error.message
+    if found != cookie:
+        raise ForeignDirectory(f"{part} belongs to bookie {found.bookie_id} ({found.directory_uuid})")
+    return ""
 
 
 class _Directory:
@@ -298,7 +319,7 @@ class _Directory:
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
         """The identity of the directory, made or finished first where it is fresh."""
-        cookie = await self.read_cookie(_COOKIE)
+        cookie = await self.read_cookie(COOKIE)
         if cookie is None:
             draft = await self.draft(configured_id, rng)
             await self._register(draft)
@@ -344,11 +365,11 @@ class _Directory:
         """Lay out the directory; its identity is complete when the draft has become the cookie."""
         for part in _OUR_PARTS:
             await self._disk.make_directory(self.layout.file(part))
-            await self._disk.replace_file(self.layout.file(f"{part}/{_COOKIE}"), draft.encode())
+            await self._disk.replace_file(self.layout.file(f"{part}/{COOKIE}"), draft.encode())
         if await self._limbo() is None:
             await store_limbo(self._disk, self.layout.limbo, Limbo())
         await write_format(self._disk, self.layout, {})
-        await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(_COOKIE))
+        await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(COOKIE))
         await self._disk.sync_directory(self.layout.root)
 
     async def read_cookie(self, name: str) -> Cookie | None:
@@ -419,7 +440,7 @@ class _Directory:
         for part in _OUR_PARTS:
             if part == _INDEX:
                 continue
-            found = await self.read_cookie(f"{part}/{_COOKIE}")
+            found = await self.read_cookie(f"{part}/{COOKIE}")
             if found is None:
                 raise ForeignDirectory(
                     f"{self.layout.file(part)} is missing or empty: it lost its cookie; mount it, or {HOW_TO_ACCEPT}"

@@ -15,20 +15,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, DiskFailed, ForeignDirectory
+from tallybook.core.errors import DamagedFile, DiskFailed
 from tallybook.runtime.disk import Disk
 
-from .cookie import Cookie, decode_cookie
-from .directories import Layout
+from .cookie import Cookie
+from .directories import COOKIE, Layout, why_lost
 from .storage.index import Index
-from .text_record import MAX_RECORD_BYTES
 
 OpenIndex = Callable[[str, bool], Awaitable[Index]]
 """Opens the index in a directory; the flag says whether it may be made there, because nothing was ever stored."""
 
 NUMBERS: Final = (0, 1, 2)
-
-_COOKIE: Final = "cookie"
 
 
 class IndexHome:
@@ -60,12 +57,9 @@ class IndexHome:
             DiskFailed, DiskFull: the device does not let it be opened; it may be all there.
         """
         path = self.path(number)
-        data = await self._disk.read_file(f"{path}/{_COOKIE}", MAX_RECORD_BYTES)
-        if data is None:
-            raise DamagedFile(f"{path} is missing or empty: it lost its cookie")
-        found = decode_cookie(data, f"{path}/{_COOKIE}")
-        if found != self._cookie:
-            raise ForeignDirectory(f"{path} belongs to bookie {found.bookie_id} ({found.directory_uuid})")
+        lost = await why_lost(self._disk, path, self._cookie)
+        if lost:
+            raise DamagedFile(lost)
         return await self._open_index(path, create)
 
     def beside(self, number: int) -> int:
@@ -80,7 +74,7 @@ class IndexHome:
 
     async def sign(self, number: int) -> None:
         """Give the index the cookie of its bookie: it is complete and durable."""
-        await self._disk.replace_file(f"{self.path(number)}/{_COOKIE}", self._cookie.encode())
+        await self._disk.replace_file(f"{self.path(number)}/{COOKIE}", self._cookie.encode())
 
     async def clear(self, number: int) -> None:
         """Remove the files of an index that is not in use."""
@@ -99,7 +93,7 @@ async def _remove_files(disk: Disk, directory: str) -> None:
         names = await disk.list(directory)
     except FileNotFoundError:
         return
-    for name in sorted(names, key=lambda name: name != _COOKIE):
+    for name in sorted(names, key=lambda name: name != COOKIE):
         path = f"{directory}/{name}"
         if await _is_directory(disk, path):
             await _remove_files(disk, path)

@@ -11,17 +11,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
+from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile
 from tallybook.core.marks import sometimes
+from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
-from .fates import FateLookup
-from .index_home import IndexHome
+from .directories import identified, why_lost
+from .fates import FateLookup, fate_of
+from .index_home import IndexHome, OpenIndex
 from .index_rebuild import LOOKUP_SECONDS, Rebuild, RebuildReport, within
-from .limbo import Limbo, store_limbo
+from .limbo import Limbo, load_limbo, store_limbo
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 
@@ -97,6 +101,44 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
         report.dropped_ledgers, len(report.damage), len(report.conflicts), limbo.below,
     )  # fmt: skip
     return index, limbo, report
+
+
+async def rebuild_stopped(
+    settings: BookieSettings,
+    disk: Disk,
+    store: MetadataStore,
+    clock: Clock,
+    open_index: OpenIndex,
+    *,
+    dry_run: bool,
+) -> tuple[str, RebuildReport]:
+    """A new index for a bookie that does not run, put in use: ``bookie rebuild-index``. The directory of the new index.
+
+    Args:
+        dry_run: only see what it would come to.
+
+    Raises:
+        ForeignDirectory, DirectoryInUse, DamagedFile: the directory cannot be used.
+        MetadataUnavailable, DiskFailed, DiskFull: as for ``rebuild``.
+    """
+    async with identified(settings, disk, store) as directory:
+        layout, cookie = directory.layout, directory.cookie
+        lost = await why_lost(disk, layout.ledgers, cookie)
+        if lost:
+            raise DamagedFile(f"{lost}: there is nothing that an index could be made from")
+        limbo = await load_limbo(disk, layout.limbo)
+        logs = await EntryLogs.open(disk, layout.ledgers, cookie.directory_uuid, settings.storage, clock)
+        try:
+            home = IndexHome(disk, layout, cookie, open_index)
+            sources = IndexSources(disk, layout.limbo, logs, partial(fate_of, store), store.id_counter, clock)
+            if dry_run:
+                report = await try_rebuild(home, sources, limbo)
+            else:
+                index, _, report = await rebuild(home, sources, limbo)
+                await index.close()
+        finally:
+            await logs.close()
+        return home.path(home.beside(limbo.index)), report
 
 
 async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> RebuildReport:

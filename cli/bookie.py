@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import socket
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -219,6 +220,53 @@ def init(
         return {**known, "data": settings.data_directory, **told}
 
     print_record(run(work()), as_json=as_json)
+
+
+@app.command("rebuild-index")
+def rebuild_index(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of a stopped bookie.")],
+    metadata: Metadata,
+    config: ConfigFile = None,
+    assignments: Set = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Make the new index, show what is in it, and throw it away.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a new index for a stopped bookie from its entry logs.
+
+    A bookie that finds its index lost does this by itself when it starts. This is for an index that is suspected to be
+    wrong, and to see beforehand what would come out. Afterwards every ledger is in limbo until it was repaired: the
+    bookie answers UNKNOWN for what it does not hold, and takes no ordinary adds, because entry logs do not tell which
+    ledgers were fenced. The old index stays beside the new one until the bookie has stopped cleanly once.
+    """
+    settings = _settings(config, assignments, _flags(data_directory=directory, metadata=metadata))
+
+    # As above.
+    from tallybook.bookie.lost_index import rebuild_stopped  # noqa: PLC0415
+    from tallybook.bookie.server import IndexThreads  # noqa: PLC0415
+
+    async def work() -> Record:
+        clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
+        try:
+            async with await open_metadata(settings.metadata, clock=clock, rng=SystemRng()) as opened:
+                path, report = await rebuild_stopped(
+                    settings, disk, opened.store, clock,
+                    lambda path, create: threads.open_index(disk, path, settings.storage, create=create),
+                    dry_run=dry_run,
+                )  # fmt: skip
+        finally:
+            await threads.close()
+            await disk.close()
+        facts = asdict(report)
+        return {"index": None if dry_run else path, **facts} if as_json else {"index": path, **_readable(facts)}
+
+    print_record(run(work()), as_json=as_json)
+
+
+def _readable(facts: Record) -> Record:
+    """Lists as lines."""
+    return {name: "; ".join(value) or "none" if isinstance(value, list) else value for name, value in facts.items()}
 
 
 @app.command("ls")

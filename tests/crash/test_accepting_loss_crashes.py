@@ -8,6 +8,7 @@ import pytest
 
 from tallybook.bookie import accepting_loss
 from tallybook.bookie.accepting_loss import accept_loss
+from tallybook.bookie.cookie import decode_cookie
 from tallybook.bookie.limbo import Limbo
 from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
 from tallybook.core.limits import KIB
@@ -129,7 +130,7 @@ def test_a_part_that_is_made_again_before_the_limbo_is_durable_is_found(monkeypa
 
     async def late(disk: SimDisk, path: str, limbo: Limbo) -> None:
         """The parts come first."""
-        cookie = accepting_loss.decode_cookie(disk.peek(f"{ROOT}/cookie"), "cookie")
+        cookie = decode_cookie(disk.peek(f"{ROOT}/cookie"), "cookie")
         await accepting_loss._put_aside(disk, f"{ROOT}/journal", 1)
         await accepting_loss.write_format(disk, accepting_loss.Layout(ROOT), {"journal": "given-up"})
         await make_part(disk, f"{ROOT}/journal", cookie)
