@@ -23,7 +23,7 @@ from typing import Final
 
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, RequestTimeout, TallybookError
+from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, EntryUnknown, RequestTimeout, TallybookError
 
 from .adds import AddPath
 from .admission import Admission
@@ -34,6 +34,7 @@ from .directories import DataDirectory
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
 from .fences import Fences
+from .held import first_missing
 from .journal.journal import Journal
 from .lacs import Lacs
 from .ledger_table import LedgerTable
@@ -191,20 +192,32 @@ class Bookie:
         """
         await self._parts.note_enrolment()
 
-    async def end_limbo(self, ledger_id: int) -> None:
+    async def end_limbo(self, ledger_id: int, named: Sequence[tuple[int, int]] = ()) -> None:
         """A repair gave back what may have been lost of the ledger; durable when it returns. The ledger stays fenced.
 
+        Args:
+            named: first and last entries of all ranges for which the metadata name this bookie. What it does not hold
+                of the ledger is ABSENT afterwards, so it must hold these.
+
         Raises:
+            EntryUnknown: one of them is not here, or that cannot be told: the ledger stays in limbo.
             BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
             DiskFailed: it could not be made durable, and the node ends.
         """
-        if self._parts.table.limbo.awaits_enrolment:
+        parts = self._parts
+        if parts.table.limbo.awaits_enrolment:
             raise BookieUnavailable("this bookie replaces another one and is not enrolled yet")
-        async with self._parts.table.using(ledger_id) as ledger:
+        async with parts.table.using(ledger_id) as ledger:
             if ledger.limbo:
-                ledger.end_limbo(self._parts.table.limbo.events)
-                self._parts.table.mark_dirty(ledger)
-                await self._parts.checkpointer.flush()
+                for first, last in named:
+                    missing = await first_missing(parts.cache, parts.index, parts.logs.log_ids, ledger_id, first, last)
+                    if missing is not None:
+                        raise EntryUnknown(f"entry {missing} of ledger {ledger_id} is not here: it stays in limbo")
+                ledger.end_limbo(parts.table.limbo.events)
+                parts.table.mark_dirty(ledger)
+            if ledger.dirty or ledger.flushing:
+                # Also where an earlier call was cancelled before this was done.
+                await parts.checkpointer.flush()
 
     async def flush(self) -> None:
         """Checkpoint everything taken so far: when this returns, the journal is not needed to read it.
