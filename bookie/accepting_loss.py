@@ -42,12 +42,11 @@ from .directories import (
     why_lost,
     write_format,
 )
-from .index_rebuild import LOOKUP_SECONDS, within
+from .fates import counter_in_time
 from .journal.segments import segment_file_names
 from .journal.superblock_file import FILE_NAME as SUPERBLOCK
 from .journal.superblock_file import read_superblock
 from .limbo import Limbo, load_limbo, store_limbo
-from .lost_index import WHAT_IS_ASKED
 from .storage.entry_log_format import parse_log_name
 
 NUMBERS_OF_A_LIFE: Final = 1 << 32
@@ -91,7 +90,7 @@ async def accept_loss(
         layout, cookie = directory.layout, directory.cookie
         losses = await _losses(disk, layout, cookie)
         if losses.words:
-            below = await within(LOOKUP_SECONDS, id_counter(), WHAT_IS_ASKED)
+            below = await counter_in_time(id_counter)
             limbo = await _into_limbo(disk, layout, losses, below)
             await _write_format(disk, layout, losses, limbo)
             if losses.journal:

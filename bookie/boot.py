@@ -38,7 +38,7 @@ from .damage import DamagedBatch, DamageList
 from .directories import HOW_TO_ACCEPT, CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
-from .fates import FateLookup
+from .fates import FateLookup, counter_in_time
 from .fences import Fences
 from .index_home import IndexHome, OpenIndex
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
@@ -174,12 +174,12 @@ async def _limbo(directory: DataDirectory, recovered: Recovered, world: BookieWo
         log.error("the journal is damaged: %s", damage)
     if limbo.awaits_enrolment or (recovered.fresh and limbo.events and not directory.journal_given_up):
         # It replaces another directory, whose bookie may have run on until now, and may yet: see ``Bookie.enrolled``.
-        limbo = limbo.reaching(await world.id_counter(), awaits_enrolment=True)
+        limbo = limbo.reaching(await counter_in_time(world.id_counter), awaits_enrolment=True)
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.warning("ledgers below %d are in limbo until repaired: this bookie replaces another one", limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
         sometimes("boot: the journal lost records")
-        limbo = limbo.again(await world.id_counter())
+        limbo = limbo.again(await counter_in_time(world.id_counter))
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.error("ledgers below %d are in limbo until repaired: the journal lost records", limbo.below)
     return limbo
@@ -245,7 +245,7 @@ class _Assembly:
         """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
         if self._table.limbo.awaits_enrolment:
             sometimes("boot: enrolled in the place of another bookie")
-            limbo = self._table.limbo.reaching(await self._world.id_counter(), awaits_enrolment=False)
+            limbo = self._table.limbo.reaching(await counter_in_time(self._world.id_counter), awaits_enrolment=False)
             await store_limbo(self._world.disk, self._directory.layout.limbo, limbo)
             self._table.end_doubt(limbo)
             log.warning("enrolled in the place of another bookie: ledgers below %d are in limbo", limbo.below)

@@ -25,19 +25,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from tallybook.core.errors import (
-    DamagedFile,
-    EntryCorrupt,
-    EntryUnknown,
-    MetadataUnavailable,
-    TallybookError,
-    is_defect,
-)
+from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, MetadataUnavailable
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 
-from .fates import FateLookup
+from .fates import LOOKUP_SECONDS, FateLookup, counter_in_time
 from .garbage import Fate
 from .ledger_state import TOMBSTONE, LedgerRow, decode_row, encode_row
 from .storage.entry_log_format import TableRow
@@ -51,9 +44,6 @@ PIECE_BATCHES: Final = WRITE_BATCH_ROWS // 2
 """Batches that are looked at together: their rows and the states of their ledgers are one write batch."""
 
 LOOKUPS_AT_ONCE: Final = 8
-LOOKUP_SECONDS: Final = 10.0
-"""Longest wait for one answer of the metadata."""
-
 PAUSES_SECONDS: Final = (1.0, 5.0, 15.0, 30.0)
 """Between attempts to ask the metadata."""
 
@@ -239,7 +229,7 @@ class Rebuild:
     # -- ledgers that need not be kept ----------------------------------------------------------
 
     async def _drop_garbage(self) -> None:
-        counter = await self._counter()
+        counter = await counter_in_time(self._id_counter)
         after = -1
         while page := await self._index.ledgers_with_rows(after, PIECE_BATCHES):
             fates = await self._fates(page)
@@ -253,9 +243,6 @@ class Rebuild:
                 await self._index.apply((), tombstones, drop_ledgers=garbage)
                 self.report.dropped_ledgers += len(garbage)
             after = page[-1]
-
-    async def _counter(self) -> int:
-        return await within(LOOKUP_SECONDS, self._id_counter(), "how many ledgers there are")
 
     async def _fates(self, ledger_ids: Sequence[int]) -> dict[int, Fate]:
         fates: dict[int, Fate] = {}
@@ -284,23 +271,6 @@ class Rebuild:
             f"the metadata do not say whether ledger {ledger_id} still exists, "
             "and without that the index cannot be made again: start the bookie again when they answer"
         )
-
-
-async def within(seconds: float, answer: Awaitable[int], what: str) -> int:
-    """An answer of the metadata, in time.
-
-    Raises:
-        MetadataUnavailable: there is none; ``what`` was asked.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            return await answer
-    except TimeoutError as error:
-        raise MetadataUnavailable(f"the metadata do not say {what} within {seconds:.0f} seconds") from error
-    except TallybookError as error:
-        if is_defect(error):
-            raise
-        raise MetadataUnavailable(f"the metadata do not say {what}: {error.message}") from error
 
 
 def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile
@@ -22,16 +21,14 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 
 from .directories import identified, why_lost
-from .fates import FateLookup, fate_of
+from .fates import FateLookup, counter_in_time, fate_of
 from .index_home import IndexHome, OpenIndex
-from .index_rebuild import LOOKUP_SECONDS, Rebuild, RebuildReport, within
+from .index_rebuild import Rebuild, RebuildReport
 from .limbo import Limbo, load_limbo, store_limbo
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 
 log = logging.getLogger(__name__)
-
-WHAT_IS_ASKED: Final = "how many ledgers there are, all of which may have lost something here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
         index = await home.make(number)
         undo.push_async_callback(index.close)
         report = await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
-        below = await within(LOOKUP_SECONDS, sources.id_counter(), WHAT_IS_ASKED)
+        below = await counter_in_time(sources.id_counter)
         await home.sign(number)
         limbo = replace(limbo.again(below), index=number)
         await store_limbo(sources.disk, sources.limbo_path, limbo)

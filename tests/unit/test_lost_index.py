@@ -4,7 +4,7 @@ import pytest
 
 from tallybook.bookie.cookie import Cookie
 from tallybook.bookie.garbage import Fate
-from tallybook.bookie.limbo import load_limbo
+from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.core.errors import EntryUnknown, ForeignDirectory, MetadataUnavailable, NoSuchLedger, TallybookError
 from tallybook.core.limits import BLOCK_BYTES
@@ -291,6 +291,27 @@ def test_what_others_left_among_the_logs_is_not_put_into_a_new_index() -> None:
         assert row is not None
         assert row.location.log_id == 1
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_bookie_that_must_ask_how_many_ledgers_there_are_does_not_wait_for_the_metadata_for_ever() -> None:
+    async def scenario(world: World) -> None:
+        class Away(KnownMetadata):
+            async def read_id_counter(self) -> int:
+                await world.clock.sleep(3_600)
+                return BELOW
+
+        node = await filled(world)
+        await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, 0, awaits_enrolment=True))
+        node.metadata = Away(cookies=node.metadata.cookies)
+        began = world.clock.monotonic()
+        with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
+            await node.boot()
+        assert world.clock.monotonic() - began < 60
+        node.metadata = KnownMetadata(cookies=node.metadata.cookies, id_counter=BELOW)
+        await node.boot()
         await node.stop()
 
     run_seed(1, scenario)
