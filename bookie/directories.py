@@ -9,7 +9,7 @@
     DIR/scrub       how far the round has come that reads everything again (scrub.py)
     DIR/journal/    journal segments and superblocks, and a copy of the cookie
     DIR/ledgers/    entry logs, and a copy of the cookie
-    DIR/index/      the index, and a copy of the cookie
+    DIR/index/      the index, and a copy of the cookie; DIR/index.1 and .2 in the place of a lost one (index_home.py)
 
 ``claim`` is the only way in. It refuses whatever might answer for data it does not have: a
 registered bookie whose directory, or part of it, is empty; the directory of another bookie

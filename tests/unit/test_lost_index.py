@@ -2,11 +2,19 @@
 
 import pytest
 
-from tallybook.bookie.cookie import Cookie
+from tallybook.bookie.cookie import Cookie, decode_cookie
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
+from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
-from tallybook.core.errors import EntryUnknown, ForeignDirectory, MetadataUnavailable, NoSuchLedger, TallybookError
+from tallybook.core.errors import (
+    DiskFailed,
+    EntryUnknown,
+    ForeignDirectory,
+    MetadataUnavailable,
+    NoSuchLedger,
+    TallybookError,
+)
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -312,6 +320,45 @@ def test_a_bookie_that_must_ask_how_many_ledgers_there_are_does_not_wait_for_the
         assert world.clock.monotonic() - began < 60
         node.metadata = KnownMetadata(cookies=node.metadata.cookies, id_counter=BELOW)
         await node.boot()
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_a_crash_left_behind_the_durable_end_of_a_log_gets_a_row_only_if_it_is_whole(torn: bool) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        uuid = decode_cookie(node.disk.peek(f"{ROOT}/cookie"), "cookie").directory_uuid
+        logs = await EntryLogs.open(node.disk, f"{ROOT}/ledgers", uuid, SETTINGS.storage, world.clock)
+        (location,) = await logs.append([big(ENTRIES, 2)])
+        await node.kill()
+        last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
+        if torn:
+            await (await node.disk.open(last)).write(location.offset + location.size - 1, [b"?"])
+        await lose(node.disk)
+        await node.boot()
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown" if torn else "held"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_log_that_the_device_does_not_give_keeps_the_bookie_down_and_nothing_has_changed() -> None:
+    """What would be left out of the new index could be taken for dead, and be removed."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        await lose(node.disk)
+        node.disk.fail("read", first, nth=3, times=3)
+        with pytest.raises(DiskFailed):
+            await node.boot()
+        node.disk.faults.clear()
+        assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == 0
+        await node.boot()
+        for ledger_id in LEDGERS:
+            assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
         await node.stop()
 
     run_seed(1, scenario)
