@@ -121,12 +121,13 @@ def test_after_a_loss_was_accepted_the_bookie_serves_what_is_left_and_says_absen
     run_seed(1, scenario)
 
 
-def test_a_journal_that_is_lost_twice_never_counts_a_life_twice() -> None:
+@pytest.mark.parametrize("what", ["journal", "journal limbo", "journal FORMAT"])
+def test_a_journal_that_is_lost_more_than_once_never_counts_a_life_twice(what: str) -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
         boots = []
         for _ in range(3):
-            await lose(node.disk, "journal")
+            await lose(node.disk, what)
             await accept(node)
             for _ in range(2):
                 boots.append((await node.boot()).incarnation.boot)
@@ -215,5 +216,56 @@ def test_the_refusal_says_how_a_loss_is_accepted(what: str) -> None:
         await lose(node.disk, what)
         with pytest.raises(ForeignDirectory, match="bookie init --accept-loss"):
             await node.boot()
+
+    run_seed(1, scenario)
+
+
+def test_ids_of_lost_logs_are_not_used_again_also_after_a_life_that_stored_nothing() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.boot()
+        await node.stop()
+        await lose(node.disk, "ledgers")
+        await accept(node)
+        await node.boot()
+        await node.stop()
+        await node.boot()
+        assert (await node.add(batch_of(0, ledger_id=BELOW))).code == 0
+        await node.bookie.flush()
+        assert min(node.bookie._parts.logs.log_ids) > 1 << 32
+        assert await said_of(node, 1, 0) == "EntryUnknown"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_after_its_limbo_marker_was_lost_a_bookie_counts_as_one_that_may_have_replaced_another() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk, "limbo")
+        await accept(node)
+        await node.boot(enrols=False)
+        assert node.bookie.read_only
+        assert await said_of(node, BELOW, 0) == "EntryUnknown"
+        node.metadata.id_counter = BELOW + 10
+        await node.bookie.enrolled()
+        assert await said_of(node, BELOW, 0) == "EntryUnknown"
+        assert await said_of(node, BELOW + 10, 0) == "EntryAbsent"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_what_was_repaired_before_the_limbo_marker_was_lost_counts_as_repaired_no_more() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        for _ in range(3):
+            await lose(node.disk, "limbo")
+            await accept(node)
+            await node.boot()
+            assert [await said_of(node, 1, entry_id) for entry_id in (0, ENTRIES)] == ["held", "EntryUnknown"]
+            await node.bookie.end_limbo(1)
+            assert await said_of(node, 1, ENTRIES) == "EntryAbsent"
+            await node.stop()
 
     run_seed(1, scenario)

@@ -16,7 +16,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 LEDGERS = (1, 2, 3)
@@ -359,6 +359,71 @@ def test_a_log_that_the_device_does_not_give_keeps_the_bookie_down_and_nothing_h
         await node.boot()
         for ledger_id in LEDGERS:
             assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+async def append_to_logs(node: DiskBookie, *batches: bytes) -> None:
+    """Put batches into a log of their own, durably, which no row ever pointed at."""
+    uuid = decode_cookie(node.disk.peek(f"{ROOT}/cookie"), "cookie").directory_uuid
+    logs = await EntryLogs.open(node.disk, f"{ROOT}/ledgers", uuid, SETTINGS.storage, SimClock())
+    await logs.append(batches)
+    await logs.close()
+
+
+def test_c20_the_earlier_of_two_copies_counts_where_the_later_one_is_damaged() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await append_to_logs(node, big(0, 1))
+        last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
+        node.disk.rot.flip_bit(last, node.disk.peek(last).index(big(0, 1)) + 200, 1)
+        await lose(node.disk)
+        await node.boot()
+        assert await all_of(node, 1) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("copies", "unknown"),
+    [
+        ([big(7, 2), big(7, 2, b"y")], {7}),
+        ([batch_of(7, 4, ledger_id=2), batch_of(9, 4, ledger_id=2, payload=b"y")], {7, 8, 9, 10, 11, 12}),
+        ([batch_of(9, 4, ledger_id=2), batch_of(7, 4, ledger_id=2, payload=b"y")], {7, 8, 9, 10, 11, 12}),
+        ([batch_of(8, 2, ledger_id=2), batch_of(7, 4, ledger_id=2, payload=b"y")], {7, 8, 9, 10}),
+    ],
+)
+def test_c20_of_copies_in_one_log_that_differ_or_overlap_none_counts_and_their_neighbours_do(
+    copies: list[bytes], unknown: set[int]
+) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await append_to_logs(node, *copies, big(13, 2))
+        await lose(node.disk)
+        await node.boot()
+        rows = await node.bookie._parts.index.find_range(2, 0, 20, 100)
+        nowhere = [range(row.first_entry_id, row.last_entry_id + 1) for row in rows if not row.location.log_id]
+        assert {each for entries in nowhere for each in entries} == unknown
+        assert {await said_of(node, 2, each) for each in unknown} == {"EntryUnknown"}
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
+        assert await said_of(node, 2, 13) == "held"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_what_a_start_that_was_cut_off_has_left_is_no_part_of_the_new_index() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.disk.make_directory(f"{INDEX}.1")
+        await node.disk.replace_file(f"{INDEX}.1/changes.log", node.disk.peek(f"{INDEX}/changes.log"))
+        await node.disk.unlink(logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0])
+        await lose(node.disk)
+        await node.boot()
+        assert await node.bookie._parts.index.find(1, 0) is None, "its log is gone"
+        assert await said_of(node, 1, 0) == "EntryUnknown"
         await node.stop()
 
     run_seed(1, scenario)
