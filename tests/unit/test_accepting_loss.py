@@ -256,9 +256,15 @@ def test_after_its_limbo_marker_was_lost_a_bookie_counts_as_one_that_may_have_re
     run_seed(1, scenario)
 
 
-def test_what_was_repaired_before_the_limbo_marker_was_lost_counts_as_repaired_no_more() -> None:
+@pytest.mark.parametrize("made_again", [False, True])
+def test_what_was_repaired_before_the_limbo_marker_was_lost_counts_as_repaired_no_more(made_again: bool) -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
+        if made_again:
+            await lose(node.disk, "index")
+            await node.boot()
+            await node.bookie.end_limbo(1)
+            await node.stop()
         for _ in range(3):
             await lose(node.disk, "limbo")
             await accept(node)
