@@ -27,6 +27,8 @@ OpenIndex = Callable[[str, bool], Awaitable[Index]]
 
 NUMBERS: Final = (0, 1, 2)
 
+_OF_A_MOUNT_POINT: Final = "lost+found"
+
 
 class IndexHome:
     """The directories of one bookie's indexes.
@@ -94,6 +96,8 @@ async def _remove_files(disk: Disk, directory: str) -> None:
     except FileNotFoundError:
         return
     for name in sorted(names, key=lambda name: name != COOKIE):
+        if name == _OF_A_MOUNT_POINT:
+            continue
         path = f"{directory}/{name}"
         if await _is_directory(disk, path):
             await _remove_files(disk, path)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull
 from tallybook.core.marks import sometimes
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
@@ -70,7 +70,11 @@ async def open_or_rebuild(
         index, limbo, _ = await rebuild(home, sources, limbo)
         return index, limbo
     if clean:
-        await home.clear_all_but(limbo.index)
+        try:
+            await home.clear_all_but(limbo.index)
+        except (DiskFailed, DiskFull) as error:
+            # It takes room and is not looked at: no reason to stay down.
+            log.warning("an index that is not in use any more cannot be removed: %s", error)
     return index, limbo
 
 

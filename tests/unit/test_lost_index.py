@@ -427,3 +427,24 @@ def test_what_a_start_that_was_cut_off_has_left_is_no_part_of_the_new_index() ->
         await node.stop()
 
     run_seed(1, scenario)
+
+
+def test_an_old_index_that_cannot_be_removed_keeps_no_bookie_down(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.disk.unlink(f"{INDEX}/cookie")
+        await node.disk.make_directory(f"{INDEX}/lost+found")
+        await node.disk.replace_file(f"{INDEX}/lost+found/1", b"of the file system")
+        await node.boot()
+        await node.stop()
+        node.disk.fail("unlink", f"{INDEX}/changes.log")
+        await node.boot()
+        assert "cannot be removed" in caplog.text
+        assert await said_of(node, 2, 0) == "held"
+        await node.stop()
+        await node.boot()
+        assert await node.disk.list(INDEX) == ["lost+found"]
+        assert await node.disk.list(f"{INDEX}/lost+found") == ["1"]
+        await node.stop()
+
+    run_seed(1, scenario)
