@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tallybook.core.ranges import ranges_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import settled_fragments
-
-from .ranges import ranges_of
 
 
 class Place(NamedTuple):
