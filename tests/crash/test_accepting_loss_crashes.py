@@ -10,6 +10,7 @@ from tallybook.bookie import accepting_loss
 from tallybook.bookie.accepting_loss import accept_loss
 from tallybook.bookie.cookie import decode_cookie
 from tallybook.bookie.limbo import Limbo
+from tallybook.bookie.places import own_places
 from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import (
@@ -126,14 +127,14 @@ def test_a_loss_that_leaves_ledgers_out_of_limbo_is_found(monkeypatch: pytest.Mo
 
 
 def test_a_part_that_is_made_again_before_the_limbo_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    store_limbo, make_part = accepting_loss.store_limbo, accepting_loss._make_part
+    store_limbo, make_place = accepting_loss.store_limbo, accepting_loss._make_place
 
     async def late(disk: SimDisk, path: str, limbo: Limbo) -> None:
         """The parts come first."""
         cookie = decode_cookie(disk.peek(f"{ROOT}/cookie"), "cookie")
         await accepting_loss._put_aside(disk, f"{ROOT}/journal", 1)
-        await accepting_loss.write_format(disk, accepting_loss.Layout(ROOT), {"journal": "given-up"})
-        await make_part(disk, f"{ROOT}/journal", cookie)
+        await accepting_loss.write_format(disk, accepting_loss.Layout(ROOT), {"journal": "given-up"}, own_places(ROOT))
+        await make_place(disk, own_places(ROOT).journal[0], cookie)
         await store_limbo(disk, path, limbo)
 
     monkeypatch.setattr(accepting_loss, "store_limbo", late)

@@ -12,6 +12,7 @@ from tallybook.bookie import lost_index
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.index_home import IndexHome
 from tallybook.bookie.limbo import Limbo, load_limbo
+from tallybook.bookie.settled import Settled
 from tallybook.core.errors import EntryUnknown, LedgerFenced, NoSuchLedger, TallybookError
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import (
@@ -31,6 +32,7 @@ FEW = CrashOptions(subsets=2, singles=3, torn_writes=1, tear_points=1)
 REPAIRED, OTHER, DELETED, ONLY_JOURNALED = 1, 2, 3, 4
 ENTRIES = 3
 BELOW = 1_000
+SETTLED = {REPAIRED: Settled(ENTRIES - 1, closed=True)}
 
 
 def without_index() -> SimDisk:
@@ -59,7 +61,7 @@ def without_index() -> SimDisk:
 async def node_on(disk: SimDisk) -> DiskBookie:
     cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
     assert cookie is not None
-    known = KnownMetadata(cookies={"b1": cookie}, id_counter=BELOW, fates={DELETED: Fate.MISSING})
+    known = KnownMetadata(cookies={"b1": cookie}, id_counter=BELOW, fates={DELETED: Fate.MISSING}, settled=SETTLED)
     return DiskBookie(disk, SimClock(), known, SETTINGS)
 
 

@@ -5,6 +5,7 @@ import pytest
 from tallybook.bookie.accepting_loss import accept_loss
 from tallybook.bookie.cookie import Cookie
 from tallybook.bookie.limbo import load_limbo
+from tallybook.bookie.settled import Settled
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import (
     DamagedFile,
@@ -20,6 +21,7 @@ from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, bat
 
 ENTRIES = 4
 BELOW = 50
+SETTLED = {1: Settled(ENTRIES - 1, closed=True)}
 LOSSES = [
     "journal", "journal/cookie", "journal/superblock", "journal/superblock damaged", "FORMAT", "FORMAT damaged",
     "limbo", "limbo damaged", "ledgers", "ledgers/cookie damaged", "journal FORMAT", "journal limbo", "limbo FORMAT",
@@ -29,7 +31,7 @@ LOSSES = [
 
 async def filled(world: World) -> DiskBookie:
     """A bookie that was killed: entries 0 to 2 of ledger 1 in entry logs, entry 3 in the journal only."""
-    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW))
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW, settled=SETTLED))
     await node.boot()
     for entry_id in range(ENTRIES):
         if entry_id == ENTRIES - 1:
@@ -153,7 +155,7 @@ def test_what_is_left_of_a_journal_that_cannot_be_read_is_put_aside() -> None:
 
 def test_a_journal_that_never_was_is_not_lost() -> None:
     async def scenario(world: World) -> None:
-        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW))
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW, settled=SETTLED))
         node.disk.fail("create", "superblock")
         with pytest.raises(TallybookError):
             await node.boot()

@@ -5,6 +5,7 @@ import pytest
 from tallybook.bookie.cookie import Cookie, decode_cookie
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
+from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.core.errors import (
@@ -26,13 +27,16 @@ INDEX = f"{ROOT}/index"
 SETTINGS = tiny_settings(entry_log_bytes=8 * BLOCK_BYTES)
 
 
+SETTLED = {ledger_id: Settled(ENTRIES - 1, closed=True) for ledger_id in (*LEDGERS, 4)}
+
+
 def big(entry_id: int, ledger_id: int = 1, payload: bytes = b"x") -> bytes:
     return batch_of(entry_id, ledger_id=ledger_id, payload=payload * 900)
 
 
 async def filled(world: World, *, settings=SETTINGS) -> DiskBookie:
     """A bookie with three ledgers in several entry logs, the first one fenced, that has stopped."""
-    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW), settings)
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW, settled=SETTLED), settings)
     await node.boot()
     for entry_id in range(ENTRIES):
         for ledger_id in LEDGERS:
@@ -175,7 +179,7 @@ def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -
 
         node = await filled(world)
         await lose(node.disk)
-        node.metadata = Slow(cookies=node.metadata.cookies, id_counter=BELOW)
+        node.metadata = Slow(cookies=node.metadata.cookies, id_counter=BELOW, settled=SETTLED)
         back = world.clock.monotonic() + 20
         await node.boot()
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
@@ -318,7 +322,7 @@ def test_a_bookie_that_must_ask_how_many_ledgers_there_are_does_not_wait_for_the
         with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
             await node.boot()
         assert world.clock.monotonic() - began < 60
-        node.metadata = KnownMetadata(cookies=node.metadata.cookies, id_counter=BELOW)
+        node.metadata = KnownMetadata(cookies=node.metadata.cookies, id_counter=BELOW, settled=SETTLED)
         await node.boot()
         await node.stop()
 
@@ -330,7 +334,7 @@ def test_what_a_crash_left_behind_the_durable_end_of_a_log_gets_a_row_only_if_it
     async def scenario(world: World) -> None:
         node = await filled(world)
         uuid = decode_cookie(node.disk.peek(f"{ROOT}/cookie"), "cookie").directory_uuid
-        logs = await EntryLogs.open(node.disk, f"{ROOT}/ledgers", uuid, SETTINGS.storage, world.clock)
+        logs = await EntryLogs.open(node.disk, [f"{ROOT}/ledgers"], uuid, SETTINGS.storage, world.clock)
         (location,) = await logs.append([big(ENTRIES, 2)])
         await node.kill()
         last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
@@ -367,7 +371,7 @@ def test_a_log_that_the_device_does_not_give_keeps_the_bookie_down_and_nothing_h
 async def append_to_logs(node: DiskBookie, *batches: bytes) -> None:
     """Put batches into a log of their own, durably, which no row ever pointed at."""
     uuid = decode_cookie(node.disk.peek(f"{ROOT}/cookie"), "cookie").directory_uuid
-    logs = await EntryLogs.open(node.disk, f"{ROOT}/ledgers", uuid, SETTINGS.storage, SimClock())
+    logs = await EntryLogs.open(node.disk, [f"{ROOT}/ledgers"], uuid, SETTINGS.storage, SimClock())
     await logs.append(batches)
     await logs.close()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from tallybook.bookie.damage import DamagedBatch
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DiskFailed, EntryUnknown
 from tallybook.core.ids import MAX_ID
@@ -50,12 +50,12 @@ def test_a_batch_of_a_lost_log_is_unknown_listed_once_it_was_read_and_mended_by_
         await node.boot()
         with pytest.raises(EntryUnknown, match="missing"):
             await node.bookie.read_batches(1, 1, 1, 1)
-        assert await node.bookie.damaged((-1, -1), 10) == [DamagedBatch(1, 1, 1)]
+        assert await node.bookie.damaged((-1, -1), 10) == (DamagedBatch(1, 1, 1),)
         assert (await node.add(batch_of(1))).code == EntryUnknown.wire_code, "only a repair brings it back"
         assert (await node.add(batch_of(1), recovery=True)).code == 0
         await check_all_held(node)
         await node.bookie.flush()
-        assert await node.bookie.damaged((-1, -1), 10) == []
+        assert await node.bookie.damaged((-1, -1), 10) == ()
         await node.lose_power()
         await node.boot()
         await check_all_held(node)
@@ -70,8 +70,11 @@ def test_a_batch_that_the_device_refuses_is_mended_by_a_repair_but_not_after_one
         path = await log_of(node.disk, 1)
         await node.boot()
         node.disk.fail("read", path, times=1, error=DiskFailed)
-        assert (await node.add(batch_of(1), recovery=True)).code == EntryUnknown.wire_code
-        assert (await node.add(batch_of(1), recovery=True)).code == 0, "it is held, as can be read now"
+        assert (await node.add(batch_of(1), recovery=True)).code == 0
+        await node.bookie.flush()
+        row = await node.bookie._parts.index.find(1, 1)
+        assert row is not None
+        assert row.location.log_id == 2, "it is held, as could be read then"
         node.bookie._parts.read_cache.forget(1)
         node.disk.fail("read", path, times=2, error=DiskFailed)
         assert (await node.add(batch_of(1), recovery=True)).code == 0
@@ -89,7 +92,8 @@ def test_an_index_that_cannot_be_read_is_no_reason_to_take_a_batch_for_lost() ->
         node = await filled(world)
         await node.boot()
         await node.bookie.read_batches(1, 0, 0, 1)
-        node.disk.fail("read", "changes.log", nth=2, times=1, error=DiskFailed)
+        node.disk.fail("read", "changes.log", nth=2, times=2, error=DiskFailed)
+        node.disk.fail("read", await log_of(node.disk, 1), times=1, error=DiskFailed)
         assert (await node.add(batch_of(1), recovery=True)).code == EntryUnknown.wire_code
         await node.stop()
 
@@ -117,15 +121,15 @@ async def test_what_is_named_like_a_log_and_is_no_file_is_told_and_left_alone(tm
     on_a_real_disk(strange, what)
     (home / "notes.txt").write_text("mine")
     disk = RealDisk()
-    logs = await EntryLogs.open(disk, str(home), UUID, StorageSettings(), RealClock())
+    logs = await EntryLogs.open(disk, [str(home)], UUID, StorageSettings(), RealClock())
     assert logs.log_ids == []
-    assert {strange.name, "notes.txt"} <= set(logs.strays)
+    assert {str(strange), str(home / "notes.txt")} <= set(logs.strays)
     assert await logs.damaged() == []
     (location,) = await logs.append([batch_of(0)])
     assert location.log_id == 2, "the name of log 1 is taken"
     await logs.close()
     assert strange.is_symlink() or strange.exists()
-    again = await EntryLogs.open(disk, str(home), UUID, StorageSettings(), RealClock())
+    again = await EntryLogs.open(disk, [str(home)], UUID, StorageSettings(), RealClock())
     assert again.log_ids == [2]
     await again.close()
     await disk.close()
