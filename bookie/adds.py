@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
@@ -61,8 +61,12 @@ _WAITING: Final = Refusal(Busy.wire_code, 20, "adds that wait")
 _Waiters = dict[asyncio.Future[None], int]
 """What wakes each add that waits for room, in the order in which they came, and its size."""
 
-StoredOverlap = Callable[[int, int, int], Awaitable[list[Buffer | None]]]
-"""What the index holds of a ledger within a range of ids: batches, ``None`` for one that is damaged."""
+
+class StoredOverlap(Protocol):
+    """What the index holds of a ledger within a range of ids."""
+
+    async def __call__(self, ledger_id: int, first: int, last: int, *, mending: bool) -> list[Buffer | None]:
+        """Batches, ``None`` for one that is damaged; see ``StoredBatches.overlapping``."""
 
 
 class AddPath:
@@ -263,7 +267,8 @@ class AddPath:
     async def _look_into_storage(self, header: BatchHeader, add: PendingAdd) -> list[Buffer | None]:
         if add.repair:
             return await self._repairs.stored_overlap(header)
-        return await self._stored_overlap(add.ledger_id, header.first_entry_id, header.last_entry_id)
+        first, last = header.first_entry_id, header.last_entry_id
+        return await self._stored_overlap(add.ledger_id, first, last, mending=add.recovery)
 
     def _prepared(self, task: asyncio.Task[bool]) -> None:
         """The slow way ended: answer, unless the batch is in the journal's hands."""
@@ -390,7 +395,7 @@ class AddPath:
 def _is_stored(header: BatchHeader, batch: Buffer, recovery: bool, stored: list[Buffer | None]) -> bool:
     """Whether the index holds these very bytes; refuse what overlaps other ones.
 
-    A damaged copy counts as not held where a recovery or a repair brings the good one.
+    A copy that is damaged, lost or unreadable counts as not held where a recovery or a repair brings the good one.
     """
     if None in stored and not (recovery and len(stored) == 1):
         raise EntryCorrupt(f"ledger {header.ledger_id}: what is held from entry {header.first_entry_id} is damaged")

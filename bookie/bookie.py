@@ -35,7 +35,15 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import BookieUnavailable, DiskFailed, DiskFull, NoSuchLedger, RequestTimeout, TallybookError
+from tallybook.core.errors import (
+    BookieUnavailable,
+    DiskFailed,
+    DiskFull,
+    EntryUnknown,
+    NoSuchLedger,
+    RequestTimeout,
+    TallybookError,
+)
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_PAGE
 from tallybook.runtime.clock import Clock
@@ -53,10 +61,12 @@ from .held import Held
 from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
+from .missing import first_missing
 from .port import AddCallback
+from .present_rows import PresentRows
 from .reads import Reads
 from .scrub import Scrub
-from .settled import SettledLedgers
+from .settled import SettledLedgers, Share
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
@@ -102,6 +112,7 @@ class Parts:
     damage: DamageList
     scrub: Scrub
     settled: SettledLedgers
+    rows: PresentRows
     held: Held
     tracer: Tracer
     fail_safe: FailSafe
@@ -224,9 +235,11 @@ class Bookie:
         )
 
     async def end_limbo(self, ledger_id: int) -> None:
-        """A repair gave back what may have been lost of the ledger; see the port.
+        """A repair gave back what may have been lost of the ledger; see the port. The ledger stays fenced.
 
         Raises:
+            EntryUnknown: an entry is not here for which the metadata name this bookie, or that cannot be told: the
+                ledger stays in limbo.
             DiskFailed: it could not be made durable, and the node ends.
             RequestTimeout: the checkpoint that makes it durable takes longer than ``FLUSH_SECONDS``.
         """
@@ -234,7 +247,9 @@ class Bookie:
         if parts.table.limbo.awaits_enrolment:
             raise BookieUnavailable("this bookie replaces another one and is not enrolled yet")
         async with parts.table.using(ledger_id) as ledger:
-            await parts.settled.check_closed(ledger_id)
+            shares = await parts.settled.shares_of_closed(ledger_id)
+            if ledger.limbo:
+                await self._check_all_here([share for share in shares if share.bookie_id == self._bookie_id], ledger_id)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
             if ledger.limbo:
@@ -243,6 +258,14 @@ class Bookie:
             if ledger.dirty or ledger.flushing:
                 # Also where somebody else has just ended it: what is answered is durable.
                 await self._in_time(parts.checkpointer.flush())
+
+    async def _check_all_here(self, shares: Sequence[Share], ledger_id: int) -> None:
+        """What is not held of a ledger is ABSENT once its limbo has ended: so all that should be held must be."""
+        parts = self._parts
+        for share in shares:
+            missing = await first_missing(parts.cache, parts.rows, ledger_id, share.ranges(), share.last)
+            if missing is not None:
+                raise EntryUnknown(f"entry {missing} of ledger {ledger_id} is not here: it stays in limbo")
 
     # -- running it -----------------------------------------------------------------------
 

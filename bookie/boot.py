@@ -4,7 +4,8 @@ In this order, so that a crash at any step is followed by a boot that does the s
 
 1. claim the directory: lock, identity, room (directories.py);
 2. read the journals; where one lost records, remember that before anything else (limbo.py);
-3. open entry logs, naming the damaged ones, and the index, replay the journals into memory, flush all of it to them;
+3. open entry logs, naming the damaged ones, and the index, which is made from them where it is lost (lost_index.py);
+   replay the journals into memory, flush all of it to them;
 4. start the journals, which makes the new boot counter durable and forgets what was replayed;
    the first time, note that from now on there must be a journal;
 5. put the parts together and begin to checkpoint, and to collect garbage.
@@ -38,9 +39,10 @@ from .damage import DamageList, batch_of
 from .directories import CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
-from .fates import FateLookup
+from .fates import FateLookup, FateOfLedger, counter_in_time
 from .fences import Fences
 from .held import Held
+from .index_home import IndexHome, OpenIndex
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from .journals import Journals, RecoveredJournals
 from .lacs import Lacs
@@ -48,7 +50,9 @@ from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
-from .places import OWN
+from .lost_index import IndexSources, open_or_rebuild
+from .places import HOW_TO_ACCEPT, OWN
+from .present_rows import PresentRows
 from .reads import Reads
 from .repair_adds import RepairAdds
 from .replay import Replay
@@ -75,9 +79,6 @@ MAX_IDLE_LEDGERS: Final = 50_000
 
 SETTLE_PART: Final = 16
 """An entry log that is written is finished early if it is mostly dead, and has this part of its full size."""
-
-OpenIndex = Callable[[str, bool], Awaitable[Index]]
-"""Opens the index in a directory; the flag says whether it may be made there, because nothing was ever stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +124,26 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         undo.push_async_callback(directory.release)
         recovered = await _recovered(directory, settings, world)
         _refuse_lost_journals(directory, recovered)
+        recovered.count_from(directory.boots)
         limbo = await _limbo(directory, recovered, world)
-        uuid = directory.cookie.directory_uuid
-        logs = await EntryLogs.open(world.disk, directory.places.ledger_paths, uuid, settings.storage, world.clock)
+        uuid, paths = directory.cookie.directory_uuid, directory.places.ledger_paths
+        logs = await EntryLogs.open(world.disk, paths, uuid, settings.storage, world.clock, above=directory.logs)
         undo.push_async_callback(logs.close)
-        if recovered.fresh and logs.log_ids:
+        if recovered.fresh and logs.log_ids and not directory.journal_given_up:
             # The format file of a directory that was last used by an older version does not tell.
-            raise _journal_lost(
-                directory.layout.journal, f"there are entry logs in {', '.join(directory.places.ledger_paths)}"
-            )
+            raise _journal_lost(directory.layout.journal, f"there are entry logs in {', '.join(paths)}")
+        if logs.strays:
+            sometimes("boot: strange files among the entry logs")
+            log.warning("left alone among the entry logs: %s", ", ".join(logs.strays[:10]))
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
             log.error("an entry log is damaged: %s", damage)
-        index = await world.open_index(directory.layout.index, recovered.fresh)
+        home = IndexHome(world.disk, directory.layout, directory.cookie, world.open_index)
+        fate_here = _fate_here(world, directory)
+        sources = IndexSources(world.disk, directory.layout.limbo, logs, fate_here, world.id_counter, world.clock)
+        never_stored = recovered.fresh and not logs.log_ids
+        index, limbo = await open_or_rebuild(home, sources, limbo, create=never_stored, clean=recovered.clean)
         undo.push_async_callback(index.close)
         bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)
         undo.pop_all()
@@ -162,8 +169,10 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
 
 
 def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals) -> None:
-    """Every journal that was listed, or in which anything may have been acked, must be there."""
+    """Every journal that was listed, or in which anything may have been acked, must be there, or be given up."""
     for at in recovered.not_found:
+        if directory.journal_given_up:
+            break
         place = directory.places.journal[at]
         if directory.journal_begun or place.name != OWN:
             raise _journal_lost(place.path, "the bookie has had one")
@@ -172,7 +181,7 @@ def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals
 def _journal_lost(path: str, why: str) -> DamagedFile:
     return DamagedFile(
         f"the journal in {path} is missing, but {why}: what was acked may be gone; "
-        "bring the directory back, or give up its data with 'bookie init --replace' on an empty one"
+        f"bring the directory back, or {HOW_TO_ACCEPT}"
     )
 
 
@@ -181,14 +190,14 @@ async def _limbo(directory: DataDirectory, recovered: RecoveredJournals, world: 
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
         log.error("the journal is damaged: %s", damage)
-    if limbo.awaits_enrolment or (recovered.fresh and limbo.events):
+    if limbo.awaits_enrolment or (recovered.fresh and limbo.events and not directory.journal_given_up):
         # It replaces another directory, whose bookie may have run on until now, and may yet: see ``Bookie.enrolled``.
-        limbo = limbo.reaching(await world.id_counter(), awaits_enrolment=True)
+        limbo = limbo.reaching(await counter_in_time(world.id_counter), awaits_enrolment=True)
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.warning("ledgers below %d are in limbo until repaired: this bookie replaces another one", limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
         sometimes("boot: the journal lost records")
-        limbo = limbo.again(await world.id_counter())
+        limbo = limbo.again(await counter_in_time(world.id_counter))
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         log.error("ledgers below %d are in limbo until repaired: the journal lost records", limbo.below)
     return limbo
@@ -254,7 +263,7 @@ class _Assembly:
         """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
         if self._table.limbo.awaits_enrolment:
             sometimes("boot: enrolled in the place of another bookie")
-            limbo = self._table.limbo.reaching(await self._world.id_counter(), awaits_enrolment=False)
+            limbo = self._table.limbo.reaching(await counter_in_time(self._world.id_counter), awaits_enrolment=False)
             await store_limbo(self._world.disk, self._directory.layout.limbo, limbo)
             self._table.end_doubt(limbo)
             log.warning("enrolled in the place of another bookie: ledgers below %d are in limbo", limbo.below)
@@ -283,7 +292,7 @@ class _Assembly:
         """``row``, in limbo, if ``error`` says that the index is damaged; a disk that fails may yet come back."""
         if not isinstance(error, DamagedFile) and not isinstance(error.__cause__, DamagedFile):
             raise error
-        where = self._directory.layout.index
+        where = self._directory.layout.index(self._table.limbo.index)
         log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)
         return replace(row, limbo=True)
 
@@ -327,6 +336,7 @@ class _Assembly:
         collector = self._collector(stored, fences, fail_safe, pressed, damage, visits)
         _follow_room(disk_watch, self._flush, admission, collector)
         disk_watch.on_look = self._logs.avoid
+        rows = PresentRows(self._index, lambda: self._logs.log_ids)
         return Parts(
             directory=self._directory,
             journals=journals,
@@ -349,7 +359,8 @@ class _Assembly:
             damage=damage,
             scrub=self._scrub(collector, damage),
             settled=settled,
-            held=Held(table, cache, self._index, commits, visits),
+            rows=rows,
+            held=Held(table, cache, self._index, rows, commits, visits),
             tracer=Tracer(table, cache, read_cache, self._index, stored),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
@@ -389,7 +400,7 @@ class _Assembly:
             storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
         )
         # Beside the entry logs, as it is by default, the index lies on the same disk.
-        index = "" if ledgers == (layout.ledgers,) else layout.index
+        index = "" if ledgers == (layout.ledgers,) else layout.index(self._table.limbo.index)
         return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
 
     def _collector(
@@ -401,11 +412,11 @@ class _Assembly:
         damage: DamageList,
         visits: RepairVisits,
     ) -> Collector:
-        world, bookie_id = self._world, self._directory.cookie.bookie_id
+        world = self._world
         leftovers = Leftovers(visits, world.clock, self._settings.collection.unnamed_delay_s)
         return Collector(
             Holdings(self._index, self._logs, self._cache, stored, self._table, fences),
-            lambda ledger_id: world.fate_of(ledger_id, bookie_id),
+            _fate_here(world, self._directory),
             world.id_counter,
             self._settings.collection,
             leftovers,
@@ -421,6 +432,11 @@ class _Assembly:
 def _largest_batch_bytes(settings: BookieSettings) -> int:
     """The largest batch that fits one group commit."""
     return settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES
+
+
+def _fate_here(world: BookieWorld, directory: DataDirectory) -> FateOfLedger:
+    """What the metadata say of ledgers that this bookie holds."""
+    return lambda ledger_id: world.fate_of(ledger_id, directory.cookie.bookie_id)
 
 
 def _pressed(disk_watch: DiskWatch, admission: Admission) -> Callable[[], bool]:

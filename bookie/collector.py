@@ -38,6 +38,7 @@ from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
+from .fates import FateOfLedger
 from .garbage import Fate, Judge
 from .index_upkeep import IndexUpkeep
 from .ledger_state import TOMBSTONE, encode_row
@@ -98,7 +99,7 @@ class Collector:
     def __init__(
         self,
         held: Holdings,
-        fate_of: Callable[[int], Awaitable[Fate]],
+        fate_of: FateOfLedger,
         id_counter: Callable[[], Awaitable[int]],
         settings: CollectionSettings,
         leftovers: Leftovers,

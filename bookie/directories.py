@@ -9,7 +9,7 @@
     DIR/scrub       how far the round has come that reads everything again (scrub.py)
     DIR/journal/    journal segments and superblocks, and a copy of the cookie
     DIR/ledgers/    entry logs, and a copy of the cookie
-    DIR/index/      the index, and a copy of the cookie
+    DIR/index/      the index, and a copy of the cookie; DIR/index.1 and .2 in the place of a lost one (index_home.py)
 
 Journals and entry logs may lie in directories of their own instead, on other disks (places.py).
 
@@ -26,9 +26,9 @@ whoever finishes the work after a crash finds the marker and keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from tallybook.core.config import BookieSettings
@@ -40,7 +40,17 @@ from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
 from .journal.journal import PREPARED_AT_START
 from .journal_places import change_journals, check_room, journal_growths, titles
 from .limbo import Limbo, load_limbo, store_limbo
-from .places import JOURNAL, LEDGERS, PlaceClaim, Places, listed_places, values_of
+from .places import (
+    HOW_TO_ACCEPT,
+    JOURNAL,
+    LEDGERS,
+    PlaceClaim,
+    Places,
+    listed_places,
+    own_places,
+    values_of,
+    without_places,
+)
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 FORMAT_KIND: Final = "bookie-directory"
@@ -48,10 +58,18 @@ FORMAT_VERSION: Final = 1
 FORMAT_WITH_PLACES: Final = 2
 """Of a format file that lists places: versions that look into the data directory alone must not start on it."""
 
+JOURNAL_STATE: Final = "journal"
+BEGUN: Final = "begun"
+GIVEN_UP: Final = "given-up"
+BOOTS: Final = "boots"
+LOGS: Final = "logs"
+"""Values of the format file."""
+
+COOKIE: Final = "cookie"
+"""Name of the file, in the directory and in each part of it."""
+
 _FORMAT = "FORMAT"
-_JOURNAL = "journal"
-_BEGUN = "begun"
-_COOKIE = "cookie"
+_INDEX = "index"
 _DRAFT = "cookie.new"
 _PROBE = "probe"
 _OUR_PARTS = LAYOUT.split(",")
@@ -89,10 +107,9 @@ class Layout:
         """Directory of the entry logs."""
         return f"{self.root}/ledgers"
 
-    @property
-    def index(self) -> str:
-        """Directory of the index."""
-        return f"{self.root}/index"
+    def index(self, number: int) -> str:
+        """Directory of an index; the first one has number 0."""
+        return self.file(f"{_INDEX}.{number}" if number else _INDEX)
 
     @property
     def scrub(self) -> str:
@@ -117,8 +134,28 @@ class DataDirectory:
     cookie: Cookie
     places: Places
     locks: AsyncExitStack
-    journal_begun: bool
-    """Something may have been acked here: a journal that is not found was lost."""
+    format: Mapping[str, str]
+    """What the format file says."""
+
+    @property
+    def journal_begun(self) -> bool:
+        """Something may have been acked here: a journal that is not found was lost."""
+        return self.format.get(JOURNAL_STATE) == BEGUN
+
+    @property
+    def journal_given_up(self) -> bool:
+        """One was lost, and an operator has accepted that: another one may begin in its place."""
+        return self.format.get(JOURNAL_STATE) == GIVEN_UP
+
+    @property
+    def boots(self) -> int:
+        """No boot after a journal was given up has a number up to this."""
+        return int(self.format.get(BOOTS, "0"))
+
+    @property
+    def logs(self) -> int:
+        """No new entry log has an id up to this: such logs may have been lost."""
+        return int(self.format.get(LOGS, "0"))
 
     async def begin_journal(self, disk: Disk) -> None:
         """The journal exists, durably: from now on it must be found. To be called before anything is acked.
@@ -127,7 +164,7 @@ class DataDirectory:
             DiskFull, DiskFailed: it could not be noted.
         """
         if not self.journal_begun:
-            await _write_format(disk, self.layout, {_JOURNAL: _BEGUN}, self.places)
+            await write_format(disk, self.layout, {**self.format, JOURNAL_STATE: BEGUN}, self.places)
 
     async def release(self) -> None:
         """Give the directory back, and all places outside of it."""
@@ -151,8 +188,8 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         cookie = await directory.establish(settings.bookie_id, rng)
         claims = PlaceClaim(disk, directory.layout.root, cookie, rng, locks)
         places = await _settle_places(settings, directory, disk, rng, claims)
-        journal_begun = (await directory.read_format()).get(_JOURNAL) == _BEGUN
-        return DataDirectory(directory.layout, cookie, places, locks.pop_all(), journal_begun)
+        values = await directory.read_format()
+        return DataDirectory(directory.layout, cookie, places, locks.pop_all(), values)
 
 
 async def _settle_places(
@@ -161,18 +198,25 @@ async def _settle_places(
     """Where journals and entry logs lie, listed durably before it is used."""
     layout, values = directory.layout, await directory.read_format()
     listed = listed_places(values, layout.root)
-    wanted = {
+    places = await claims.settle(listed, wanted_paths(settings, layout))
+    if titles(places.journal) != titles(listed.journal):
+        begun = values.get(JOURNAL_STATE) == BEGUN
+        given_up = values.get(JOURNAL_STATE) == GIVEN_UP
+        await change_journals(
+            disk, listed.journal, places.journal, settings.journal, rng, begun=begun, given_up=given_up
+        )
+    if places != listed:
+        await write_format(disk, layout, values, places)
+    await check_room(disk, places.journal, settings)
+    return places
+
+
+def wanted_paths(settings: BookieSettings, layout: Layout) -> dict[str, tuple[str, ...]]:
+    """Where the settings want journals and entry logs, by kind."""
+    return {
         JOURNAL: settings.journal_directories or (layout.journal,),
         LEDGERS: settings.ledger_directories or (layout.ledgers,),
     }
-    places = await claims.settle(listed, wanted)
-    if titles(places.journal) != titles(listed.journal):
-        begun = values.get(_JOURNAL) == _BEGUN
-        await change_journals(disk, listed.journal, places.journal, settings.journal, rng, begun=begun)
-    if places != listed:
-        await _write_format(disk, layout, {name: value for name, value in values.items() if name == _JOURNAL}, places)
-    await check_room(disk, places.journal, settings)
-    return places
 
 
 async def replace_identity(
@@ -197,7 +241,7 @@ async def replace_identity(
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
     lock = await directory.lock()
     try:
-        if await directory.read_cookie(_COOKIE) is not None:
+        if await directory.read_cookie(COOKIE) is not None:
             raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
         await directory.doubt(await id_counter())
         draft = await directory.draft(settings.bookie_id, rng, replace=True)
@@ -206,6 +250,51 @@ async def replace_identity(
     finally:
         await lock.release()
     return draft
+
+
+@asynccontextmanager
+async def identified(
+    settings: BookieSettings, disk: Disk, registry: CookieRegistry
+) -> AsyncIterator[tuple[Layout, Cookie]]:
+    """The directory of a registered bookie and its identity, locked, whatever else of it may be lost.
+
+    Nothing is made in it.
+
+    Raises:
+        ForeignDirectory: its identity is missing, another's, or not the registered one.
+        DirectoryInUse: another process holds it.
+        DamagedFile: its cookie fails its checks.
+        DiskFailed, DiskFull: it cannot be read or locked.
+    """
+    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    cookie = await directory.read_cookie(COOKIE)
+    if cookie is None:
+        raise ForeignDirectory(f"{directory.layout.root} has no cookie: it is not, or not any more, a bookie's")
+    lock = await disk.lock(directory.layout.root)
+    try:
+        await directory.check_identity(cookie, settings.bookie_id)
+        yield directory.layout, cookie
+    finally:
+        await lock.release()
+
+
+async def why_lost(disk: Disk, part: str, cookie: Cookie) -> str:
+    """Why a part of a bookie's directory counts as lost; nothing if it does not.
+
+    Raises:
+        ForeignDirectory: it is there, and belongs to another bookie.
+    """
+    path = f"{part}/{COOKIE}"
+    try:
+        data = await disk.read_file(path, MAX_RECORD_BYTES)
+        if data is None:
+            return f"{part} is missing or empty: it lost its cookie"
+        found = decode_cookie(data, path)
+    except DamagedFile as error:
+        return error.message
+    if found != cookie:
+        raise ForeignDirectory(f"{part} belongs to bookie {found.bookie_id} ({found.directory_uuid})")
+    return ""
 
 
 class _Directory:
@@ -254,7 +343,7 @@ class _Directory:
         """Whether there must be a journal, where that can be told before the identity is known."""
         if await self._disk.read_file(self.layout.file(_FORMAT), MAX_RECORD_BYTES) is None:
             return False
-        return (await self.read_format()).get(_JOURNAL) == _BEGUN
+        return (await self.read_format()).get(JOURNAL_STATE) == BEGUN
 
     async def _own_journal_growths(self, settings: BookieSettings) -> list[int]:
         """How much the journal has yet to take, if it is a part of this directory."""
@@ -264,17 +353,21 @@ class _Directory:
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
         """The identity of the directory, made or finished first where it is fresh."""
-        cookie = await self.read_cookie(_COOKIE)
+        cookie = await self.read_cookie(COOKIE)
         if cookie is None:
             draft = await self.draft(configured_id, rng)
             await self._register(draft)
             await self.finish(draft)
             return draft
-        await self._check_owner(cookie, configured_id)
-        await self._check_registration(cookie)
+        await self.check_identity(cookie, configured_id)
         await self.read_format()
         await self._check_parts(cookie)
         return cookie
+
+    async def check_identity(self, cookie: Cookie, configured_id: str) -> None:
+        """Refuse a directory that is not that of the bookie which is registered."""
+        await self._check_owner(cookie, configured_id)
+        await self._check_registration(cookie)
 
     async def draft(self, configured_id: str, rng: Rng, *, replace: bool = False) -> Cookie:
         """The identity under which a fresh directory is being initialised, begun now or by a start that crashed.
@@ -299,18 +392,18 @@ class _Directory:
     async def doubt(self, id_counter: int) -> None:
         """Whatever was held under this identity of ledgers below ``id_counter`` is lost."""
         limbo = await self._limbo() or Limbo()
-        limbo = Limbo(max(1, limbo.events), max(limbo.below, id_counter), awaits_enrolment=True)
+        limbo = replace(limbo.reaching(id_counter, awaits_enrolment=True), events=max(1, limbo.events))
         await store_limbo(self._disk, self.layout.limbo, limbo)
 
     async def finish(self, draft: Cookie) -> None:
         """Lay out the directory; its identity is complete when the draft has become the cookie."""
         for part in _OUR_PARTS:
             await self._disk.make_directory(self.layout.file(part))
-            await self._disk.replace_file(self.layout.file(f"{part}/{_COOKIE}"), draft.encode())
+            await self._disk.replace_file(self.layout.file(f"{part}/{COOKIE}"), draft.encode())
         if await self._limbo() is None:
             await store_limbo(self._disk, self.layout.limbo, Limbo())
-        await _write_format(self._disk, self.layout, {})
-        await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(_COOKIE))
+        await write_format(self._disk, self.layout, {}, own_places(self.layout.root))
+        await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(COOKIE))
         await self._disk.sync_directory(self.layout.root)
 
     async def read_cookie(self, name: str) -> Cookie | None:
@@ -371,18 +464,21 @@ class _Directory:
 
     async def read_format(self) -> dict[str, str]:
         """The values of the format file. Those before there was anything to say have none."""
-        path = self.layout.file(_FORMAT)
-        data = await self._disk.read_file(path, MAX_RECORD_BYTES)
-        if data is None:
-            raise DamagedFile(f"{path} is missing")
-        return _decode_format(data, path)
+        return await read_format(self._disk, self.layout)
 
     async def _check_parts(self, cookie: Cookie) -> None:
-        """Every part carries the identity: one that lies on a disk of its own may have come back empty."""
+        """Every part carries the identity: one that lies on a disk of its own may have come back empty.
+
+        The index is looked at when it is known which one is in use: see ``index_home``.
+        """
         for part in _OUR_PARTS:
-            found = await self.read_cookie(f"{part}/{_COOKIE}")
+            if part == _INDEX:
+                continue
+            found = await self.read_cookie(f"{part}/{COOKIE}")
             if found is None:
-                raise ForeignDirectory(f"{self.layout.file(part)} is missing or empty: it lost its cookie")
+                raise ForeignDirectory(
+                    f"{self.layout.file(part)} is missing or empty: it lost its cookie; mount it, or {HOW_TO_ACCEPT}"
+                )
             if found != cookie:
                 owner = f"{found.bookie_id} ({found.directory_uuid})"
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
@@ -400,13 +496,31 @@ async def read_places(disk: Disk, root: str) -> Places:
     return listed_places({} if data is None else _decode_format(data, path), root)
 
 
+async def read_format(disk: Disk, layout: Layout) -> dict[str, str]:
+    """The values of the format file.
+
+    Raises:
+        DamagedFile: it is missing, or fails its checks.
+    """
+    path = layout.file(_FORMAT)
+    data = await disk.read_file(path, MAX_RECORD_BYTES)
+    if data is None:
+        raise DamagedFile(f"{path} is missing")
+    return _decode_format(data, path)
+
+
 def _decode_format(data: bytes, path: str) -> dict[str, str]:
     lists_places = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_WITH_PLACES}\n".encode())
-    return decode_record(FORMAT_KIND, FORMAT_WITH_PLACES if lists_places else FORMAT_VERSION, data, path)
+    values = decode_record(FORMAT_KIND, FORMAT_WITH_PLACES if lists_places else FORMAT_VERSION, data, path)
+    for name in (BOOTS, LOGS):
+        if not values.get(name, "0").isdecimal():
+            raise DamagedFile(f"{path}: {values[name]!r} is not a number of {name}")
+    return values
 
 
-async def _write_format(disk: Disk, layout: Layout, values: Mapping[str, str], places: Places | None = None) -> None:
+async def write_format(disk: Disk, layout: Layout, values: Mapping[str, str], places: Places) -> None:
     """``values``, and where journals and entry logs lie unless they are parts of the data directory."""
-    listed = {} if places is None else values_of(places, layout.root)
+    listed = values_of(places, layout.root)
     version = FORMAT_WITH_PLACES if listed else FORMAT_VERSION
-    await disk.replace_file(layout.file(_FORMAT), encode_record(FORMAT_KIND, version, {**values, **listed}))
+    record = encode_record(FORMAT_KIND, version, {**without_places(values), **listed})
+    await disk.replace_file(layout.file(_FORMAT), record)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from tallybook.core.errors import NoSuchLedger, TallybookError, is_defect
+from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
@@ -15,6 +17,34 @@ FateLookup = Callable[[int, str], Awaitable[Fate]]
 
 Whatever keeps them from saying it is ``Fate.UNKNOWN``, and no error.
 """
+
+
+FateOfLedger = Callable[[int], Awaitable[Fate]]
+"""The same, of ledgers that this bookie holds."""
+
+LOOKUP_SECONDS: Final = 10.0
+"""Longest wait for one answer of the metadata."""
+
+
+async def counter_in_time(id_counter: Callable[[], Awaitable[int]]) -> int:
+    """All ledger ids ever handed out lie below it.
+
+    Raises:
+        MetadataUnavailable: it cannot be told, or not in time.
+    """
+    try:
+        async with asyncio.timeout(LOOKUP_SECONDS):
+            return await id_counter()
+    except TimeoutError as error:
+        why: TallybookError = MetadataUnavailable(f"no answer within {LOOKUP_SECONDS:.0f} seconds")
+        cause: Exception = error
+    except TallybookError as error:
+        if is_defect(error):
+            raise
+        why = cause = error
+    raise MetadataUnavailable(
+        f"the metadata do not say how many ledgers there are, all of which may have lost something here: {why.message}"
+    ) from cause
 
 
 async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str) -> Fate:

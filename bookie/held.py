@@ -3,6 +3,8 @@
 The write cache is looked at first and the index after it: a batch moves from there to here, and is in
 the later place before it leaves the earlier, so none is missed. An answer waits until all that it names
 is durable. Each question costs bounded work; the answer says how far it has come.
+
+A row that leads nowhere, or into a log that is lost, is as good as none: a repair must give these entries back.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from tallybook.core.limits import MAX_PAGE
 from .commits import Commits
 from .ledger_table import LedgerTable
 from .leftovers import RepairVisits
-from .storage.index import MAX_FIND_ROWS, Index
+from .present_rows import PresentRows
+from .storage.index import Index
 from .storage.write_cache import WriteCache
 
 MAX_BATCHES: Final = 10_000
@@ -32,11 +35,18 @@ class Held:
     """Answers what is held."""
 
     def __init__(
-        self, table: LedgerTable, cache: WriteCache, index: Index, commits: Commits, visits: RepairVisits
+        self,
+        table: LedgerTable,
+        cache: WriteCache,
+        index: Index,
+        rows: PresentRows,
+        commits: Commits,
+        visits: RepairVisits,
     ) -> None:
         self._table = table
         self._cache = cache
         self._index = index
+        self._rows = rows
         self._commits = commits
         self._visits = visits
 
@@ -58,10 +68,8 @@ class Held:
                 found += cached
                 if len(cached) == MAX_BATCHES:
                     looked_up_to = min(looked_up_to, cached[-1].last)
-            stored = await self._stored(ledger_id, first, looked_up_to)
+            stored, looked_up_to = await self._stored(ledger_id, first, looked_up_to)
             found += stored
-            if len(stored) >= MAX_BATCHES:
-                looked_up_to = min(looked_up_to, stored[-1].last)
             await self._commits.durable(ledger)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
@@ -71,15 +79,20 @@ class Held:
             looked_up_to = min(looked_up_to, ranges[-1].last)
         return HeldAnswer(tuple(ranges), looked_up_to, limbo)
 
-    async def _stored(self, ledger_id: int, first: int, last: int) -> list[EntryRange]:
+    async def _stored(self, ledger_id: int, first: int, last: int) -> tuple[list[EntryRange], int]:
+        """What the index has in logs that are there, and up to where it was looked at."""
         found: list[EntryRange] = []
-        while first <= last and len(found) < MAX_BATCHES:
-            rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
-            found += [EntryRange(row.first_entry_id, row.last_entry_id) for row in rows]
-            if len(rows) < MAX_FIND_ROWS:
+        looked_at = 0
+        while first <= last:
+            rows = await self._rows.page(ledger_id, first, last)
+            found += [EntryRange(row.first_entry_id, row.last_entry_id) for row in rows.present]
+            looked_at += rows.seen
+            if rows.complete:
                 break
-            first = rows[-1].last_entry_id + 1
-        return found
+            first = rows.looked_up_to + 1
+            if looked_at >= MAX_BATCHES:
+                return found, rows.looked_up_to
+        return found, last
 
     async def ledgers(self, after: int, limit: int) -> HeldLedgers:
         """See ``LedgerStore.held_ledgers``.

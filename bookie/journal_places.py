@@ -32,12 +32,20 @@ def titles(places: Sequence[Place]) -> list[str]:
 
 
 async def change_journals(
-    disk: Disk, listed: Sequence[Place], wanted: Sequence[Place], settings: JournalSettings, rng: Rng, *, begun: bool
+    disk: Disk,
+    listed: Sequence[Place],
+    wanted: Sequence[Place],
+    settings: JournalSettings,
+    rng: Rng,
+    *,
+    begun: bool,
+    given_up: bool = False,
 ) -> None:
     """Make those of ``wanted`` that are new, so that they can be listed.
 
     Args:
         begun: the journal that is part of the data directory was written to, if it is listed.
+        given_up: an operator has accepted that one that is not found is lost.
 
     Raises:
         InvalidConfig: one of them holds something that is not checkpointed.
@@ -47,7 +55,7 @@ async def change_journals(
     boot = 0
     for place in listed:
         facts = await _clean_facts(disk, place)
-        if facts is None and (begun or place.name != OWN):
+        if facts is None and not given_up and (begun or place.name != OWN):
             raise DamagedFile(f"the journal in {place.path} is missing: what was acked may be gone")
         boot = max(boot, 0 if facts is None else facts.boot)
     for place in wanted:

@@ -67,6 +67,15 @@ class RecoveredJournals:
         return tuple(damage for journal in self._journals for damage in journal.damage)
 
     @property
+    def clean(self) -> bool:
+        """All of them were stopped cleanly."""
+        return all(journal.clean for journal in self._journals)
+
+    def count_from(self, boots: int) -> None:
+        """No life has a boot counter up to ``boots``: those below may be those of a journal that was given up."""
+        self.boot = max(self.boot, boots + 1)
+
+    @property
     def refused(self) -> bool:
         """The device refused to read a part of one: another attempt may find more."""
         return any(journal.refused for journal in self._journals)

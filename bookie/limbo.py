@@ -11,6 +11,10 @@ beginning: its bookie answers under an id that acked what the old directory held
 process may still run, and ack more, until the new one is registered in its place. So the
 marker says that this has not happened yet, and while it does, every ledger is in limbo.
 
+The index may be lost, too (index_home.py). Then one is made from the entry logs, which know nothing of
+fences: that is such an event as well. So the marker also says which index is in use, and one write
+of it does both: from then on the new index counts, and every ledger is in limbo.
+
 One small file holds this for all ledgers, because a ledger of which everything was lost has
 no row that could say it. It is written before the journal forgets the damage. It is there from
 the beginning, so that its loss is noticed too.
@@ -29,20 +33,23 @@ from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 KIND: Final = "limbo"
 VERSION: Final = 1
 
+_INDEX: Final = "index"
 _ENROLLED: Final = "enrolled"
 _NOT_YET: Final = "no"
 
 
 @dataclass(frozen=True, slots=True)
 class Limbo:
-    """``events`` times the journal lost records; the ledgers with ids below ``below`` existed then.
+    """``events`` times the journal lost records, or worse; the ledgers with ids below ``below`` existed then.
 
     ``awaits_enrolment``: the bookie that this one replaces may still ack, also of ledgers that do not exist yet.
+    ``index``: which index is in use, 0 for the first one.
     """
 
     events: int = 0
     below: int = 0
     awaits_enrolment: bool = False
+    index: int = 0
 
     def covers(self, ledger_id: int, repaired: int) -> bool:
         """Whether the ledger, repaired after the first ``repaired`` events, may still miss something."""
@@ -68,7 +75,8 @@ async def load_limbo(disk: Disk, path: str) -> Limbo:
         raise DamagedFile(f"{path} is missing")
     values = decode_record(KIND, VERSION, data, path)
     try:
-        return Limbo(int(values["events"]), int(values["below"]), values.get(_ENROLLED) == _NOT_YET)
+        events, below, index = int(values["events"]), int(values["below"]), int(values.get(_INDEX, "0"))
+        return Limbo(events, below, values.get(_ENROLLED) == _NOT_YET, index)
     except (KeyError, ValueError) as error:
         raise DamagedFile(f"{path}: it does not hold the values of a limbo marker: {error}") from error
 
@@ -78,4 +86,6 @@ async def store_limbo(disk: Disk, path: str, limbo: Limbo) -> None:
     values = {"events": str(limbo.events), "below": str(limbo.below)}
     if limbo.awaits_enrolment:
         values[_ENROLLED] = _NOT_YET
+    if limbo.index:
+        values[_INDEX] = str(limbo.index)
     await disk.replace_file(path, encode_record(KIND, VERSION, values))

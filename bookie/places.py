@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, ForeignDirectory
@@ -38,6 +38,8 @@ JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 KINDS: Final = (JOURNAL, LEDGERS)
 """Parts of a data directory that may lie elsewhere. The first word of their places' titles."""
+
+HOW_TO_ACCEPT: Final = "accept that what cannot be found is lost with 'tallybook bookie init --accept-loss'"
 
 OWN: Final = "own"
 """Name of the place that is a part of the data directory itself."""
@@ -98,7 +100,7 @@ def own_places(root: str) -> Places:
 
 def listed_places(values: Mapping[str, str], root: str) -> Places:
     """The places that a format file lists; those of the data directory itself where it lists none."""
-    titles = [(title, path) for title, path in values.items() if title.partition("-")[0] in KINDS and "-" in title]
+    titles = [(title, path) for title, path in values.items() if _is_title(title)]
     if not titles:
         return own_places(root)
     return places_of([_listed(title, path, root) for title, path in titles])
@@ -109,6 +111,16 @@ def values_of(places: Places, root: str) -> dict[str, str]:
     if places == own_places(root):
         return {}
     return {place.title: place.kind if place.name == OWN else place.path for place in places}
+
+
+def without_places(values: Mapping[str, str]) -> dict[str, str]:
+    """What a format file says besides."""
+    return {name: value for name, value in values.items() if not _is_title(name)}
+
+
+def _is_title(name: str) -> bool:
+    kind, dash, _ = name.partition("-")
+    return kind in KINDS and bool(dash)
 
 
 def _listed(title: str, path: str, root: str) -> Place:
@@ -177,11 +189,11 @@ class PlaceClaim:
 
     async def _place_at(self, kind: str, path: str, listed: Places) -> Place:
         """What lies at ``path``; made now where nothing does, and nothing did."""
-        carried = await self._title_at(path)
+        carried = await title_at(self._disk, self._root, self._cookie, path)
         expected = next((place for place in listed if place.path == path), None)
         if expected is not None:
             if carried is None:
-                raise ForeignDirectory(f"{path} is missing or empty: it lost its cookie")
+                raise ForeignDirectory(f"{path} is missing or empty: it lost its cookie; mount it, or {HOW_TO_ACCEPT}")
             if carried != expected.title:
                 raise ForeignDirectory(
                     f"{path} is known as {expected.title}, and carries the cookie of {carried}: were two disks swapped?"
@@ -195,37 +207,13 @@ class PlaceClaim:
         await self._check_empty(path, ours=carried is not None)
         place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:_NAME_LENGTH], path)
         if carried is None:
-            await self._disk.replace_file(f"{path}/{_COOKIE}", self._cookie_of(place).encode())
+            await self._disk.replace_file(f"{path}/{_COOKIE}", place_cookie(self._cookie, place.title).encode())
         return place
 
     async def _lock(self, path: str) -> None:
         await self._disk.make_directory(path)
         lock = await self._disk.lock(path)
         self._locks.push_async_callback(lock.release)
-
-    def _cookie_of(self, place: Place) -> PlaceCookie:
-        cookie = self._cookie
-        return PlaceCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, place.title)
-
-    async def _title_at(self, path: str) -> str | None:
-        """Which of this bookie's places lies at ``path``, by its cookie; ``None`` where there is no cookie."""
-        file = f"{path}/{_COOKIE}"
-        data = await self._disk.read_file(file, MAX_RECORD_BYTES)
-        if data is None:
-            return None
-        if data.startswith(f"tallybook {COOKIE_KIND} ".encode()):
-            owner = decode_cookie(data, file)
-            kind = path.removeprefix(f"{self._root}/")
-            if owner == self._cookie and kind in KINDS:
-                return f"{kind}-{OWN}"
-            raise ForeignDirectory(f"{path} is, or belongs to, the data directory of bookie {owner.bookie_id}")
-        carried = _decode(data, file)
-        if replace(carried, place="") != replace(self._cookie_of(Place("", "", path)), place=""):
-            raise ForeignDirectory(
-                f"{path} belongs to bookie {carried.bookie_id} ({carried.directory_uuid}) as {carried.place}, "
-                f"not to {self._cookie.bookie_id} ({self._cookie.directory_uuid})"
-            )
-        return carried.place
 
     async def _check_empty(self, path: str, *, ours: bool) -> None:
         """Refuse a directory that is to be a new place and has something in it.
@@ -240,8 +228,11 @@ class PlaceClaim:
 
     async def _check_given_up(self, place: Place) -> None:
         """Refuse to go on without a place that may hold something."""
-        if await self._title_at(place.path) != place.title:
-            raise ForeignDirectory(f"{place.title} is not configured any more, and cannot be found at {place.path}")
+        if await title_at(self._disk, self._root, self._cookie, place.path) != place.title:
+            raise ForeignDirectory(
+                f"{place.title} is not configured any more, and cannot be found at {place.path}: mount it, "
+                f"or {HOW_TO_ACCEPT}"
+            )
         names = await self._disk.list(place.path)
         if any(parse_log_name(name) is not None for name in names) or await self._noted_logs(place.path):
             raise ForeignDirectory(
@@ -252,6 +243,42 @@ class PlaceClaim:
     async def _noted_logs(self, path: str) -> bool:
         """Whether there must be entry logs in a directory, even if there are none."""
         return bool(await read_lengths(self._disk, path, uuid_bytes(self._cookie.directory_uuid)))
+
+
+def place_cookie(cookie: Cookie, title: str) -> PlaceCookie:
+    """What a place outside of the data directory carries."""
+    return PlaceCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, title)
+
+
+async def title_at(disk: Disk, root: str, cookie: Cookie, path: str) -> str | None:
+    """Which of a bookie's places lies at ``path``, by its cookie; ``None`` where there is no cookie.
+
+    Args:
+        root: the data directory.
+        cookie: its identity.
+
+    Raises:
+        ForeignDirectory: it is not one of this bookie.
+        DamagedFile: the cookie fails its checks.
+        DiskFailed: it cannot be read.
+    """
+    file = f"{path}/{_COOKIE}"
+    data = await disk.read_file(file, MAX_RECORD_BYTES)
+    if data is None:
+        return None
+    if data.startswith(f"tallybook {COOKIE_KIND} ".encode()):
+        owner = decode_cookie(data, file)
+        kind = path.removeprefix(f"{root}/")
+        if owner == cookie and kind in KINDS:
+            return f"{kind}-{OWN}"
+        raise ForeignDirectory(f"{path} is, or belongs to, the data directory of bookie {owner.bookie_id}")
+    carried = _decode(data, file)
+    if carried != place_cookie(cookie, carried.place):
+        raise ForeignDirectory(
+            f"{path} belongs to bookie {carried.bookie_id} ({carried.directory_uuid}) as {carried.place}, "
+            f"not to {cookie.bookie_id} ({cookie.directory_uuid})"
+        )
+    return carried.place
 
 
 def _is_of_journal(name: str) -> bool:

@@ -148,6 +148,7 @@ class LedgerStore(Protocol):
         """All that may have been lost of the ledger was given back; durable when it returns. The ledger is fenced.
 
         Raises:
+            EntryUnknown: an entry is not here for which the metadata name this bookie: the ledger stays in limbo.
             Unauthorized: the metadata, read linearizably, do not say that the ledger is closed.
             NoSuchLedger: it was deleted.
             BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.

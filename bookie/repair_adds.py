@@ -12,7 +12,7 @@ They go the way of all adds (``adds.py``), with three differences:
 from __future__ import annotations
 
 from tallybook.core.batch import BatchHeader, Buffer
-from tallybook.core.errors import Conflict, OutOfFiles
+from tallybook.core.errors import Conflict
 
 from .leftovers import RepairVisits
 from .settled import SettledLedgers
@@ -53,10 +53,5 @@ class RepairAdds:
             if (row.first_entry_id, row.last_entry_id) != (first, last):
                 held = f"entries {row.first_entry_id} to {row.last_entry_id} as one batch"
                 raise Conflict(f"ledger {header.ledger_id}: {held} are held, not {first} to {last}")
-            copy = await self._stored.on_disk(row)
-            if copy is None:
-                continue
-            if copy.error is not None and isinstance(copy.error.__cause__, OutOfFiles):
-                raise copy.error  # it may be had in a moment
-            found.append(copy.batch)
+            found += await self._stored.to_mend(row)
         return found

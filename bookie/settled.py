@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
+from tallybook.core.answers import EntryRange
 from tallybook.core.errors import MetadataUnavailable, Unauthorized
+from tallybook.core.quorum import Quorum
+from tallybook.core.ranges import ranges_of
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 LOOKUP_SECONDS: Final = 10.0
@@ -25,11 +29,29 @@ MAX_REMEMBERED: Final = 1_024
 """Ledgers of which an answer is remembered."""
 
 
+class Share(NamedTuple):
+    """What one bookie is to hold of a fragment: the entries of its position, from ``first`` to ``last``."""
+
+    bookie_id: str
+    quorum: Quorum
+    position: int
+    first: int
+    last: int
+
+    def ranges(self) -> Iterator[EntryRange]:
+        """These entries, ascending; neighbours are one range."""
+        return ranges_of(self.quorum, self.position, self.first, self.last)
+
+
 class Settled(NamedTuple):
-    """No writer can be at entries up to ``up_to``, -1 for none; at no entry at all where the ledger is ``closed``."""
+    """No writer can be at entries up to ``up_to``, -1 for none; at no entry at all where the ledger is ``closed``.
+
+    ``shares``: of a closed ledger, what each bookie is to hold. None where copies need not be kept.
+    """
 
     up_to: int
     closed: bool
+    shares: tuple[Share, ...] = ()
 
 
 SettledLookup = Callable[[int], Awaitable[Settled]]
@@ -45,8 +67,16 @@ async def closed_up_to(store: MetadataStore, ledger_id: int) -> Settled:
     """
     metadata = (await store.read_ledger(ledger_id, linearizable=True)).value
     if metadata.closed:
-        return Settled(metadata.last_entry_id, True)
+        return Settled(metadata.last_entry_id, True, () if metadata.copies_released else _shares(metadata))
     return Settled(metadata.last_fragment.first_entry_id - 1, False)
+
+
+def _shares(metadata: LedgerMetadata) -> tuple[Share, ...]:
+    return tuple(
+        Share(bookie_id, metadata.quorum, position, fragment.first_entry_id, metadata.fragment_end(fragment))
+        for fragment in metadata.fragments
+        for position, bookie_id in enumerate(fragment.bookies)
+    )
 
 
 class SettledLedgers:
@@ -72,18 +102,17 @@ class SettledLedgers:
             state = "closed" if found.closed else "not closed, and settled"
             raise Unauthorized(f"ledger {ledger_id} is {state} at entry {found.up_to}, before entry {entry_id}")
 
-    async def check_closed(self, ledger_id: int) -> None:
-        """Make sure that no writer can be anywhere in the ledger.
+    async def shares_of_closed(self, ledger_id: int) -> tuple[Share, ...]:
+        """What the bookies are to hold of a ledger in which no writer can be anywhere. Asked for anew every time.
 
         Raises:
             Unauthorized: it is not closed.
             NoSuchLedger, MetadataUnavailable: see ``SettledLookup``.
         """
-        known = self._known.get(ledger_id)
-        if known is not None and known.closed:
-            return
-        if not (await self._look(ledger_id)).closed:
+        found = await self._look(ledger_id)
+        if not found.closed:
             raise Unauthorized(f"ledger {ledger_id} is not closed: a writer or a recovery may be at work")
+        return found.shares
 
     async def _look(self, ledger_id: int) -> Settled:
         try:
@@ -92,7 +121,8 @@ class SettledLedgers:
         except TimeoutError as error:
             late = f"no answer about ledger {ledger_id} within {LOOKUP_SECONDS} seconds"
             raise MetadataUnavailable(late) from error
-        self._known[ledger_id] = max(found, self._known.get(ledger_id, found))
+        plain = found._replace(shares=())
+        self._known[ledger_id] = max(plain, self._known.get(ledger_id, plain))
         self._known.move_to_end(ledger_id)
         while len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import socket
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -157,13 +158,16 @@ def _words(error: socket.gaierror | UnicodeError) -> str:
 
 def _way_forward(settings: BookieSettings, error: DamagedFile) -> str:
     """What can be done about a data directory that no bookie can start on."""
-    if "--replace" in error.message:
-        return ""
-    words = ["tallybook", "bookie", "init", "--replace", "--data", settings.data_directory]
-    words += ["--id", settings.bookie_id or "ID", "--metadata", settings.metadata]
+    data = settings.data_directory
+    words = ["--data", data, "--id", settings.bookie_id or "ID", "--metadata", settings.metadata]
+    accept = shlex.join(["tallybook", "bookie", "init", "--accept-loss", *words])
+    replace = shlex.join(["tallybook", "bookie", "init", "--replace", *words])
+    # Whose directory it is cannot be given up.
+    identity = f"{data.rstrip('/')}/cookie" in error.message
     return (
-        "; restore it from a copy, or give up what this bookie holds: "
-        f"move {settings.data_directory} away, then {shlex.join(words)}"
+        "; restore it from a copy, "
+        + ("" if identity else f"or accept that what cannot be found is lost: {accept}, ")
+        + f"or give up what this bookie holds: move {data} away, then {replace}"
     )
 
 
@@ -177,28 +181,93 @@ def init(
     replace: Annotated[
         bool, typer.Option("--replace", help="Give up what the old directory held; the bookie counts as another one.")
     ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept-loss", help="Give up what cannot be found in the directory, and keep the rest.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Give a registered bookie id a new, empty data directory.
+    """Make a registered bookie fit to start again after its data directory, or a part of it, was lost.
 
     A bookie that was never registered needs no init: 'bookie run' makes its directory. One that is registered refuses
-    to start on an empty directory, because its data is elsewhere, or lost. With --replace that data counts as lost.
+    to start without its data, because that may be elsewhere.
+
+    With --accept-loss, what cannot be found counts as lost: the journal, a part of the directory, a file that tells
+    about them. The bookie keeps the rest and serves it. Of every ledger there is it answers UNKNOWN where it does not
+    hold an entry, and takes no ordinary adds, until that ledger was repaired. Where nothing is lost, nothing changes.
+
+    With --replace, everything counts as lost: the id gets a new, empty directory.
     """
-    if not replace:
-        raise InvalidArgument("nothing to do without --replace: 'bookie run' makes the directory of a new bookie")
+    if replace == accept:
+        raise InvalidArgument(
+            "either --replace or --accept-loss is wanted: 'bookie run' makes the directory of a new bookie"
+        )
     settings = _settings(config, assignments, _flags(data_directory=data, metadata=metadata, bookie_id=bookie_id))
 
     # As above.
+    from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
     from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
 
     async def work() -> Record:
         check_directory(Path(settings.data_directory))
         clock, rng, disk = RealClock(), SystemRng(), RealDisk()
+        lost: list[str] = []
         async with await open_metadata(settings.metadata, clock=clock, rng=rng) as opened:
-            cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
-        return {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid, "data": settings.data_directory}
+            if accept:
+                cookie, lost = await accept_loss(settings, disk, opened.store, opened.store.id_counter)
+            else:
+                cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
+        known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
+        told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
+        return {**known, "data": settings.data_directory, **told}
 
     print_record(run(work()), as_json=as_json)
+
+
+@app.command("rebuild-index")
+def rebuild_index(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of a stopped bookie.")],
+    metadata: Metadata,
+    config: ConfigFile = None,
+    assignments: Set = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Make the new index, show what is in it, and throw it away.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a new index for a stopped bookie from its entry logs.
+
+    A bookie that finds its index lost does this by itself when it starts. This is for an index that is suspected to be
+    wrong, and to see beforehand what would come out. Afterwards every ledger is in limbo until it was repaired: the
+    bookie answers UNKNOWN for what it does not hold, and takes no ordinary adds, because entry logs do not tell which
+    ledgers were fenced. The old index stays beside the new one until the bookie has stopped cleanly once.
+    """
+    settings = _settings(config, assignments, _flags(data_directory=directory, metadata=metadata))
+
+    # As above.
+    from tallybook.bookie.lost_index import rebuild_stopped  # noqa: PLC0415
+    from tallybook.bookie.server import IndexThreads  # noqa: PLC0415
+
+    async def work() -> Record:
+        clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
+        try:
+            async with await open_metadata(settings.metadata, clock=clock, rng=SystemRng()) as opened:
+                path, report = await rebuild_stopped(
+                    settings, disk, opened.store, clock,
+                    lambda path, create: threads.open_index(disk, path, settings.storage, create=create),
+                    dry_run=dry_run,
+                )  # fmt: skip
+        finally:
+            await threads.close()
+            await disk.close()
+        facts = asdict(report)
+        return {"index": None if dry_run else path, **facts} if as_json else {"index": path, **_readable(facts)}
+
+    print_record(run(work()), as_json=as_json)
+
+
+def _readable(facts: Record) -> Record:
+    """Lists as lines."""
+    return {name: "; ".join(value) or "none" if isinstance(value, list) else value for name, value in facts.items()}
 
 
 @app.command("ls")

@@ -26,11 +26,11 @@ from tallybook.core.errors import (
     ProtocolViolation,
     StorageError,
 )
+from tallybook.core.ranges import lacking, ranges_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 from .needs import Place, places_of
-from .ranges import lacking, ranges_of
 
 LEDGERS_AT_ONCE: Final = 8
 MOST_LACKS: Final = 100

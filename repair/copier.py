@@ -27,12 +27,12 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.marks import sometimes
+from tallybook.core.ranges import lacking, ranges_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
 
 from .needs import Place
-from .ranges import lacking, ranges_of
 
 LOOKS: Final = 3
 """Looks at one place: the one before copying, the one that must find nothing, and one more."""

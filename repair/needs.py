@@ -13,10 +13,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from tallybook.core.quorum import Quorum
+from tallybook.core.ranges import ranges_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import settled_fragments
-
-from .ranges import ranges_of
 
 
 class Place(NamedTuple):

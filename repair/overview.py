@@ -14,6 +14,7 @@ from typing import Final
 from tallybook.archive.location import read_location
 from tallybook.client.ports import ClientWorld
 from tallybook.core.answers import BookieStatus
+from tallybook.core.ranges import ranges_of
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo
@@ -21,7 +22,6 @@ from tallybook.metadata.store import BookieInfo
 from .bookie_survey import BookieSurvey
 from .needs import LimboOf
 from .pause import paused_since
-from .ranges import ranges_of
 from .service import repair_status
 from .tasks import PREFIX
 from .walk import Findings, all_ledgers

@@ -68,9 +68,18 @@ class EntryLogs:
 
     @staticmethod
     async def open(
-        disk: Disk, directories: Sequence[str], directory_uuid: str, settings: StorageSettings, clock: Clock
+        disk: Disk,
+        directories: Sequence[str],
+        directory_uuid: str,
+        settings: StorageSettings,
+        clock: Clock,
+        *,
+        above: int = 0,
     ) -> EntryLogs:
         """Find the logs in ``directories``. Writes nothing: the first append begins a new log.
+
+        Args:
+            above: ids of new logs are higher.
 
         Raises:
             DamagedFile: one of them is missing, or two hold a log of one id.
@@ -80,8 +89,13 @@ class EntryLogs:
         logs._log_ids = await logs._directories.find()
         logs._lengths = logs._directories.noted
         # Above a lost log, too: rows of the index may point into it.
-        logs._next_id = max((0, *logs._log_ids, *logs._lengths)) + 1
+        logs._next_id = max((above, *logs._log_ids, *logs._lengths)) + 1
         return logs
+
+    @property
+    def strays(self) -> Sequence[str]:
+        """Files in the directories that are not ours."""
+        return self._directories.strays
 
     @property
     def log_ids(self) -> list[int]:
@@ -215,6 +229,8 @@ class EntryLogs:
         return await self._begin(aside) if writer is None else writer
 
     async def _begin(self, aside: bool) -> LogWriter:
+        while self._next_id in self._directories.taken_ids:
+            self._next_id += 1
         log_id, self._next_id = self._next_id, self._next_id + 1
         directory = await self._directories.place(log_id)
         try:
@@ -376,6 +392,15 @@ class EntryLogs:
             DamagedFile, DiskFailed: as for ``complete_map``, at the end.
         """
         return self._reader.scan_whole(log_id, self._directories.durable_of(log_id))
+
+    async def certain_bytes(self, log_id: int) -> int:
+        """Below this offset of a settled log everything was durable; what lies behind may be torn.
+
+        Raises:
+            DamagedFile, DiskFailed: the log is missing, or cannot be read.
+        """
+        footer = await self._reader.footer(log_id)
+        return self._directories.durable_of(log_id) if footer is None else footer.offset
 
 
 async def _unpaced(_size: int) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+NOWHERE_LOG_ID: Final = 0
+"""No entry log has this id: what a row points at there is UNKNOWN."""
 
 
 class Location(NamedTuple):

@@ -67,7 +67,7 @@ class LogContents:
         live: list[IndexRow] = []
         start = 0
         for end in range(1, len(piece) + 1):
-            if end == len(piece) or not _follows(piece[end - 1], piece[end]):
+            if end == len(piece) or not follows(piece[end - 1], piece[end]):
                 run = piece[start:end]
                 first, last = run[0].first_entry_id, run[-1].last_entry_id
                 known = set(await self._index.find_range(run[0].ledger_id, first, last, WRITE_BATCH_ROWS))
@@ -94,5 +94,6 @@ def size_of(rows: Sequence[IndexRow]) -> int:
     return sum(row.location.size for row in rows)
 
 
-def _follows(row: IndexRow, other: IndexRow) -> bool:
+def follows(row: IndexRow, other: IndexRow) -> bool:
+    """Whether ``other`` begins with the entry behind ``row``."""
     return (row.ledger_id, row.last_entry_id + 1) == (other.ledger_id, other.first_entry_id)

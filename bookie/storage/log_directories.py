@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from tallybook.core.errors import DamagedFile
 from tallybook.runtime.disk import Disk
 
-from .entry_log_format import LOG_HEADER_BYTES, log_name, parse_log_name
+from .entry_log_format import LOG_HEADER_BYTES, LogFile, log_name, parse_log_name
 from .entry_log_lengths import read_lengths, write_lengths
+from .foreign_files import is_foreign, stray_names
 
 
 class LogDirectories:
@@ -38,6 +39,10 @@ class LogDirectories:
         self._short: frozenset[str] = frozenset()
         self._full: set[str] = set()
         self.unreadable_notes: list[DamagedFile] = []
+        self.strays: list[str] = []
+        """Files in these directories that are not ours."""
+        self.taken_ids: set[int] = set()
+        """Ids that no log should get, because something else has the name."""
 
     async def find(self) -> list[int]:
         """Look into every directory. Ids of the logs that there are, ascending.
@@ -52,21 +57,36 @@ class LogDirectories:
                 if other != path:
                     raise DamagedFile(f"{other} and {path} both hold {log_name(log_id)}: which one counts is not known")
         found = sorted(self._homes)
-        for path in self.paths:
-            try:
-                self._noted[path] = await read_lengths(self._disk, path, self._directory_uuid)
-            except DamagedFile as error:
-                self.unreadable_notes.append(error)
-            for log_id in self._noted[path]:
+        for path, lengths in self._noted.items():
+            for log_id in lengths:
                 self._homes.setdefault(log_id, path)
         return found
 
     async def _logs_in(self, path: str) -> list[int]:
+        """Which of the files in a directory are logs of ours. Those that its note names need no look."""
         try:
             names = await self._disk.list(path)
         except FileNotFoundError as error:
             raise DamagedFile(f"{path}, a directory of entry logs, is missing") from error
-        return [log_id for name in names if (log_id := parse_log_name(name)) is not None]
+        all_known = False
+        try:
+            self._noted[path] = await read_lengths(self._disk, path, self._directory_uuid)
+        except DamagedFile as error:
+            self.unreadable_notes.append(error)
+            all_known = True
+        self.strays += [f"{path}/{name}" for name in stray_names(names)]
+        found = []
+        for name in names:
+            log_id = parse_log_name(name)
+            if log_id is None:
+                continue
+            log = LogFile(f"{path}/{name}", self._directory_uuid, log_id)
+            if all_known or log_id in self._noted[path] or not await is_foreign(self._disk, log):
+                found.append(log_id)
+            else:
+                self.strays.append(log.path)
+                self.taken_ids.add(log_id)
+        return found
 
     # -- where a log is ----------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tallybook.core.batch import Buffer, peek_ids
-from tallybook.core.errors import EntryCorrupt, EntryUnknown
+from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
 from tallybook.core.marks import sometimes
 
 from .index import MAX_FIND_ROWS, Index
@@ -35,7 +35,7 @@ class StoredBatches:
     """Reads what was flushed.
 
     Args:
-        on_damage: told of each batch that fails its checks.
+        on_damage: told of each batch that fails its checks, or was in a log that is lost.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StoredBatches:
             except (EntryCorrupt, EntryUnknown) as error:
                 before, rows = rows, await self._rows(ledger_id, first, last, max_bytes)
                 if rows[:1] == before[:1]:
-                    if isinstance(error, EntryCorrupt):
+                    if is_damage(error):
                         self._on_damage(before[0])
                     raise
                 sometimes("stored: a batch moved while it was read")
@@ -97,8 +97,11 @@ class StoredBatches:
                 return [self._keep(row, batch, last) for row, batch in zip(rows, batches, strict=False)]
         raise EntryUnknown(f"entry {first} of ledger {ledger_id} moves faster than it can be read")
 
-    async def overlapping(self, ledger_id: int, first: int, last: int) -> list[Buffer | None]:
+    async def overlapping(self, ledger_id: int, first: int, last: int, *, mending: bool = False) -> list[Buffer | None]:
         """Every stored batch with an entry in ``first .. last``; ``None`` in place of one that is damaged.
+
+        Args:
+            mending: so it is with one that is lost, and with one that the device refuses twice: a good copy is at hand.
 
         Raises:
             EntryUnknown: it cannot be told.
@@ -110,7 +113,26 @@ class StoredBatches:
                 found += await self._read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
             except EntryCorrupt:
                 found.append(None)
+            except EntryUnknown:
+                if not mending:
+                    raise
+                found += await self.to_mend(row)
         return found
+
+    async def to_mend(self, row: IndexRow) -> list[Buffer | None]:
+        """What a good copy of this batch would be put over: the bytes on the disk, or nothing if it was dropped since.
+
+        ``None`` in place of a copy that is damaged, lost with its log, or that the device refuses to give.
+
+        Raises:
+            EntryUnknown: it cannot be told.
+        """
+        copy = await self.on_disk(row)
+        if copy is None:
+            return []
+        if copy.error is not None and isinstance(copy.error.__cause__, OutOfFiles):
+            raise copy.error  # it may be had in a moment
+        return [copy.batch]
 
     async def on_disk(self, row: IndexRow) -> DiskCopy | None:
         """The batch of a row as the disk has it, whatever is kept in memory and wherever it has moved since.
@@ -128,7 +150,7 @@ class StoredBatches:
                 if now is None:
                     return None
                 if now == row:
-                    if isinstance(error, EntryCorrupt):
+                    if is_damage(error):
                         self._on_damage(row)
                     return DiskCopy(row, None, error)
                 row = now
@@ -165,6 +187,14 @@ class StoredBatches:
         except EntryUnknown:
             return [start]  # a row further on: told to whoever asks for its entries
         return _contiguous(rows, first, max_bytes)
+
+
+def is_damage(error: EntryCorrupt | EntryUnknown) -> bool:
+    """Whether a batch that could not be read is gone for good: its bytes are wrong, or its log is lost.
+
+    A device that refuses to read may have had a bad moment.
+    """
+    return isinstance(error, EntryCorrupt) or isinstance(error.__cause__, FileNotFoundError)
 
 
 def _contiguous(rows: Sequence[IndexRow], first: int, max_bytes: int) -> list[IndexRow]:

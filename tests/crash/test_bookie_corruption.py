@@ -228,7 +228,7 @@ def junk(written: Written, path: str) -> Iterator[SimDisk]:
             yield disk
 
 
-SMALL = ["/cookie", "/FORMAT", "/journal/cookie", "/ledgers/cookie", "/index/cookie"]
+SMALL = ["/cookie", "/FORMAT", "/journal/cookie", "/ledgers/cookie"]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -236,6 +236,12 @@ def test_any_damage_to_a_file_of_the_identity_is_refused_and_named(written: Writ
     path = ROOT + name
     for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
         assert set(survives(written, path, damages)) == {"refused"}
+
+
+def test_any_damage_to_the_cookie_of_the_index_costs_the_index_which_is_made_again(written: Written) -> None:
+    path = f"{ROOT}/index/cookie"
+    for damages in (bits(written, path), cut(written, path, 1), junk(written, path)):
+        assert set(survives(written, path, damages)) == {"runs"}
 
 
 def test_damage_to_the_lock_file_means_nothing(written: Written) -> None:

@@ -138,8 +138,8 @@ def test_a_look_into_the_index_that_a_flush_made_stale_is_taken_again() -> None:
         path = node.bookie._parts.adds
         look = path._stored_overlap
 
-        async def slow_look(ledger_id: int, first: int, last: int) -> list[Buffer | None]:
-            found = await look(ledger_id, first, last)
+        async def slow_look(ledger_id: int, first: int, last: int, *, mending: bool) -> list[Buffer | None]:
+            found = await look(ledger_id, first, last, mending=mending)
             path._stored_overlap = look
             await node.bookie.flush()
             return found

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.bookie import held as held_module
+from tallybook.bookie import present_rows
 from tallybook.bookie.ledger_state import LedgerRow
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.location import IndexRow
@@ -73,7 +74,7 @@ def test_pages_of_what_is_held_have_all_of_it_wherever_it_lies(
 ) -> None:
     monkeypatch.setattr(held_module, "MAX_BATCHES", 3)
     monkeypatch.setattr(held_module, "MAX_RANGES", max_ranges)
-    monkeypatch.setattr(held_module, "MAX_FIND_ROWS", 2)
+    monkeypatch.setattr(present_rows, "MAX_FIND_ROWS", 2)
 
     async def scenario(node: DiskBookie, world: World) -> None:
         node.metadata.settled[CLOSED] = Settled(99, closed=True)

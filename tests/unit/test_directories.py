@@ -94,7 +94,7 @@ async def test_j28_a_registered_bookie_with_an_empty_directory_is_refused_and_th
         await start(SimDisk(), registry)
 
 
-@pytest.mark.parametrize("part", ["journal", "ledgers", "index"])
+@pytest.mark.parametrize("part", ["journal", "ledgers"])
 async def test_j13_a_part_that_came_back_empty_is_refused_by_name(part: str) -> None:
     disk, registry = SimDisk(), Registry()
     await start(disk, registry)
@@ -187,7 +187,7 @@ async def test_a_refused_directory_is_not_left_locked() -> None:
             await start(disk, registry, bookie_id="b2")
 
 
-@pytest.mark.parametrize("name", ["cookie", "FORMAT", "journal/cookie", "ledgers/cookie", "index/cookie"])
+@pytest.mark.parametrize("name", ["cookie", "FORMAT", "journal/cookie", "ledgers/cookie"])
 async def test_damage_in_any_file_that_tells_the_identity_is_found_and_the_file_named(name: str) -> None:
     disk, registry = SimDisk(), Registry()
     await start(disk, registry)

@@ -127,6 +127,7 @@ async def test_a_log_is_removed_from_its_directory_and_from_its_note() -> None:
     await fill(logs, 1)
     disk.free[ONE] = 300
     await fill(logs, 2, first=1)
+    logs.rows_are_in()
     await logs.remove(1)
     await logs.remove(2)
     assert homes(disk, ONE, TWO) == [[], [log_name(3)]]

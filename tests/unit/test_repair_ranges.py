@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tallybook.core.answers import EntryRange
 from tallybook.core.quorum import Quorum
-from tallybook.repair.ranges import clipped, lacking, ranges_of
+from tallybook.core.ranges import clipped, lacking, ranges_of
 
 
 def entries(ranges) -> list[int]:

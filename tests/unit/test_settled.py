@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tallybook.bookie import settled as settled_module
-from tallybook.bookie.settled import Settled, SettledLedgers, closed_up_to
+from tallybook.bookie.settled import Settled, SettledLedgers, Share, closed_up_to
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, Unauthorized
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.memory import MemoryMetadata
@@ -25,23 +25,30 @@ def metadata_of(ledger_id: int, firsts: tuple[int, ...], state: LedgerState, las
 
 
 @pytest.mark.parametrize(
-    ("firsts", "state", "last", "settled"),
+    ("firsts", "state", "last", "settled", "ends"),
     [
-        ((0,), LedgerState.OPEN, -1, Settled(-1, closed=False)),
-        ((0, 7, 20), LedgerState.OPEN, -1, Settled(19, closed=False)),
-        ((0, 7), LedgerState.IN_RECOVERY, -1, Settled(6, closed=False)),
-        ((0, 7), LedgerState.CLOSED, 30, Settled(30, closed=True)),
-        ((0, 7), LedgerState.CLOSED, 6, Settled(6, closed=True)),
-        ((0,), LedgerState.CLOSED, -1, Settled(-1, closed=True)),
+        ((0,), LedgerState.OPEN, -1, Settled(-1, closed=False), []),
+        ((0, 7, 20), LedgerState.OPEN, -1, Settled(19, closed=False), []),
+        ((0, 7), LedgerState.IN_RECOVERY, -1, Settled(6, closed=False), []),
+        ((0, 7), LedgerState.CLOSED, 30, Settled(30, closed=True), [6, 30]),
+        ((0, 7), LedgerState.CLOSED, 6, Settled(6, closed=True), [6, 6]),
+        ((0,), LedgerState.CLOSED, -1, Settled(-1, closed=True), [-1]),
     ],
 )
 def test_a_closed_ledger_is_settled_up_to_its_end_and_another_up_to_its_last_fragment(
-    firsts: tuple[int, ...], state: LedgerState, last: int, settled: Settled, run: Callable
+    firsts: tuple[int, ...], state: LedgerState, last: int, settled: Settled, ends: list[int], run: Callable
 ) -> None:
     async def scenario() -> None:
         client = MemoryMetadata(SeededRng(1)).client()
         await client.store.create_ledger(metadata_of(5, firsts, state, last))
-        assert await closed_up_to(client.store, 5) == settled
+        found = await closed_up_to(client.store, 5)
+        assert found._replace(shares=()) == settled
+        firsts_and_ends = list(zip(firsts, ends, strict=False))
+        assert found.shares == tuple(
+            Share(bookie_id, Quorum(3, 3, 2), position, first, end)
+            for first, end in firsts_and_ends
+            for position, bookie_id in enumerate(BOOKIES)
+        )
         with pytest.raises(NoSuchLedger):
             await closed_up_to(client.store, 6)
         await client.close()
@@ -74,11 +81,13 @@ def test_what_allows_something_is_remembered_and_what_does_not_is_asked_anew(run
                 await ledgers.check_entry(1, 10)
             assert metadata.settled_lookups == lookups
         with pytest.raises(Unauthorized):
-            await ledgers.check_closed(1)
+            await ledgers.shares_of_closed(1)
         metadata.settled[1] = Settled(12, closed=True)
         await ledgers.check_entry(1, 12)
+        await ledgers.shares_of_closed(1)
         metadata.away = True
-        await ledgers.check_closed(1)
+        with pytest.raises(MetadataUnavailable):
+            await ledgers.shares_of_closed(1)
         await ledgers.check_entry(1, 3)
         with pytest.raises(MetadataUnavailable):
             await ledgers.check_entry(1, 13)

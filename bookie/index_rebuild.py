@@ -1,0 +1,301 @@
+"""Rebuilding: an index made again from the entry logs, as far as they tell.
+
+The tables of the logs name every batch with its place. They do not tell whether a ledger was fenced, what its key is,
+which LAC its writer sent by itself, and which ledgers were deleted. So
+
+- every ledger is in limbo afterwards: its fence may be lost, and with a damaged log some of its entries;
+- the metadata are asked about each one. A ledger that they do not have, though its id was given out, or of which copies
+  need not be kept, gets a tombstone instead of rows. Where they do not answer, there is no new index.
+
+A batch may be found twice: compaction was cut off between its copies and the removal of the log, or a repair brought a
+good copy of a damaged one. Then the one that passes its checks counts. Two that pass and differ cannot both be what was
+acked, and nothing here can tell which one was. So neither counts: a row that leads nowhere takes their place, the
+answer is UNKNOWN, and a repair puts in what the other bookies have.
+
+What lies behind the end of what was durable in a log is looked at byte for byte before it gets a row, because a crash
+may have torn it. All else is left to be checked by who reads it, and by the scrub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, MetadataUnavailable
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.marks import sometimes
+from tallybook.runtime.clock import Clock
+
+from .fates import LOOKUP_SECONDS, FateOfLedger, counter_in_time
+from .garbage import Fate
+from .ledger_state import TOMBSTONE, LedgerRow, decode_row, encode_row
+from .storage.entry_log_format import TableRow
+from .storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
+from .storage.location import NOWHERE_LOG_ID, IndexRow, Location
+from .storage.log_contents import follows
+
+log = logging.getLogger(__name__)
+
+PIECE_BATCHES: Final = WRITE_BATCH_ROWS // 2
+"""Batches that are looked at together: their rows and the states of their ledgers are one write batch."""
+
+LOOKUPS_AT_ONCE: Final = 8
+PAUSES_SECONDS: Final = (1.0, 5.0, 15.0, 30.0)
+"""Between attempts to ask the metadata."""
+
+
+class ScannableLogs(Protocol):
+    """The part of the entry logs that a rebuild reads."""
+
+    @property
+    def log_ids(self) -> list[int]:
+        """All logs, ascending."""
+
+    def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+        """Every batch of a log; ``DamagedFile`` at the end, where any are missing."""
+
+    async def certain_bytes(self, log_id: int) -> int:
+        """Below this offset of a log everything was durable."""
+
+    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
+        """The batches of ``rows``, up to the first that cannot be had."""
+
+
+@dataclass
+class RebuildReport:
+    """What a rebuild found."""
+
+    logs: int = 0
+    batches: int = 0
+    """Batches that were given a row."""
+    twice: int = 0
+    """Batches that were found more than once."""
+    torn: int = 0
+    """Batches left out, because a crash cut them off before they were durable."""
+    dropped_ledgers: int = 0
+    """Ledgers that need not be kept."""
+    damage: list[str] = field(default_factory=list)
+    """Logs of which a part cannot be read."""
+    conflicts: list[str] = field(default_factory=list)
+    """Entries of which there are different copies."""
+
+
+class Rebuild:
+    """Fills an empty index.
+
+    Args:
+        id_counter: all ledger ids ever handed out lie below it; a linearizable read.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        logs: ScannableLogs,
+        fate_of: FateOfLedger,
+        id_counter: Callable[[], Awaitable[int]],
+        clock: Clock,
+    ) -> None:
+        self._index = index
+        self._logs = logs
+        self._fate_of = fate_of
+        self._id_counter = id_counter
+        self._clock = clock
+        self.report = RebuildReport()
+
+    async def run(self) -> RebuildReport:
+        """Fill the index, and make it durable.
+
+        Raises:
+            MetadataUnavailable: the metadata do not say which ledgers there are.
+            DiskFailed, EntryUnknown: a log or the new index cannot be read or written.
+            DiskFull: there is no room for the index.
+        """
+        for log_id in self._logs.log_ids:
+            await self._add_log(log_id)
+        await self._drop_garbage()
+        await self._index.sync()
+        return self.report
+
+    # -- batches ------------------------------------------------------------------------------
+
+    async def _add_log(self, log_id: int) -> None:
+        piece: list[tuple[TableRow, IndexRow]] = []
+        try:
+            certain = await self._logs.certain_bytes(log_id)
+            async with aclosing(self._logs.scan(log_id)) as batches:
+                async for found, location in batches:
+                    row = IndexRow(found.ledger_id, found.first_entry_id, location)
+                    if location.offset + location.size > certain and await self._bytes(row) is None:
+                        sometimes("rebuild: a crash has torn a batch")
+                        self.report.torn += 1
+                        continue
+                    piece.append((found, row))
+                    if len(piece) == PIECE_BATCHES:
+                        await self._add(piece)
+                        piece = []
+        except DamagedFile as error:
+            sometimes("rebuild: a part of an entry log is lost")
+            log.error("entries are missing from the new index: %s", error)  # noqa: TRY400 - it goes on without them
+            self.report.damage.append(error.message)
+        await self._add(piece)
+        self.report.logs += 1
+
+    async def _add(self, piece: Sequence[tuple[TableRow, IndexRow]]) -> None:
+        """Give rows to batches of one log, and their ledgers a state."""
+        waiting: list[IndexRow] = []
+        reached: dict[int, int] = {}
+        """The last entry that waits, by ledger."""
+        for run in _runs([row for _, row in piece]):
+            ledger_id, first, last = run[0].ledger_id, run[0].first_entry_id, run[-1].last_entry_id
+            if first > reached.get(ledger_id, NO_ENTRY) and not await self._held(ledger_id, first, last):
+                waiting += run
+                reached[ledger_id] = last
+                continue
+            await self._put(waiting)
+            waiting, reached = [], {}
+            for row in run:
+                await self._settle(row)
+        await self._put(waiting, await self._states([found for found, _ in piece]))
+
+    async def _put(self, rows: Sequence[IndexRow], states: dict[int, bytes] | None = None) -> None:
+        await self._index.apply(rows, states or {})
+        self.report.batches += len(rows)
+
+    async def _held(self, ledger_id: int, first: int, last: int) -> list[IndexRow]:
+        return await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
+
+    async def _settle(self, row: IndexRow) -> None:
+        """Give a row to a batch of which some entries may have one."""
+        held = await self._held(row.ledger_id, row.first_entry_id, row.last_entry_id)
+        if not held:
+            await self._put([row])
+            return
+        self.report.twice += 1
+        if len(held) > 1 or (held[0].first_entry_id, held[0].last_entry_id) != (row.first_entry_id, row.last_entry_id):
+            await self._contradict(held, row)
+        elif held[0].location.log_id != NOWHERE_LOG_ID:
+            await self._choose(held[0], row)
+
+    async def _choose(self, held: IndexRow, row: IndexRow) -> None:
+        """Of two copies, let the one count that passes its checks; of two that do, the later one."""
+        found = await self._bytes(row)
+        if found is None:
+            return
+        before = await self._bytes(held)
+        if before is not None and before != found:
+            await self._contradict([held], row)
+            return
+        sometimes("rebuild: a batch is there twice")
+        await self._index.apply([row], {})
+
+    async def _contradict(self, held: Sequence[IndexRow], row: IndexRow) -> None:
+        """Nobody can tell which of these copies was acked: none of their entries is known any more."""
+        where = ", ".join(f"log {each.location.log_id} at {each.location.offset}" for each in (*held, row))
+        what = (
+            f"ledger {row.ledger_id} has different copies of entries "
+            f"{min(held[0].first_entry_id, row.first_entry_id)} to {max(held[-1].last_entry_id, row.last_entry_id)}, "
+            f"in {where}: they are UNKNOWN until repaired"
+        )
+        sometimes("rebuild: copies of a batch differ")
+        log.error("%s", what)
+        self.report.conflicts.append(what)
+        await self._index.apply([*map(_leading_nowhere, held), *_gaps(held, row)], {})
+
+    async def _bytes(self, row: IndexRow) -> bytes | None:
+        """The batch, if it passes its checks."""
+        try:
+            return (await self._logs.read_many([row]))[0]
+        except (EntryCorrupt, EntryUnknown) as error:
+            log.warning("a batch cannot be read: %s", error)
+            return None
+
+    async def _states(self, found: Sequence[TableRow]) -> dict[int, bytes]:
+        """The states of the ledgers of these batches: in limbo, with the highest LAC that a batch has told."""
+        lacs: dict[int, int] = {}
+        for row in found:
+            lacs[row.ledger_id] = max(lacs.get(row.ledger_id, NO_ENTRY), row.lac)
+        states: dict[int, bytes] = {}
+        for ledger_id, lac in lacs.items():
+            data = await self._index.load_state(ledger_id)
+            known = None if data is None else decode_row(ledger_id, data)
+            if known is None or lac > known.lac:
+                states[ledger_id] = encode_row(ledger_id, replace(known or LedgerRow(limbo=True), lac=lac))
+        return states
+
+    # -- ledgers that need not be kept ----------------------------------------------------------
+
+    async def _drop_garbage(self) -> None:
+        counter = await counter_in_time(self._id_counter)
+        after = -1
+        while page := await self._index.ledgers_with_rows(after, PIECE_BATCHES):
+            fates = await self._fates(page)
+            missing = [each for each, fate in fates.items() if fate is Fate.MISSING and each < counter]
+            # One answer is not enough to drop anything.
+            again = await self._fates(missing)
+            garbage = [each for each in page if Fate.RELEASED is fates[each] or again.get(each) is Fate.MISSING]
+            if garbage:
+                sometimes("rebuild: a ledger need not be kept")
+                tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in garbage}
+                await self._index.apply((), tombstones, drop_ledgers=garbage)
+                self.report.dropped_ledgers += len(garbage)
+            after = page[-1]
+
+    async def _fates(self, ledger_ids: Sequence[int]) -> dict[int, Fate]:
+        fates: dict[int, Fate] = {}
+        for start in range(0, len(ledger_ids), LOOKUPS_AT_ONCE):
+            asked = ledger_ids[start : start + LOOKUPS_AT_ONCE]
+            fates.update(zip(asked, await asyncio.gather(*map(self._fate, asked)), strict=True))
+        return fates
+
+    async def _fate(self, ledger_id: int) -> Fate:
+        """What becomes of a ledger; asked again for a while where the metadata do not say.
+
+        Raises:
+            MetadataUnavailable: they do not say it.
+        """
+        for pause_seconds in (*PAUSES_SECONDS, 0.0):
+            try:
+                async with asyncio.timeout(LOOKUP_SECONDS):
+                    fate = await self._fate_of(ledger_id)
+            except TimeoutError:
+                fate = Fate.UNKNOWN
+            if fate is not Fate.UNKNOWN:
+                return fate
+            sometimes("rebuild: the metadata are away")
+            await self._clock.sleep(pause_seconds)
+        raise MetadataUnavailable(
+            f"the metadata do not say whether ledger {ledger_id} still exists, "
+            "and without that the index cannot be made again: start the bookie again when they answer"
+        )
+
+
+def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
+    """Cut ``rows`` wherever a batch does not follow the one before."""
+    start = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or not follows(rows[end - 1], rows[end]):
+            yield rows[start:end]
+            start = end
+
+
+def _leading_nowhere(row: IndexRow) -> IndexRow:
+    return _nowhere(row, row.first_entry_id, row.last_entry_id)
+
+
+def _gaps(held: Sequence[IndexRow], row: IndexRow) -> Iterator[IndexRow]:
+    """Rows that lead nowhere, for those entries of ``row`` of which ``held`` has none."""
+    next_id = row.first_entry_id
+    for each in held:
+        if next_id < each.first_entry_id:
+            yield _nowhere(row, next_id, each.first_entry_id - 1)
+        next_id = each.last_entry_id + 1
+    if next_id <= row.last_entry_id:
+        yield _nowhere(row, next_id, row.last_entry_id)
+
+
+def _nowhere(row: IndexRow, first: int, last: int) -> IndexRow:
+    return IndexRow(row.ledger_id, first, Location(NOWHERE_LOG_ID, 0, row.location.size, last - first + 1))

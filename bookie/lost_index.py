@@ -1,0 +1,163 @@
+"""What is done about a lost index: at boot by itself, and by an operator (``bookie rebuild-index``).
+
+A new index is made beside the old one from the entry logs (index_rebuild.py). When it is complete and durable, one
+write of the limbo marker puts it in use and every ledger in limbo. Before that write nothing has changed, and whatever
+a crash left is made again; after it, nothing is left to do. The journal is replayed over the new index as over any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull
+from tallybook.core.marks import sometimes
+from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.disk import Disk
+
+from .directories import identified, read_format, wanted_paths
+from .fates import FateOfLedger, counter_in_time, fate_of
+from .index_home import IndexHome, OpenIndex
+from .index_rebuild import Rebuild, RebuildReport
+from .limbo import Limbo, load_limbo, store_limbo
+from .lost_places import find_places
+from .places import LEDGERS, listed_places
+from .storage.entry_log import EntryLogs
+from .storage.index import Index
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSources:
+    """What an index is made from, and where that is noted.
+
+    Attributes:
+        limbo_path: the limbo marker.
+        fate_of: what the metadata say of a ledger that is held here.
+        id_counter: see ``boot.BookieWorld``.
+    """
+
+    disk: Disk
+    limbo_path: str
+    logs: EntryLogs
+    fate_of: FateOfLedger
+    id_counter: Callable[[], Awaitable[int]]
+    clock: Clock
+
+
+async def open_or_rebuild(
+    home: IndexHome, sources: IndexSources, limbo: Limbo, *, create: bool, clean: bool
+) -> tuple[Index, Limbo]:
+    """The index in use, made again first where it is lost; and the limbo marker, which may have changed with it.
+
+    Args:
+        create: it may be made there empty, because nothing was ever stored.
+        clean: the last life ended well, so an index that is not in use any more may go.
+
+    Raises:
+        ForeignDirectory: the index belongs to another bookie.
+        MetadataUnavailable: it is lost, and the metadata do not say which ledgers there are.
+        DiskFailed, DiskFull: the device failed, or has no room for a new one.
+    """
+    try:
+        index = await home.open(limbo.index, create=create)
+    except DamagedFile as error:
+        sometimes("boot: the index is lost")
+        log.error("the index is lost, and is made again from the entry logs: %s", error)  # noqa: TRY400 - it goes on
+        index, limbo, _ = await rebuild(home, sources, limbo)
+        return index, limbo
+    if clean:
+        try:
+            await home.clear_all_but(limbo.index)
+        except (DiskFailed, DiskFull) as error:
+            # It takes room and is not looked at: no reason to stay down.
+            log.warning("an index that is not in use any more cannot be removed: %s", error)
+    return index, limbo
+
+
+async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple[Index, Limbo, RebuildReport]:
+    """A new index, and put it in use.
+
+    Raises:
+        MetadataUnavailable, DiskFailed, DiskFull: as for ``open_or_rebuild``; nothing has changed.
+    """
+    number = home.beside(limbo.index)
+    async with AsyncExitStack() as undo:
+        index = await home.make(number)
+        undo.push_async_callback(index.close)
+        report = await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
+        below = await counter_in_time(sources.id_counter)
+        await home.sign(number)
+        limbo = replace(limbo.again(below), index=number)
+        await store_limbo(sources.disk, sources.limbo_path, limbo)
+        undo.pop_all()
+    log.warning(
+        "the index was made again from %d entry logs: %d batches, %d of them there twice, %d torn by a crash, "
+        "%d ledgers dropped, %d logs with damage, %d entries or more with different copies; "
+        "ledgers below %d are in limbo until repaired",
+        report.logs, report.batches, report.twice, report.torn,
+        report.dropped_ledgers, len(report.damage), len(report.conflicts), limbo.below,
+    )  # fmt: skip
+    return index, limbo, report
+
+
+async def rebuild_stopped(
+    settings: BookieSettings,
+    disk: Disk,
+    store: MetadataStore,
+    clock: Clock,
+    open_index: OpenIndex,
+    *,
+    dry_run: bool,
+) -> tuple[str, RebuildReport]:
+    """A new index for a bookie that does not run, put in use: ``bookie rebuild-index``. The directory of the new index.
+
+    Args:
+        dry_run: only see what it would come to.
+
+    Raises:
+        ForeignDirectory, DirectoryInUse, DamagedFile: the directory cannot be used.
+        MetadataUnavailable, DiskFailed, DiskFull: as for ``rebuild``.
+    """
+    async with identified(settings, disk, store) as directory:
+        layout, cookie = directory
+        listed = listed_places(await read_format(disk, layout), layout.root)
+        found = await find_places(disk, layout, cookie, listed, wanted_paths(settings, layout))
+        for lost in found.lost_of(LEDGERS):
+            raise DamagedFile(f"{lost.why}: an index that was made now would lack what is in there")
+        limbo = await load_limbo(disk, layout.limbo)
+        paths = found.places.ledger_paths
+        logs = await EntryLogs.open(disk, paths, cookie.directory_uuid, settings.storage, clock)
+        try:
+            home = IndexHome(disk, layout, cookie, open_index)
+            fate_here = partial(fate_of, store, bookie_id=cookie.bookie_id)
+            sources = IndexSources(disk, layout.limbo, logs, fate_here, store.id_counter, clock)
+            if dry_run:
+                report = await try_rebuild(home, sources, limbo)
+            else:
+                index, _, report = await rebuild(home, sources, limbo)
+                await index.close()
+        finally:
+            await logs.close()
+        return home.path(home.beside(limbo.index)), report
+
+
+async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> RebuildReport:
+    """What a rebuild would do: it is done, and its outcome thrown away.
+
+    Raises:
+        MetadataUnavailable, DiskFailed, DiskFull: as for ``rebuild``.
+    """
+    number = home.beside(limbo.index)
+    index = await home.make(number)
+    try:
+        return await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
+    finally:
+        await index.close()
+        await home.clear(number)

@@ -1,0 +1,454 @@
+"""A bookie that lost its index makes another one from its entry logs, and every ledger is in limbo afterwards."""
+
+import pytest
+
+from tallybook.bookie.cookie import Cookie, decode_cookie
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
+from tallybook.bookie.settled import Settled
+from tallybook.bookie.storage.entry_log import EntryLogs
+from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.core.errors import (
+    DiskFailed,
+    EntryUnknown,
+    ForeignDirectory,
+    MetadataUnavailable,
+    NoSuchLedger,
+    TallybookError,
+)
+from tallybook.core.limits import BLOCK_BYTES
+from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+LEDGERS = (1, 2, 3)
+ENTRIES = 5
+BELOW = 50
+INDEX = f"{ROOT}/index"
+SETTINGS = tiny_settings(entry_log_bytes=8 * BLOCK_BYTES)
+
+
+SETTLED = {ledger_id: Settled(ENTRIES - 1, closed=True) for ledger_id in (*LEDGERS, 4)}
+
+
+def big(entry_id: int, ledger_id: int = 1, payload: bytes = b"x") -> bytes:
+    return batch_of(entry_id, ledger_id=ledger_id, payload=payload * 900)
+
+
+async def filled(world: World, *, settings=SETTINGS) -> DiskBookie:
+    """A bookie with three ledgers in several entry logs, the first one fenced, that has stopped."""
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW, settled=SETTLED), settings)
+    await node.boot()
+    for entry_id in range(ENTRIES):
+        for ledger_id in LEDGERS:
+            assert (await node.add(big(entry_id, ledger_id))).code == 0
+        await node.bookie.flush()
+    await node.bookie.fence(1, b"")
+    await node.stop()
+    return node
+
+
+async def lose(disk: SimDisk, directory: str = INDEX) -> None:
+    for name in await disk.list(directory):
+        await disk.unlink(f"{directory}/{name}")
+
+
+async def said_of(node: DiskBookie, ledger_id: int, entry_id: int) -> str:
+    try:
+        answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
+    except TallybookError as error:
+        return type(error).__name__
+    assert answer.batches == (big(entry_id, ledger_id),)
+    return "held"
+
+
+async def all_of(node: DiskBookie, ledger_id: int) -> list[str]:
+    """What is said of each entry, and of the one behind the last."""
+    return [await said_of(node, ledger_id, entry_id) for entry_id in range(ENTRIES + 1)]
+
+
+def logs_of(disk: SimDisk, names: list[str]) -> list[str]:
+    return [f"{ROOT}/ledgers/{name}" for name in sorted(names) if name.startswith("entrylog")]
+
+
+@pytest.mark.parametrize("what", ["everything", "the cookie", "the contents", "a part of the contents"])
+def test_j19_a_lost_index_is_made_again_with_every_batch_and_every_ledger_in_limbo(what: str) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        match what:
+            case "everything":
+                await lose(node.disk)
+            case "the cookie":
+                await node.disk.unlink(f"{INDEX}/cookie")
+            case "the contents":
+                await node.disk.unlink(f"{INDEX}/changes.log")
+            case _:
+                node.disk.rot.zero_sector(f"{INDEX}/changes.log", 0)
+        await node.boot()
+        for ledger_id in LEDGERS:
+            assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
+            assert (await node.add(big(ENTRIES, ledger_id))).code == EntryUnknown.wire_code, "a fence may be lost"
+            with pytest.raises(EntryUnknown):
+                await node.bookie.fence(ledger_id, b"")
+        assert await said_of(node, BELOW - 1, 0) == "EntryUnknown", "all of a ledger may be lost"
+        assert await said_of(node, BELOW, 0) == "EntryAbsent"
+        assert (await node.add(big(0, BELOW))).code == 0
+        await node.stop()
+        limbo = await load_limbo(node.disk, f"{ROOT}/limbo")
+        assert (limbo.events, limbo.below, limbo.index) == (1, BELOW, 1)
+
+    run_seed(1, scenario)
+
+
+def test_j19_what_is_in_the_journal_only_is_replayed_over_the_new_index_with_its_fence() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.boot()
+        assert (await node.add(big(0, 4))).code == 0
+        await node.bookie.fence(4, b"")
+        await node.kill()
+        await lose(node.disk)
+        await node.boot()
+        assert await said_of(node, 4, 0) == "held"
+        assert await said_of(node, 4, 1) == "EntryUnknown"
+        await node.bookie.end_limbo(4)
+        assert await said_of(node, 4, 1) == "EntryAbsent"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_ledger_that_was_deleted_or_released_is_not_brought_back_by_a_new_index() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk)
+        node.metadata.fates = {1: Fate.MISSING, 2: Fate.RELEASED}
+        await node.boot()
+        for ledger_id in (1, 2):
+            assert await all_of(node, ledger_id) == ["NoSuchLedger"] * (ENTRIES + 1)
+            assert (await node.add(big(0, ledger_id), recovery=True)).code == NoSuchLedger.wire_code
+        assert await all_of(node, 3) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_ledger_that_the_metadata_miss_only_once_or_never_gave_out_is_kept() -> None:
+    class Doubtful(KnownMetadata):
+        async def fate_of(self, ledger_id: int) -> Fate:
+            self.lookups += 1
+            return Fate.MISSING if ledger_id == 3 or (ledger_id == 1 and self.lookups < 4) else Fate.KEPT
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk)
+        node.metadata = Doubtful(cookies=node.metadata.cookies, id_counter=3)
+        await node.boot()
+        for ledger_id in LEDGERS:
+            assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
+        assert (await node.add(big(ENTRIES, 3))).code == EntryUnknown.wire_code, "it is held, so it may be fenced"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_without_the_metadata_there_is_no_new_index_and_nothing_has_changed() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk)
+        node.metadata.fates = {2: Fate.UNKNOWN}
+        began = world.clock.monotonic()
+        with pytest.raises(MetadataUnavailable, match="ledger 2 still exists"):
+            await node.boot()
+        assert world.clock.monotonic() - began < 120
+        assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == 0
+        node.metadata.fates = {}
+        await node.boot()
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -> None:
+    async def scenario(world: World) -> None:
+        class Slow(KnownMetadata):
+            async def fate_of(self, ledger_id: int) -> Fate:
+                if world.clock.monotonic() < back:
+                    await world.clock.sleep(3_600)
+                return Fate.KEPT
+
+        node = await filled(world)
+        await lose(node.disk)
+        node.metadata = Slow(cookies=node.metadata.cookies, id_counter=BELOW, settled=SETTLED)
+        back = world.clock.monotonic() + 20
+        await node.boot()
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_the_index_of_another_bookie_is_refused_and_not_taken_for_a_lost_one() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        foreign = Cookie("b9", "another-uuid", "cluster-a").encode()
+        await node.disk.replace_file(f"{INDEX}/cookie", foreign)
+        with pytest.raises(ForeignDirectory, match="belongs to bookie b9"):
+            await node.boot()
+
+    run_seed(1, scenario)
+
+
+def test_the_old_index_stays_until_the_bookie_has_stopped_cleanly_and_an_old_one_that_comes_back_is_not_used() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        old = {name: node.disk.peek(f"{INDEX}/{name}") for name in await node.disk.list(INDEX)}
+        await node.disk.unlink(f"{INDEX}/cookie")
+        await node.boot()
+        assert await node.disk.list(INDEX) == ["changes.log"]
+        for ledger_id in LEDGERS:
+            await node.bookie.end_limbo(ledger_id)
+        assert (await node.add(big(ENTRIES, 2), recovery=True)).code == 0
+        await node.kill()
+        await node.boot()
+        assert await node.disk.list(INDEX) == ["changes.log"]
+        await node.stop()
+        # The disk of the old index is mounted again.
+        for name, data in old.items():
+            await node.disk.replace_file(f"{INDEX}/{name}", data)
+        await node.boot()
+        assert await node.disk.list(INDEX) == []
+        assert await said_of(node, 2, ENTRIES) == "held"
+        assert await said_of(node, 2, ENTRIES + 1) == "EntryAbsent"
+        await node.stop()
+        await lose(node.disk, f"{INDEX}.1")
+        await node.boot()
+        assert await said_of(node, 2, ENTRIES) == "held"
+        assert await said_of(node, 2, ENTRIES + 1) == "EntryUnknown", "it is in limbo once more"
+        assert (await load_limbo(node.disk, f"{ROOT}/limbo")).index == 2
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_damaged_stretch_costs_the_new_index_what_is_in_it_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        node.disk.rot.flip_bit(first, BLOCK_BYTES + 70, 1)  # in the table of its first stretch
+        await lose(node.disk)
+        await node.boot()
+        for ledger_id in LEDGERS:
+            said = await all_of(node, ledger_id)
+            assert said == ["EntryUnknown"] + ["held"] * (ENTRIES - 1) + ["EntryUnknown"]
+        assert any(first in record.getMessage() for record in caplog.records if "new index" in record.getMessage())
+        assert (await node.add(big(0, 2), recovery=True)).code == 0
+        assert await said_of(node, 2, 0) == "held"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_the_lac_that_batches_told_is_known_again_once_the_ledger_was_repaired() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk)
+        await node.boot()
+        await node.bookie.end_limbo(2)
+        assert (await node.bookie.read_lac(2)).lac == ENTRIES - 2
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_c20_of_two_copies_the_intact_one_counts_and_of_two_that_differ_none() -> None:
+    """A repair put a good copy in the place of a damaged one; of another batch there are two that cannot both be."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        good = {ledger_id: node.disk.peek(first).index(big(0, ledger_id)) for ledger_id in LEDGERS}
+        for ledger_id in (1, 2):
+            node.disk.rot.flip_bit(first, good[ledger_id] + 200, 1)
+        await node.boot()
+        other = big(0, 2, b"y")
+        assert (await node.add(big(0, 1), recovery=True)).code == 0
+        assert (await node.add(other, recovery=True)).code == 0
+        await node.bookie.flush()
+        await node.stop()
+        node.disk.rot.flip_bit(first, good[2] + 200, 1)  # and it is what it was
+        await lose(node.disk)
+        await node.boot()
+        assert await all_of(node, 1) == ["held"] * ENTRIES + ["EntryUnknown"]
+        assert await all_of(node, 2) == ["EntryUnknown"] + ["held"] * (ENTRIES - 1) + ["EntryUnknown"]
+        assert await all_of(node, 3) == ["held"] * ENTRIES + ["EntryUnknown"]
+        # What the other bookies have is taken.
+        assert (await node.add(big(0, 2), recovery=True)).code == 0
+        await node.bookie.flush()
+        await node.bookie.end_limbo(2)
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryAbsent"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_what_others_left_among_the_logs_is_not_put_into_a_new_index() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        await node.disk.replace_file(f"{ROOT}/ledgers/{log_name(0x1234)}", node.disk.peek(first))
+        await lose(node.disk)
+        await node.boot()
+        row = await node.bookie._parts.index.find(2, 0)
+        assert row is not None
+        assert row.location.log_id == 1
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_bookie_that_must_ask_how_many_ledgers_there_are_does_not_wait_for_the_metadata_for_ever() -> None:
+    async def scenario(world: World) -> None:
+        class Away(KnownMetadata):
+            async def read_id_counter(self) -> int:
+                await world.clock.sleep(3_600)
+                return BELOW
+
+        node = await filled(world)
+        await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, 0, awaits_enrolment=True))
+        node.metadata = Away(cookies=node.metadata.cookies)
+        began = world.clock.monotonic()
+        with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
+            await node.boot()
+        assert world.clock.monotonic() - began < 60
+        node.metadata = KnownMetadata(cookies=node.metadata.cookies, id_counter=BELOW, settled=SETTLED)
+        await node.boot()
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_a_crash_left_behind_the_durable_end_of_a_log_gets_a_row_only_if_it_is_whole(torn: bool) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        uuid = decode_cookie(node.disk.peek(f"{ROOT}/cookie"), "cookie").directory_uuid
+        logs = await EntryLogs.open(node.disk, [f"{ROOT}/ledgers"], uuid, SETTINGS.storage, world.clock)
+        (location,) = await logs.append([big(ENTRIES, 2)])
+        await node.kill()
+        last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
+        if torn:
+            await (await node.disk.open(last)).write(location.offset + location.size - 1, [b"?"])
+        await lose(node.disk)
+        await node.boot()
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown" if torn else "held"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_log_that_the_device_does_not_give_keeps_the_bookie_down_and_nothing_has_changed() -> None:
+    """What would be left out of the new index could be taken for dead, and be removed."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        first = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0]
+        await lose(node.disk)
+        node.disk.fail("read", first, nth=3, times=3)
+        with pytest.raises(DiskFailed):
+            await node.boot()
+        node.disk.faults.clear()
+        assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == 0
+        await node.boot()
+        for ledger_id in LEDGERS:
+            assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+async def append_to_logs(node: DiskBookie, *batches: bytes) -> None:
+    """Put batches into a log of their own, durably, which no row ever pointed at."""
+    uuid = decode_cookie(node.disk.peek(f"{ROOT}/cookie"), "cookie").directory_uuid
+    logs = await EntryLogs.open(node.disk, [f"{ROOT}/ledgers"], uuid, SETTINGS.storage, SimClock())
+    await logs.append(batches)
+    await logs.close()
+
+
+def test_c20_the_earlier_of_two_copies_counts_where_the_later_one_is_damaged() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await append_to_logs(node, big(0, 1))
+        last = logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[-1]
+        node.disk.rot.flip_bit(last, node.disk.peek(last).index(big(0, 1)) + 200, 1)
+        await lose(node.disk)
+        await node.boot()
+        assert await all_of(node, 1) == ["held"] * ENTRIES + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("copies", "unknown"),
+    [
+        ([big(7, 2), big(7, 2, b"y")], {7}),
+        ([batch_of(7, 4, ledger_id=2), batch_of(9, 4, ledger_id=2, payload=b"y")], {7, 8, 9, 10, 11, 12}),
+        ([batch_of(9, 4, ledger_id=2), batch_of(7, 4, ledger_id=2, payload=b"y")], {7, 8, 9, 10, 11, 12}),
+        ([batch_of(8, 2, ledger_id=2), batch_of(7, 4, ledger_id=2, payload=b"y")], {7, 8, 9, 10}),
+    ],
+)
+def test_c20_of_copies_in_one_log_that_differ_or_overlap_none_counts_and_their_neighbours_do(
+    copies: list[bytes], unknown: set[int]
+) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await append_to_logs(node, *copies, big(13, 2))
+        await lose(node.disk)
+        await node.boot()
+        rows = await node.bookie._parts.index.find_range(2, 0, 20, 100)
+        nowhere = [range(row.first_entry_id, row.last_entry_id + 1) for row in rows if not row.location.log_id]
+        assert {each for entries in nowhere for each in entries} == unknown
+        assert {await said_of(node, 2, each) for each in unknown} == {"EntryUnknown"}
+        assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
+        assert await said_of(node, 2, 13) == "held"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_what_a_start_that_was_cut_off_has_left_is_no_part_of_the_new_index() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.disk.make_directory(f"{INDEX}.1")
+        await node.disk.replace_file(f"{INDEX}.1/changes.log", node.disk.peek(f"{INDEX}/changes.log"))
+        await node.disk.unlink(logs_of(node.disk, await node.disk.list(f"{ROOT}/ledgers"))[0])
+        await lose(node.disk)
+        await node.boot()
+        assert await node.bookie._parts.index.find(1, 0) is None, "its log is gone"
+        assert await said_of(node, 1, 0) == "EntryUnknown"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_an_old_index_that_cannot_be_removed_keeps_no_bookie_down(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.disk.unlink(f"{INDEX}/cookie")
+        await node.disk.make_directory(f"{INDEX}/lost+found")
+        await node.disk.replace_file(f"{INDEX}/lost+found/1", b"of the file system")
+        await node.boot()
+        await node.stop()
+        node.disk.fail("unlink", f"{INDEX}/changes.log")
+        await node.boot()
+        assert "cannot be removed" in caplog.text
+        assert await said_of(node, 2, 0) == "held"
+        await node.stop()
+        await node.boot()
+        assert await node.disk.list(INDEX) == ["lost+found"]
+        assert await node.disk.list(f"{INDEX}/lost+found") == ["1"]
+        await node.stop()
+
+    run_seed(1, scenario)

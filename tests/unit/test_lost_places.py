@@ -1,0 +1,255 @@
+"""Losses of a bookie with several disks: one of them is gone, and what lies on the others is kept."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tallybook.bookie.accepting_loss import accept_loss
+from tallybook.bookie.directories import Layout, read_format
+from tallybook.bookie.index_rebuild import RebuildReport
+from tallybook.bookie.journals import journal_of
+from tallybook.bookie.lost_index import rebuild_stopped
+from tallybook.bookie.places import listed_places
+from tallybook.bookie.storage.index import Index
+from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.core.errors import DamagedFile, EntryUnknown, ForeignDirectory, TallybookError
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+JOURNALS = (f"{ROOT}/journal", "/disk2/journal", "/disk3/journal")
+LEDGERS = ("/disk2/ledgers", "/disk3/ledgers")
+LEDGER_IDS = tuple(
+    next(ledger_id for ledger_id in range(1, 100) if journal_of(ledger_id, len(JOURNALS)) == at)
+    for at in range(len(JOURNALS))
+)
+"""One ledger of each journal."""
+STORED = 4
+BELOW = 200
+
+
+def settings_of(journals: tuple[str, ...] = JOURNALS, ledgers: tuple[str, ...] = LEDGERS):
+    return tiny_settings(journal_directories=journals, ledger_directories=ledgers, entry_log_bytes=8 * KIB)
+
+
+async def filled(world: World) -> DiskBookie:
+    """A bookie that was killed: of each ledger the first entries in logs of both directories, the last in its journal.
+
+    Every start begins an entry log, on the disk with fewer of them.
+    """
+    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW), settings_of())
+    for entry_id in range(STORED):
+        await node.boot()
+        for ledger_id in LEDGER_IDS:
+            assert (await node.add(batch_of(entry_id, ledger_id=ledger_id))).code == 0
+        await node.stop()
+    await node.boot()
+    for ledger_id in LEDGER_IDS:
+        assert (await node.add(batch_of(STORED, ledger_id=ledger_id))).code == 0
+    await node.kill()
+    return node
+
+
+async def lose(disk: SimDisk, path: str) -> None:
+    """A disk came back empty."""
+    for name in await disk.list(path):
+        await disk.unlink(f"{path}/{name}")
+
+
+async def logs_of(disk: SimDisk) -> list[str]:
+    names = [name for path in LEDGERS for name in await disk.list(path)]
+    return [name for name in names if name.startswith("entrylog")]
+
+
+async def accept(node: DiskBookie) -> list[str]:
+    _, lost = await accept_loss(node.settings, node.disk, node.metadata, node.metadata.read_id_counter)
+    return lost
+
+
+async def listed(disk: SimDisk) -> list[str]:
+    return [place.path for place in listed_places(await read_format(disk, Layout(ROOT)), ROOT)]
+
+
+async def said_of(node: DiskBookie, ledger_id: int) -> list[str]:
+    """What is said of each of its entries, and of one behind them."""
+    said = []
+    for entry_id in range(STORED + 2):
+        try:
+            answer = await node.bookie.read_batches(ledger_id, entry_id, entry_id, 1)
+        except TallybookError as error:
+            said.append(type(error).__name__)
+        else:
+            assert answer.batches == (batch_of(entry_id, ledger_id=ledger_id),)
+            said.append("held")
+    return said
+
+
+@pytest.mark.parametrize("what", ["all", "superblock"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_j13_one_lost_journal_of_several_costs_what_only_it_had_and_nothing_else(at: int, what: str) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        boot = STORED + 1
+        if what == "all":
+            await lose(node.disk, JOURNALS[at])
+        else:
+            await node.disk.unlink(f"{JOURNALS[at]}/superblock")
+        with pytest.raises((DamagedFile, ForeignDirectory), match=JOURNALS[at]):
+            await node.boot()
+        before = await listed(node.disk)
+        (lost,) = await accept(node)
+        assert JOURNALS[at] in lost
+        assert await listed(node.disk) == before
+        for _ in range(2):
+            await node.boot()
+            assert node.bookie.incarnation.boot > boot
+            boot = node.bookie.incarnation.boot
+            for journal, ledger_id in enumerate(LEDGER_IDS):
+                journaled = "EntryUnknown" if journal == at else "held"
+                assert await said_of(node, ledger_id) == ["held"] * STORED + [journaled, "EntryUnknown"]
+                assert (await node.add(batch_of(9, ledger_id=ledger_id))).code == EntryUnknown.wire_code
+            await node.lose_power()
+        assert await accept(node) == []
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_j13_one_lost_directory_of_entry_logs_costs_the_logs_in_it_and_nothing_else(configured: bool) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        before = await logs_of(node.disk)
+        await lose(node.disk, LEDGERS[1])
+        if not configured:
+            node.settings = settings_of(ledgers=LEDGERS[:1])
+        with pytest.raises(ForeignDirectory, match=f"{LEDGERS[1]}.*accept-loss"):
+            await node.boot()
+        (lost,) = await accept(node)
+        assert LEDGERS[1] in lost
+        assert await listed(node.disk) == [*JOURNALS, *(LEDGERS if configured else LEDGERS[:1])]
+        await node.boot()
+        for ledger_id in LEDGER_IDS:
+            said = await said_of(node, ledger_id)
+            assert sorted(said[:STORED]) == ["EntryUnknown"] * 2 + ["held"] * 2
+            assert said[STORED:] == ["held", "EntryUnknown"]
+            held = [each for first, last in (await node.bookie.held(ledger_id, 0, 99)).ranges
+                    for each in range(first, last + 1)]  # fmt: skip
+            assert held == [entry_id for entry_id, what in enumerate(said) if what == "held"]
+            for entry_id in range(STORED):
+                assert (await node.add(batch_of(entry_id, ledger_id=ledger_id), recovery=True)).code == 0
+            assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+        await node.stop()
+        new = sorted(set(await logs_of(node.disk)) - set(before))
+        assert new
+        assert new[0] >= "entrylog-0000000100000001.log", "no id of a lost log is given again"
+        assert await accept(node) == []
+
+    run_seed(1, scenario)
+
+
+def test_where_the_list_of_directories_is_lost_it_is_made_again_from_their_cookies() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        before = await listed(node.disk)
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        with pytest.raises(DamagedFile, match="FORMAT is missing"):
+            await node.boot()
+        assert await accept(node)
+        assert await listed(node.disk) == before
+        await node.boot()
+        for ledger_id in LEDGER_IDS:
+            assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_with_the_list_a_directory_may_be_lost_of_which_nobody_knows_any_more() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        await lose(node.disk, LEDGERS[0])
+        assert len(await accept(node)) == 2
+        assert await listed(node.disk) == [*JOURNALS, LEDGERS[1]]
+        await node.boot()
+        assert await listed(node.disk) == [*JOURNALS, LEDGERS[1], LEDGERS[0]]
+        for ledger_id in LEDGER_IDS:
+            assert (await said_of(node, ledger_id))[STORED] == "held"
+            assert "EntryAbsent" not in await said_of(node, ledger_id)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_swapped_disks_and_those_of_another_bookie_are_no_loss_that_can_be_accepted() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        first, second = (node.disk.peek(f"{path}/cookie") for path in LEDGERS)
+        await node.disk.replace_file(f"{LEDGERS[0]}/cookie", second)
+        await lose(node.disk, LEDGERS[1])
+        with pytest.raises(ForeignDirectory, match="swapped"):
+            await accept(node)
+        await node.disk.replace_file(f"{LEDGERS[0]}/cookie", first)
+        node.settings = settings_of(journals=(*JOURNALS[:2], "/disk4/journal"))
+        await node.disk.make_directory("/disk4/journal")
+        await node.disk.replace_file("/disk4/journal/cookie", first)
+        with pytest.raises(ForeignDirectory, match="named for journal"):
+            await accept(node)
+
+    run_seed(1, scenario)
+
+
+def test_a_disk_that_was_moved_is_no_loss() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        moved = "/disk9/ledgers"
+        await node.disk.make_directory(moved)
+        for name in await node.disk.list(LEDGERS[1]):
+            await node.disk.replace_file(f"{moved}/{name}", node.disk.peek(f"{LEDGERS[1]}/{name}"))
+            await node.disk.unlink(f"{LEDGERS[1]}/{name}")
+        node.settings = settings_of(ledgers=(LEDGERS[0], moved))
+        assert await accept(node) == []
+        await node.boot()
+        assert await listed(node.disk) == [*JOURNALS, LEDGERS[0], moved]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+class Store:
+    """What a rebuild asks of the metadata: there is every ledger."""
+
+    def __init__(self, known: KnownMetadata) -> None:
+        self.cluster_id, self.read_cookie, self.id_counter = known.cluster_id, known.read_cookie, known.read_id_counter
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool) -> SimpleNamespace:
+        return SimpleNamespace(value=SimpleNamespace(copies_released=False))
+
+
+async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
+    """What a new index would have, made while the bookie is stopped."""
+
+    async def open_index(path: str, create: bool) -> Index:
+        return await MemoryIndex.open(node.disk, path, create=create)
+
+    store = Store(node.metadata)
+    _, report = await rebuild_stopped(node.settings, node.disk, store, world.clock, open_index, dry_run=True)  # type: ignore[arg-type]
+    return report
+
+
+def test_j19_an_index_is_made_again_from_the_entry_logs_in_all_directories() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk, f"{ROOT}/index")
+        await node.boot()
+        for ledger_id in LEDGER_IDS:
+            assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+        assert node.bookie._parts.table.limbo.index == 1
+        await node.stop()
+        report = await rebuilt(node, world)
+        assert (report.logs, report.batches) == (len(await logs_of(node.disk)), len(LEDGER_IDS) * (STORED + 1))
+        await lose(node.disk, LEDGERS[0])
+        with pytest.raises(DamagedFile, match=LEDGERS[0]):
+            await rebuilt(node, world)
+
+    run_seed(1, scenario)
