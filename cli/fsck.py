@@ -28,12 +28,13 @@ def fsck(
     bucket: Annotated[bool, typer.Option(help="Look into the archive's bucket, too, if there is one.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Check metadata, bookies and bucket against each other. Exit code 1 if anything is bad or lost.
+    """Check metadata, bookies and bucket against each other, and mend what can be mended.
 
-    Each finding says what is wrong, where, how bad it is (note: it goes away by itself; bad: less safe, or out of
-    reach; lost: no good copy is known) and what mends it. With --repair, ledgers that lack copies are handed to
-    whoever runs 'tallybook repair run', and dead tasks deleted; the rest is for you to decide. It can be interrupted
-    at any time. With --json there is a line for each finding, and one with the totals at the end.
+    Exit code 1 if anything is bad or lost. Each finding says what is wrong, where, how bad it is (note: it goes away
+    by itself; bad: less safe, or out of reach; lost: no good copy is known) and what mends it. With --repair, ledgers
+    that lack copies are handed to whoever runs 'tallybook repair run', and dead tasks deleted; the rest is for you to
+    decide. It can be interrupted at any time. With --json there is a line for each finding, and one with the totals
+    at the end.
     """
     with nullcontext() if repair else reading_only():
         totals = run(_fsck(metadata, repair, bucket, as_json))

@@ -18,7 +18,7 @@ from .entry_log_format import LOG_HEADER_BYTES, LogFile, decode_log_header, pars
 from .entry_log_lengths import FILE_NAME
 from .location import NOWHERE_LOG_ID
 
-_OURS: Final = frozenset({"cookie", FILE_NAME})
+_OURS: Final = frozenset({"cookie", "LOCK", FILE_NAME})
 _HARMLESS: Final = frozenset({"lost+found"})
 _TEMPORARY: Final = ".tmp"
 

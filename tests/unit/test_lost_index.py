@@ -134,7 +134,7 @@ def test_a_ledger_that_was_deleted_or_released_is_not_brought_back_by_a_new_inde
 
 def test_a_ledger_that_the_metadata_miss_only_once_or_never_gave_out_is_kept() -> None:
     class Doubtful(KnownMetadata):
-        async def fate_of(self, ledger_id: int) -> Fate:
+        async def fate_of(self, ledger_id: int, _bookie_id: str = "") -> Fate:
             self.lookups += 1
             return Fate.MISSING if ledger_id == 3 or (ledger_id == 1 and self.lookups < 4) else Fate.KEPT
 
@@ -172,7 +172,7 @@ def test_without_the_metadata_there_is_no_new_index_and_nothing_has_changed() ->
 def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -> None:
     async def scenario(world: World) -> None:
         class Slow(KnownMetadata):
-            async def fate_of(self, ledger_id: int) -> Fate:
+            async def fate_of(self, ledger_id: int, _bookie_id: str = "") -> Fate:
                 if world.clock.monotonic() < back:
                     await world.clock.sleep(3_600)
                 return Fate.KEPT

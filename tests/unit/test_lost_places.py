@@ -223,7 +223,7 @@ class Store:
         self.cluster_id, self.read_cookie, self.id_counter = known.cluster_id, known.read_cookie, known.read_id_counter
 
     async def read_ledger(self, ledger_id: int, *, linearizable: bool) -> SimpleNamespace:
-        return SimpleNamespace(value=SimpleNamespace(copies_released=False))
+        return SimpleNamespace(value=SimpleNamespace(copies_released=False, closed=False))
 
 
 async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:

@@ -89,7 +89,7 @@ class Chores:
             if not self.node.failures:  # or else the process has ended
                 await self._read()
                 self.chores = dict(self.node.bookie.stats())
-                self.segment = self.node.bookie._parts.journal.durable_mark().segment
+                self.segment = self.node.bookie._parts.journals.durable_marks()[0].segment
                 await self.node.stop()
         except (StorageError, BookieUnavailable) as error:
             self.heard.append(repr(error))
@@ -137,7 +137,7 @@ class Chores:
         for log_id in parts.logs.settled_log_ids:
             found = await parts.collector.reclaimer.contents.measure(log_id)
             assert found.live_bytes == found.all_bytes, f"the room of what was dropped stays in log {log_id}"
-        assert await self.node.bookie.damaged((-1, -1), 100) == []
+        assert await self.node.bookie.damaged((-1, -1), 100) == ()
         await self.node.stop()
         assert self.node.failures == []
         assert set(self.node.disk.state.names(ROOT)) <= FILES
