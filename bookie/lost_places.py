@@ -66,7 +66,7 @@ async def find_places(
     for kind, path in paths:
         await search.look(kind, path)
     if listed is None:
-        listed = places_of([search.places.get(path) or Place(kind, _NOT_KNOWN, path) for kind, path in paths])
+        listed = places_of([search.places.get(path) or search.unknown(kind, path) for kind, path in paths])
     at = {place.title: place.path for place in search.places.values()}
     kept: list[Place] = []
     lost: list[LostPlace] = []
@@ -108,6 +108,10 @@ class _Search:
             if not title.startswith(f"{kind}-"):
                 raise ForeignDirectory(f"{path} is named for {kind}, and carries the cookie of {title}")
             self.places[path] = Place(kind, title.partition("-")[2], path)
+
+    def unknown(self, kind: str, path: str) -> Place:
+        """A place of the settings that carries no cookie, where there is no list."""
+        return Place(kind, OWN if path == self._layout.file(kind) else _NOT_KNOWN, path)
 
     async def why_lost(self, place: Place) -> str:
         """Why a place is not where the list has it; nothing if it is."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.bookie.storage.location import IndexRow
 from tallybook.core.errors import EntryCorrupt, EntryUnknown
 from tallybook.core.ids import NO_ENTRY
@@ -49,7 +48,7 @@ async def _damage_a_batch(universe: Universe) -> None:
     if rows:
         row = pick(universe.world.rng.fork("damage to be found"), rows)
         at = row.location.offset + row.location.size // 2
-        path = f"{node.settings.data_directory}/ledgers/{log_name(row.location.log_id)}"
+        path = node.bookie._parts.logs._directories.path_of(row.location.log_id)  # noqa: SLF001 - it may be on any disk
         node.damage(path, at // SECTOR_BYTES, at // SECTOR_BYTES)
         node.disk.rot.flip_bit(path, at)
         universe.god.mark("scrub: a batch was damaged for it to be found")

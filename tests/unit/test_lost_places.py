@@ -70,6 +70,27 @@ async def listed(disk: SimDisk) -> list[str]:
     return [place.path for place in listed_places(await read_format(disk, Layout(ROOT)), ROOT)]
 
 
+class Store:
+    """What a rebuild asks of the metadata: there is every ledger."""
+
+    def __init__(self, known: KnownMetadata) -> None:
+        self.cluster_id, self.read_cookie, self.id_counter = known.cluster_id, known.read_cookie, known.read_id_counter
+
+    async def read_ledger(self, ledger_id: int, *, linearizable: bool) -> SimpleNamespace:
+        return SimpleNamespace(value=SimpleNamespace(copies_released=False, closed=False))
+
+
+async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
+    """What a new index would have, made while the bookie is stopped."""
+
+    async def open_index(path: str, create: bool) -> Index:
+        return await MemoryIndex.open(node.disk, path, create=create)
+
+    store = Store(node.metadata)
+    _, report = await rebuild_stopped(node.settings, node.disk, store, world.clock, open_index, dry_run=True)  # type: ignore[arg-type]
+    return report
+
+
 async def said_of(node: DiskBookie, ledger_id: int) -> list[str]:
     """What is said of each of its entries, and of one behind them."""
     said = []
@@ -181,6 +202,23 @@ def test_with_the_list_a_directory_may_be_lost_of_which_nobody_knows_any_more() 
     run_seed(1, scenario)
 
 
+def test_with_the_list_a_part_of_the_data_directory_may_be_lost_and_is_listed_again() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        before = await listed(node.disk)
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        await node.disk.unlink(f"{JOURNALS[0]}/cookie")
+        await node.disk.unlink(f"{JOURNALS[0]}/superblock")
+        assert len(await accept(node)) == 2
+        assert await listed(node.disk) == before
+        await node.boot()
+        said = [(await said_of(node, ledger_id))[STORED] for ledger_id in LEDGER_IDS]
+        assert said == ["EntryUnknown", "held", "held"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
 def test_swapped_disks_and_those_of_another_bookie_are_no_loss_that_can_be_accepted() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
@@ -209,32 +247,12 @@ def test_a_disk_that_was_moved_is_no_loss() -> None:
             await node.disk.unlink(f"{LEDGERS[1]}/{name}")
         node.settings = settings_of(ledgers=(LEDGERS[0], moved))
         assert await accept(node) == []
+        assert (await rebuilt(node, world)).batches == len(LEDGER_IDS) * STORED
         await node.boot()
         assert await listed(node.disk) == [*JOURNALS, LEDGERS[0], moved]
         await node.stop()
 
     run_seed(1, scenario)
-
-
-class Store:
-    """What a rebuild asks of the metadata: there is every ledger."""
-
-    def __init__(self, known: KnownMetadata) -> None:
-        self.cluster_id, self.read_cookie, self.id_counter = known.cluster_id, known.read_cookie, known.read_id_counter
-
-    async def read_ledger(self, ledger_id: int, *, linearizable: bool) -> SimpleNamespace:
-        return SimpleNamespace(value=SimpleNamespace(copies_released=False, closed=False))
-
-
-async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
-    """What a new index would have, made while the bookie is stopped."""
-
-    async def open_index(path: str, create: bool) -> Index:
-        return await MemoryIndex.open(node.disk, path, create=create)
-
-    store = Store(node.metadata)
-    _, report = await rebuild_stopped(node.settings, node.disk, store, world.clock, open_index, dry_run=True)  # type: ignore[arg-type]
-    return report
 
 
 def test_j19_an_index_is_made_again_from_the_entry_logs_in_all_directories() -> None:
