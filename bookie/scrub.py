@@ -101,9 +101,14 @@ class Scrub:
     async def run_for_ever(self) -> None:
         """Scrub, round after round. The first one leaves a bookie that starts the time to do so."""
         await self._clock.sleep(self._pause_seconds)
+        is_looked_for_lost = False
         while True:
             began = self._clock.monotonic()
             try:
+                if not is_looked_for_lost:
+                    # What lay in a log that is not there any more need not wait for a round to be given back.
+                    await self._agree({})
+                    is_looked_for_lost = True
                 await self.round()
             except TallybookError as error:
                 if is_defect(error):

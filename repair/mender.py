@@ -198,7 +198,7 @@ class Mender:
         sometimes("repair: a bookie takes a lost place")
         done.places += 1
         # Until it was named, it might have dropped them, had this process slept for long: now it keeps what it has.
-        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.gone))
         return changed
 
     def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:
