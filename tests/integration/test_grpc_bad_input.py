@@ -1,6 +1,7 @@
 """A real gRPC port under attack: whatever arrives on it, other clients are served as if nothing had happened."""
 
 import asyncio
+import gc
 import contextlib
 import gzip
 import itertools
@@ -52,6 +53,7 @@ HELLO = wire.encode_hello(wire.Hello("cluster", "test", None))
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, HEADERS, DATA, PING, RST_STREAM, CONTINUATION = 4, 1, 0, 6, 3, 9
 END_HEADERS = 4
+SETTLING_SECONDS = 10.0
 MOST_GROWTH_BYTES = 96 * MIB
 
 
@@ -146,7 +148,11 @@ async def listening(bookie: Any, tasks: Tasks, admission: AdmissionSettings, con
         before = resident_bytes()
         yield port
         await port.works()
-        assert resident_bytes() - before < MOST_GROWTH_BYTES
+        async with asyncio.timeout(SETTLING_SECONDS):
+            # This process is the client, too, and what it sent is let go by threads of gRPC, a moment later.
+            while resident_bytes() - before >= MOST_GROWTH_BYTES:
+                gc.collect()
+                await asyncio.sleep(0.05)
     finally:
         await listener.close(0)
         assert service.stream_count == 0
