@@ -1,8 +1,8 @@
 """A real gRPC port under attack: whatever arrives on it, other clients are served as if nothing had happened."""
 
 import asyncio
-import gc
 import contextlib
+import gc
 import gzip
 import itertools
 import os
