@@ -44,7 +44,8 @@ from .fences import Fences
 from .held import Held
 from .index_home import IndexHome, OpenIndex
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
-from .journals import Journals, RecoveredJournals
+from .journal.locate import Located, locate
+from .journals import Journals, RecoveredJournals, journal_of
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
@@ -361,7 +362,7 @@ class _Assembly:
             settled=settled,
             rows=rows,
             held=Held(table, cache, self._index, rows, commits, visits),
-            tracer=Tracer(table, cache, read_cache, self._index, stored),
+            tracer=Tracer(table, cache, read_cache, self._index, stored, self._in_journal),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
         )
@@ -380,6 +381,11 @@ class _Assembly:
             return self._world.tasks.spawn(work, name=name)
 
         return ReadAhead(self._index, self._logs, spawn, self._settings.storage.read_ahead_bytes)
+
+    async def _in_journal(self, ledger_id: int, entry_id: int) -> Located | None:
+        places = self._directory.places.journal
+        place = places[journal_of(ledger_id, len(places))]
+        return await locate(self._world.disk, place.path, ledger_id, entry_id)
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
         return Scrub(

@@ -24,7 +24,7 @@ from .present_rows import PresentRows
 from .storage.index import Index
 from .storage.write_cache import WriteCache
 
-MAX_BATCHES: Final = 10_000
+MAX_BATCHES: Final = 4_000
 """Batches of the index that one question looks at, and of each buffer of the write cache."""
 
 MAX_RANGES: Final = MAX_PAGE

@@ -21,18 +21,27 @@ _log = logger("bookie.modes")
 
 
 async def follow_mode(
-    store: MetadataStore, bookie_id: str, set_read_only: Callable[[bool], None], clock: Clock
+    store: MetadataStore, bookie_id: str, set_read_only: Callable[[bool], None], clock: Clock, before: WantedMode
 ) -> None:
-    """Follow the record of ``bookie_id`` until cancelled."""
-    before = WantedMode.NORMAL
+    """Follow the record of ``bookie_id``, which said ``before``, until cancelled."""
     while True:
-        try:
-            mode = await wanted_mode(store, bookie_id)
-        except (PeerError, DamagedFile) as error:
-            _log.warning("what is wanted of this bookie is not known", error=error.message)
-        else:
-            if mode is not before:
-                _log.info("mode wanted", mode=mode.value)
-                set_read_only(mode is not WantedMode.NORMAL)
-                before = mode
         await clock.sleep(LOOK_SECONDS)
+        before = await look_at_mode(store, bookie_id, set_read_only, before)
+
+
+async def look_at_mode(
+    store: MetadataStore,
+    bookie_id: str,
+    set_read_only: Callable[[bool], None],
+    before: WantedMode = WantedMode.NORMAL,
+) -> WantedMode:
+    """Do what the record says now; it said ``before``. What it says, or said last where that cannot be told."""
+    try:
+        mode = await wanted_mode(store, bookie_id)
+    except (PeerError, DamagedFile) as error:
+        _log.warning("what is wanted of this bookie is not known", error=error.message)
+        return before
+    if mode is not before:
+        _log.info("mode wanted", mode=mode.value)
+        set_read_only(mode is not WantedMode.NORMAL)
+    return mode

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown, OutOfFiles
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, OutOfFiles
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -167,16 +167,28 @@ class Reclaimer:
             DiskFailed: the device failed in the middle of a change.
         """
         below = self._below()
-        for log_id in self._logs.growing_log_ids:
-            if log_id in self._freed and self._logs.size_of(log_id) >= self._settle_bytes:
-                await self._unless_unreadable(log_id, self._settle_if_worth(log_id, below))
-        self._freed.clear()
+        full = await self._settle_growing(below)
         self._forget_removed()
         for log_id in self._logs.settled_log_ids:
             if self._live.of(log_id) is None and log_id not in self._left:
                 await self._unless_unreadable(log_id, self._measure(log_id))
         for facts in worth_copying(self._facts(), below=below):
             await self._unless_unreadable(facts.log_id, self._free(facts))
+        if full is not None:
+            raise full
+
+    async def _settle_growing(self, below: float) -> DiskFull | None:
+        """Finish logs early of which little counts. That takes room, and where there is none others still make some."""
+        full: DiskFull | None = None
+        for log_id in self._logs.growing_log_ids:
+            if log_id in self._freed and self._logs.size_of(log_id) >= self._settle_bytes:
+                try:
+                    await self._unless_unreadable(log_id, self._settle_if_worth(log_id, below))
+                except DiskFull as error:
+                    full = error
+        if full is None:
+            self._freed.clear()
+        return full
 
     def _below(self) -> float:
         """Logs of which less than this part counts are worth copying now."""

@@ -41,7 +41,7 @@ from .boot import BookieWorld, boot
 from .enrolment import Enrolment
 from .fates import fate_of
 from .metrics import BOOKIE_METRICS
-from .modes import follow_mode
+from .modes import follow_mode, look_at_mode
 from .service import BookieService
 from .settled import closed_up_to
 from .storage.index_rocks import IndexWorkers, RocksIndex
@@ -173,6 +173,8 @@ class _Server:
         transport = GrpcTransport(max_streams=settings.admission.max_streams, max_connections=self._max_connections)
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
+        # Before it is listed: whoever is to take no writes is never chosen for any.
+        mode = await look_at_mode(metadata.store, bookie.bookie_id, bookie.set_read_only)
         enrolment = Enrolment(
             metadata.membership,
             self._info(bookie, listener.address, http.address),
@@ -184,7 +186,7 @@ class _Server:
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
         self._tasks.spawn(
-            follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock),
+            follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
             name="mode",
             essential=True,
         )

@@ -7,19 +7,24 @@ in an entry log, so it decides where there is one; else the disk does, and the r
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
 
 from tallybook.core.answers import CopyPlace, CopyTrace
 from tallybook.core.batch import Buffer, verify_batch
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, InvalidArgument, InvalidBatch
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
+from .journal.locate import Located
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
 from .storage.index import Index
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import WriteCache
+
+JournalLookup: TypeAlias = Callable[[int, int], Awaitable[Located | None]]
+"""Where the journal has the batch of an entry, if it was found there."""
 
 
 class _Finding(NamedTuple):
@@ -37,13 +42,20 @@ class Tracer:
     """Answers where a copy lies."""
 
     def __init__(
-        self, table: LedgerTable, cache: WriteCache, read_cache: ReadCache, index: Index, stored: StoredBatches
+        self,
+        table: LedgerTable,
+        cache: WriteCache,
+        read_cache: ReadCache,
+        index: Index,
+        stored: StoredBatches,
+        in_journal: JournalLookup,
     ) -> None:
         self._table = table
         self._cache = cache
         self._read_cache = read_cache
         self._index = index
         self._stored = stored
+        self._in_journal = in_journal
 
     async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
         """See ``LedgerStore.trace``.
@@ -56,7 +68,7 @@ class Tracer:
             raise InvalidArgument(f"cannot trace entry {entry_id}")
         async with self._table.using(ledger_id) as ledger:
             places: list[CopyPlace] = []
-            in_memory = self._in_memory(ledger_id, entry_id, places)
+            in_memory = await self._in_memory(ledger_id, entry_id, places)
             stored = await self._on_disk(ledger, entry_id, places)
             if ledger.deleted:
                 finding = _Finding("deleted", f"ledger {ledger_id} was deleted")
@@ -68,13 +80,18 @@ class Tracer:
                 ledger.lac, ledger.fenced, ledger.limbo, tuple(places),
             )  # fmt: skip
 
-    def _in_memory(self, ledger_id: int, entry_id: int, places: list[CopyPlace]) -> _Finding | None:
-        """What the write cache says, if it has the entry; a copy in the read cache is only told of."""
+    async def _in_memory(self, ledger_id: int, entry_id: int, places: list[CopyPlace]) -> _Finding | None:
+        """What the write cache says, if it has the entry; copies in the journal and the read cache are only told of."""
         cached = self._cache.find(ledger_id, entry_id)
         kept = self._read_cache.peek(ledger_id, entry_id)
         if cached is not None:
-            what = "waits for a checkpoint, in the journal too"
-            places.append(CopyPlace("write cache", what, len(cached.batch)))
+            places.append(CopyPlace("write cache", "waits for a checkpoint", len(cached.batch)))
+            # Only now: what has left the write cache needs no journal any more.
+            located = await self._in_journal(ledger_id, entry_id)
+            if located is not None:
+                segment, block = located.mark
+                where = f"segment {segment} block {block}: {located.path} offset {located.offset}"
+                places.append(CopyPlace("journal", where, located.size))
         if kept is not None:
             places.append(CopyPlace("read cache", f"entries {kept.first} to {kept.last}", len(kept.batch)))
         return None if cached is None else _judged(cached.batch, cached.first, cached.last)

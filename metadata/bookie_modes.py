@@ -11,10 +11,13 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
 from .record_update import RecordUpdater
 from .store import MetadataStore
+
+_log = logger("metadata.bookie_modes")
 
 PREFIX: Final = "bookies/mode/"
 LISTED_AT_ONCE: Final = 1_000
@@ -44,7 +47,7 @@ async def wanted_modes(store: MetadataStore) -> dict[str, WantedMode]:
     """What is wanted of every bookie of which something is wanted.
 
     Raises:
-        MetadataUnavailable, DamagedFile: as for ``wanted_mode``.
+        MetadataUnavailable: the store does not answer.
     """
     found: dict[str, WantedMode] = {}
     after = ""
@@ -52,7 +55,12 @@ async def wanted_modes(store: MetadataStore) -> dict[str, WantedMode]:
         page = await store.list_records(PREFIX, after, LISTED_AT_ONCE)
         for name in page.names:
             bookie_id = name.removeprefix(PREFIX)
-            mode = await wanted_mode(store, bookie_id)
+            try:
+                mode = await wanted_mode(store, bookie_id)
+            except DamagedFile as error:
+                # Perhaps of a later version. What is wanted of the others is known all the same.
+                _log.error("what is wanted of a bookie cannot be understood", bookie_id=bookie_id, error=error.message)
+                continue
             if mode is not WantedMode.NORMAL:
                 found[bookie_id] = mode
         if page.complete or not page.names:

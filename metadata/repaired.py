@@ -18,16 +18,17 @@ def settled_fragments(metadata: LedgerMetadata) -> tuple[Fragment, ...]:
     return metadata.fragments if metadata.closed else metadata.fragments[:-1]
 
 
-def replace_member(metadata: LedgerMetadata, first_entry_id: int, old: str, new: str) -> LedgerMetadata:
-    """Name ``new`` in place of ``old`` in the settled fragment that starts at ``first_entry_id``.
+def replace_member(metadata: LedgerMetadata, first_entry_id: int, position: int, old: str, new: str) -> LedgerMetadata:
+    """Name ``new`` in place of ``old`` at ``position`` of the settled fragment that starts at ``first_entry_id``.
 
-    A fragment that does not name ``old`` (any more), or is not there, stays as it is: somebody else was first.
+    A fragment that does not name ``old`` there (any more), or is not there, stays as it is: somebody else was first. In
+    another place ``new`` would have to hold other entries than those that it was given.
 
     Raises:
         InvalidArgument: the fragment is not settled, or has ``new`` in another place.
     """
     fragment = next((each for each in metadata.fragments if each.first_entry_id == first_entry_id), None)
-    if fragment is None or old not in fragment.bookies:
+    if fragment is None or fragment.bookies[position] != old:
         return metadata
     if fragment not in settled_fragments(metadata):
         raise InvalidArgument(f"ledger {metadata.ledger_id}: the fragment from {first_entry_id} is still its writer's")

@@ -24,7 +24,6 @@ from typing import Final
 
 from tallybook.client.ports import Connections
 from tallybook.core.config import RepairSettings
-from tallybook.core.errors import DamagedFile
 from tallybook.core.marks import sometimes
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.record_update import RecordUpdater
@@ -176,7 +175,7 @@ class Auditor:
         self._absences.hear_of(findings.by_bookie, now)
         if findings.complete:
             self._absences.forget_all_but(findings.by_bookie)
-            if not findings.in_limbo:
+            if not findings.in_limbo and not findings.unreadable:
                 self._survey.settle(trouble.limbo)
         return findings
 
@@ -212,7 +211,8 @@ class Auditor:
             found = json.loads(record.value)
             return int(found["began_ms"]), int(found["after"])
         except (ValueError, KeyError, TypeError) as error:
-            raise DamagedFile(f"the record {CHECKED_RECORD} cannot be understood: {error!r}") from error
+            _log.error("how far the check has come cannot be understood: it begins anew", error=repr(error))
+            return None, -1
 
 
 class _Hands:

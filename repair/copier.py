@@ -148,6 +148,8 @@ class Copier:
                 answer = await connection.read_batches(metadata.ledger_id, first, last, READ_BYTES)
                 for batch in answer.batches:
                     verify_batch(batch)
+                if not answer.batches:
+                    raise ProtocolViolation(f"{source} answered a read of ledger {metadata.ledger_id} with nothing")
             except InvalidBatch as error:
                 refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
             except (PeerError, StorageError) as error:

@@ -39,6 +39,7 @@ class Order:
     Args:
         leaving: whose places others are to take.
         alive: who can take them, and who can be given what it lacks.
+        gone: those of ``leaving`` who are not there: nobody waits for what they might have.
         thorough: look at what every bookie holds, not only at what the metadata say is missing.
         end: recover the ledger if its last fragment names somebody who leaves.
     """
@@ -47,6 +48,7 @@ class Order:
     alive: Mapping[str, BookieInfo]
     thorough: bool
     end: bool
+    gone: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -105,9 +107,20 @@ class Mender:
             if order.end and must_end(metadata, order.leaving):
                 metadata = await self._ended(metadata, order, done)
             await self._mend_places(metadata, order, done)
-        except NoSuchLedger:
-            sometimes("repair: the ledger was deleted meanwhile")
+        except NoSuchLedger as error:
+            if await self._is_there(ledger_id):
+                # A bookie says so, of a ledger that is there: it was told wrongly, and for ever. People must look.
+                done.left.append(error)
+            else:
+                sometimes("repair: the ledger was deleted meanwhile")
         return done
+
+    async def _is_there(self, ledger_id: int) -> bool:
+        try:
+            await self._read(ledger_id)
+        except NoSuchLedger:
+            return False
+        return True
 
     async def _read(self, ledger_id: int) -> LedgerMetadata:
         return (await self._updater.store.read_ledger(ledger_id, linearizable=True)).value
@@ -159,7 +172,7 @@ class Mender:
         self, metadata: LedgerMetadata, place: Place, order: Order, limbo: set[str], done: Mended
     ) -> LedgerMetadata:
         """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
-        copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.leaving)
+        copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.gone)
         done.count(copied)
         if copied.limbo:
             limbo.add(place.bookie_id)
@@ -171,17 +184,21 @@ class Mender:
     async def _replace(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> LedgerMetadata:
         """Let another bookie take a place: first the copies, then the metadata."""
         target = self._replacement(metadata, place, order)
-        done.count(await self._copier.complete(metadata, place, target, lost=order.leaving, damaged_too=False))
-        taken = partial(replace_member, first_entry_id=place.first, old=place.bookie_id, new=target)
+        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False))
+        taken = partial(
+            replace_member, first_entry_id=place.first, position=place.position, old=place.bookie_id, new=target
+        )
         try:
             changed = (await self._updater.update(metadata.ledger_id, taken)).value
         except InvalidArgument as error:
             # Somebody else has given it another place of this fragment meanwhile.
             raise NotEnoughBookies(error.message) from error
+        if target not in changed.fragment_of(place.first).bookies:
+            return changed  # somebody else was first, with another one
         sometimes("repair: a bookie takes a lost place")
         done.places += 1
         # Until it was named, it might have dropped them, had this process slept for long: now it keeps what it has.
-        done.count(await self._copier.complete(metadata, place, target, lost=order.leaving, damaged_too=False))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.gone))
         return changed
 
     def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:

@@ -80,16 +80,20 @@ def places_of(metadata: LedgerMetadata) -> Iterator[Place]:
 
 
 def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
-    """Why the ledger's settled fragments have to be looked at, the most urgent reason first."""
+    """Why the ledger's settled fragments have to be looked at, the reason that asks for the closest look first.
+
+    Whatever the reason, others take the places of whoever leaves; but where nobody can, that must not keep a bookie
+    that is there from getting back what it lacks.
+    """
     if metadata.copies_released:
         return None  # it is in the archive, and nobody relies on what bookies still have
     members = {name for fragment in settled_fragments(metadata) for name in fragment.bookies}
-    if members & trouble.leaving:
-        return Why.LOST
     if metadata.ledger_id in trouble.damaged:
         return Why.DAMAGED
     if metadata.closed and may_lack(metadata, trouble.limbo):
         return Why.LIMBO
+    if members & trouble.leaving:
+        return Why.LOST
     if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
         return Why.MISSED
     return None

@@ -138,7 +138,8 @@ class Replicator:
         draining = {name for name, mode in modes.items() if mode is WantedMode.DRAINING}
         leaving = frozenset(name for name in task.leaving if name not in alive or name in draining)
         stay: dict[str, BookieInfo] = {name: info for name, info in alive.items() if name not in leaving}
-        return Order(leaving, stay, task.thorough, task.end)
+        gone = frozenset(name for name in leaving if name not in alive)
+        return Order(leaving, stay, task.thorough, task.end, gone)
 
     def _count(self, ledger_id: int, done: Mended) -> None:
         totals = self.totals

@@ -16,7 +16,10 @@ from typing import Final
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.store import BadVersion, MetadataStore, Ok, Unknown
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
+
+_log = logger("repair")
 
 PREFIX: Final = "repair/tasks/"
 LEDGERS_OF_A_TASK: Final = 256
@@ -119,7 +122,6 @@ class TaskBoard:
 
         Raises:
             MetadataUnavailable: the store does not answer.
-            DamagedFile: a record holds something else.
         """
         found: dict[str, tuple[Task, int]] = {}
         after = ""
@@ -127,8 +129,13 @@ class TaskBoard:
             page = await self._store.list_records(PREFIX, after)
             for name in page.names:
                 record = await self._store.read_record(name)
-                if record is not None:
+                if record is None:
+                    continue
+                try:
                     found[name] = decode_task(name, record.value), record.version
+                except DamagedFile as error:
+                    # The others are none the worse for it; ``fsck`` tells of it, too.
+                    _log.error("a task is passed over", task=name, error=error.message)
             if page.complete or not page.names:
                 break
             after = page.names[-1]

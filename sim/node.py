@@ -19,7 +19,7 @@ from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.directories import replace_identity
 from tallybook.bookie.enrolment import Enrolment
 from tallybook.bookie.fates import fate_of
-from tallybook.bookie.modes import follow_mode
+from tallybook.bookie.modes import follow_mode, look_at_mode
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.settled import closed_up_to
 from tallybook.bookie.storage.index import Index
@@ -39,6 +39,7 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
@@ -291,11 +292,15 @@ class BookieNode:
         service = BookieService(observed, self.settings, self.clock, tasks, await store.cluster_id(), fail_safe)
         listener = await process.transport.listen(f"{self.name}:{PORT}", service.accept)
         info = BookieInfo(self.name, listener.address, bookie.incarnation)
+        mode = WantedMode.NORMAL
+        if self._has_operator:
+            mode = await look_at_mode(store, self.name, bookie.set_read_only)
         enrolment = Enrolment(membership, info, partial(_mode, bookie), self._free_bytes, self.clock)
         await enrolment.enter()
         await bookie.enrolled()
         if self._has_operator:
-            tasks.spawn(follow_mode(store, self.name, bookie.set_read_only, self.clock), name="mode", essential=True)
+            following = follow_mode(store, self.name, bookie.set_read_only, self.clock, mode)
+            tasks.spawn(following, name="mode", essential=True)
         self.bookie, self.service = bookie, service
         if not self._registered:
             self._registered = True

@@ -90,10 +90,11 @@ def trace(ledgers: Ledgers, faults: MemoryFaults, ledger_id: int, entry_id: int)
         return CopyTrace(verdict, "", NO_ENTRY, NO_ENTRY, 0, 0, ledger.lac, ledger.fenced, limbo, ())
     header = decode_header(batch)
     rotten = faults.damages(header)
+    places = tuple(CopyPlace(where, "in memory", len(batch)) for where in ("write cache", "journal"))
     return CopyTrace(
         "damaged" if rotten else "intact", "planted damage" if rotten else "",
         header.first_entry_id, header.last_entry_id, 0 if rotten else header.crc, len(batch),
-        ledger.lac, ledger.fenced, limbo, (CopyPlace("write cache", "in memory", len(batch)),),
+        ledger.lac, ledger.fenced, limbo, places,
     )  # fmt: skip
 
 

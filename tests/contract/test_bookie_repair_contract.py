@@ -229,7 +229,7 @@ async def test_an_intact_copy_is_traced_with_its_place_and_its_checksum(rig):
     batch = rig.batch(10, 5)
     await rig.add(batch)
     trace = await rig.connection.trace(1, 12)
-    assert [each.where for each in trace.places] == ["write cache"]
+    assert [each.where for each in trace.places] == ["write cache", "journal"]
     assert trace == CopyTrace(
         "intact", "", 10, 14, decode_header(batch).crc, len(batch), lac=9, fenced=False, limbo=False,
         places=trace.places,

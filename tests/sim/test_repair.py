@@ -513,3 +513,25 @@ async def test_limbo_does_not_end_where_a_repair_has_looked_at_one_place_of_two(
             whole = not cluster.held_by_too_few(await metadata_of(cluster, ledger.ledger_id), quorum.write_quorum)
             connection = await another.world.connections.get(name)
             assert (whole, (await connection.held(ledger.ledger_id, 0, 39)).limbo) == (thorough, not thorough)
+
+
+@scenario(bookies=3)
+async def test_a_lost_bookie_whose_place_nobody_can_take_keeps_no_other_one_from_getting_its_copies_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 40)
+    lost, wiped, _ = ledger.last_fragment.bookies
+    cluster.die(wiped)
+    cluster.bookies[wiped].replace(limbo_below=ledger.ledger_id + 1)
+    cluster.die(lost)
+    async with repair(cluster) as service:
+        await eventually(lambda: lost in service.auditor.audit.lost, cluster, 300)
+        await cluster.register(wiped)
+        await eventually(lambda: cluster.held_by_too_few(ledger, copies=3) != [], cluster, 300)
+        connection = await client.world.connections.get(wiped)
+        while (await connection.held(ledger.ledger_id, 0, 39)).limbo:
+            await cluster.world.clock.sleep(1)
+        assert service.auditor.audit.lost == {lost}
+    assert len(cluster.bookies[wiped].durable_batches(ledger.ledger_id)) == len(
+        cluster.bookies[ledger.last_fragment.bookies[2]].durable_batches(ledger.ledger_id)
+    )

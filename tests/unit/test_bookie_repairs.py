@@ -420,7 +420,7 @@ def test_a_copy_is_traced_to_every_place_where_it_is() -> None:
         good = batch(0, 5)
         await repair(node, good)
         trace = await node.bookie.trace(CLOSED, 2)
-        assert [each.where for each in trace.places] == ["write cache"]
+        assert [each.where for each in trace.places] == ["write cache", "journal"]
         await node.bookie.flush()
         row = await row_of(node, 2)
         where = f"log {row.location.log_id} offset {row.location.offset}"
@@ -451,7 +451,7 @@ def test_a_trace_reads_what_is_on_the_disk_whatever_a_cache_has_and_puts_damage_
         await repair(node, batch(0, 3, payload=b"x" * 700))
         trace = await node.bookie.trace(CLOSED, 1)
         assert trace.verdict == "intact", "what the next checkpoint writes"
-        assert [each.where for each in trace.places] == ["write cache", "read cache", "entry log"]
+        assert [each.where for each in trace.places] == ["write cache", "journal", "read cache", "entry log"]
 
     damaged_copies(scenario)
 

@@ -27,34 +27,39 @@ def ledger(*fragments: tuple[int, str], missed=(), last: int | None = 29) -> Led
 
 def test_a_bookie_takes_a_place_of_a_closed_ledger() -> None:
     before = ledger((0, "abc"), (10, "abd"))
-    after = replace_member(before, 10, "b", "e")
+    after = replace_member(before, 10, 1, "b", "e")
     assert [fragment.bookies for fragment in after.fragments] == [("a", "b", "c"), ("a", "e", "d")]
     check_succession(before, after)
 
 
 def test_done_already_is_done() -> None:
     before = ledger((0, "aec"))
-    assert replace_member(before, 0, "b", "e") == before
-    assert replace_member(before, 5, "a", "x") == before, "there is no such fragment"
+    assert replace_member(before, 0, 1, "b", "e") == before
+    assert replace_member(before, 5, 0, "a", "x") == before, "there is no such fragment"
+
+
+def test_a_bookie_that_has_come_back_in_another_place_keeps_it() -> None:
+    before = ledger((0, "axb"))
+    assert replace_member(before, 0, 1, "b", "e") == before, "e was given what belongs to place 1"
 
 
 def test_the_fragment_that_still_grows_is_the_writers() -> None:
     before = ledger((0, "abc"), (10, "abd"), last=None)
     with pytest.raises(InvalidArgument):
-        replace_member(before, 10, "b", "e")
-    assert replace_member(before, 0, "b", "e").fragments[0].bookies == ("a", "e", "c")
+        replace_member(before, 10, 1, "b", "e")
+    assert replace_member(before, 0, 1, "b", "e").fragments[0].bookies == ("a", "e", "c")
     assert settled_fragments(before) == before.fragments[:1]
     assert settled_fragments(replace(before, state=LedgerState.IN_RECOVERY)) == before.fragments[:1]
 
 
 def test_nobody_has_two_places_of_one_fragment() -> None:
     with pytest.raises(InvalidArgument):
-        replace_member(ledger((0, "abc")), 0, "b", "c")
+        replace_member(ledger((0, "abc")), 0, 1, "b", "c")
 
 
 def test_what_the_old_member_missed_goes_with_it_and_nothing_else() -> None:
     missed = (MissedRange("b", 5, 14), MissedRange("c", 5, 14))
-    after = replace_member(ledger((0, "abc"), (10, "abc"), missed=missed), 0, "b", "e")
+    after = replace_member(ledger((0, "abc"), (10, "abc"), missed=missed), 0, 1, "b", "e")
     assert after.missed == (MissedRange("b", 10, 14), MissedRange("c", 5, 14))
 
 

@@ -36,10 +36,10 @@ def test_a_bookie_that_lost_data_needs_what_it_has_not_got_back_of_the_ledgers_o
 
 
 def test_a_bookie_has_not_got_everything_back_while_another_trouble_of_a_ledger_comes_first() -> None:
-    trouble = Trouble(leaving=frozenset({"b2"}), limbo={"b1": LOST_ALL})
-    findings = Findings()
     closed_one = closed(Quorum(2, 2, 1), 9, Fragment(0, ("b1", "b2")))
-    assert note(findings, closed_one, trouble, {}) == (Why.LOST, False)
+    trouble = Trouble(leaving=frozenset({"b2"}), limbo={"b1": LOST_ALL}, damaged=frozenset({closed_one.ledger_id}))
+    findings = Findings()
+    assert note(findings, closed_one, trouble, {}) == (Why.DAMAGED, False)
     assert (findings.needing[Why.LIMBO], findings.in_limbo) == (0, 1)
     note(findings, LedgerMetadata(8, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0), trouble, {})
     assert findings.in_limbo == 2

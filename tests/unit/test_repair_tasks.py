@@ -103,3 +103,12 @@ async def test_whoever_lost_a_task_does_not_take_it_from_the_next_one_by_finishi
     assert await other.take() is not None
     await one.finish(held)
     assert len((await store.list_records(PREFIX)).names) == 1
+
+
+@play
+async def test_a_task_that_cannot_be_understood_keeps_nobody_from_the_others(world, store, one, other) -> None:
+    await store.write_record(f"{PREFIX}0-0000", b"of a later version", None)
+    await one.publish([Task((1,), why="lost bookie")])
+    held = await one.take()
+    assert held is not None
+    assert held.task.ledger_ids == (1,)
