@@ -136,6 +136,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         if logs.strays:
             sometimes("boot: strange files among the entry logs")
             log.warning("left alone among the entry logs: %s", ", ".join(logs.strays[:10]))
+        await logs.finish_removals()
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
