@@ -142,7 +142,7 @@ class AddPath:
             _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES
-        refusal = self._refusal(size, recovery)
+        refusal = self._refusal(size, recovery, repair)
         if refusal is not None:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
@@ -198,13 +198,13 @@ class AddPath:
 
     # Step 2: admission.
 
-    def _refusal(self, size: int, recovery: bool) -> Refusal | None:
+    def _refusal(self, size: int, recovery: bool, repair: bool) -> Refusal | None:
         if self._closed_code:
             return Refusal(self._closed_code, 0, "closed")
         if len(self._waiting) >= MAX_WAITING_ADDS + (MAX_WAITING_ADDS // RECOVERY_SHARE if recovery else 0):
             self._admission.count(_WAITING)
             return _WAITING
-        refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery)
+        refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery, repair=repair)
         if refusal is not None:
             self._look_for_room(refusal)
         return refusal

@@ -13,6 +13,7 @@ REFUSAL_REASONS: Final = (
     "closed",
     "ledgers that wait for a checkpoint",
     "read-only",
+    "room for repairs",
     "room in the journal",
     "room in the write cache",
     "too large",

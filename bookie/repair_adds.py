@@ -1,12 +1,13 @@
 """Repair adds: what is asked of a batch that comes without a key, from a repair.
 
-They go the way of all adds (``adds.py``), with three differences:
+They go the way of all adds (``adds.py``), with four differences:
 
 - instead of a key, the metadata decide (``settled.py``). A fence does not keep them out, since a repair
   only gives back what was settled, nor does limbo; a deletion does, and so do other bytes under the same ids;
 - what is held already is looked for on the disk, past the read cache: a good copy in memory over a
   damaged one on the disk is no reason to leave that as it is;
-- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced.
+- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced;
+- where the disk has no more room than its reserve, they are BUSY (``admission.py``).
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class StorageSettings(Settings):
     min_free_bytes: Size = Field(_size(256 * MIB), description="Disk space that the journal and a start leave free.")
     disk_warn_percent: Share = Field(90, description="Part of the disk in use from which on compaction is in a hurry.")
     disk_read_only_percent: Share = Field(
-        95, description="Part of the disk in use from which on only recoveries and repairs are taken."
+        95, description="Part of the disk in use from which on only recoveries are taken, and no repairs either."
     )
     disk_back_percent: Share = Field(92, description="Part in use below which all is taken again.")
 

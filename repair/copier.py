@@ -172,9 +172,11 @@ class Copier:
             try:
                 await connection.repair_add(bytes(batch))
             except Busy as busy:
-                if self._clock.monotonic() >= deadline:
+                pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
+                if self._clock.monotonic() + pause > deadline:
+                    # For long, as where its disk is full: another bookie takes the place, or it is tried another time.
                     raise
-                await self._clock.sleep(max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS))
+                await self._clock.sleep(pause)
             else:
                 self.copied_batches += 1
                 self.copied_bytes += len(batch)
