@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import ScrubSettings
-from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
+from tallybook.core.errors import Busy, DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 KIND: Final = "scrub"
 VERSION: Final = 1
 PAGE_ROWS: Final = 1_000
+MAX_LOOKS: Final = 100
+"""Batches that are read again for one question what is damaged."""
+RETRY_MS: Final = 20
+"""When to ask again where they all were mended."""
 PAUSE_SECONDS: Final = 60.0
 """Between two rounds, at least; a tenth of the period where that is less."""
 ON_TIME: Final = 0.9
@@ -185,18 +189,23 @@ class Scrub:
     async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
         """Batches that are known to be damaged, behind this ledger and first entry; those that still are.
 
-        None only if there are no more of them.
+        None only if there are no more of them. Each is read, so one question costs about ``MAX_LOOKS`` reads at most.
 
         Raises:
             EntryUnknown: the index cannot be read.
+            Busy: so many were not damaged any more, and there are others. The next question need not look at them.
         """
         still: list[DamagedBatch] = []
-        while not still and (page := self._damage.page(after, limit)):
+        looks = 0
+        while not still and (page := self._damage.page(after, min(limit, MAX_LOOKS))):
+            if looks >= MAX_LOOKS:
+                raise Busy("what was damaged is mended, and the list is looked through", retry_after_ms=RETRY_MS)
             for batch in page:
                 if await self._is_damaged(batch):
                     still.append(batch)
                 else:
                     self._damage.mended(batch.ledger_id, batch.first_entry_id)
+            looks += len(page)
             after = page[-1].ledger_id, page[-1].first_entry_id
         return still
 
