@@ -41,6 +41,9 @@ _ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 
+NAMING_MS: Final = 10_000
+"""What a repair may take from its last copy until the metadata name who has it: one operation of the metadata."""
+
 MAX_DIRECTORIES: Final = 8
 """Directories of one kind that a bookie may have: their paths stand in one small file."""
 
@@ -173,7 +176,7 @@ class CollectionSettings(Settings):
     unnamed_delay_s: Seconds = Field(
         3_600,
         description="How long copies of closed ledgers stay that name other bookies by now. A repair copies first and "
-        "names later: it must never take so long in between.",
+        "names later: it must never take so long in between. At least 10 s more than admission.max_cache_wait_ms.",
     )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
     compact_below_percent: Share = Field(
@@ -246,6 +249,11 @@ class BookieSettings(Settings):
         if journal_bytes < self.storage.write_cache_bytes:
             raise ValueError(
                 "the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count"
+            )
+        if self.collection.unnamed_delay_s * 1_000 < self.admission.max_cache_wait_ms + NAMING_MS:
+            raise ValueError(
+                "collection.unnamed_delay_s must be at least 10 s more than admission.max_cache_wait_ms: a repair that "
+                "has just copied must have the time to name the bookie"
             )
         if set(self.journal_directories) & set(self.ledger_directories):
             raise ValueError("a directory is either one of journals or one of entry logs")
