@@ -5,7 +5,8 @@ goes through its logs, one after the other, at a pace at which it is through onc
 
 - each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
   from another bookie;
-- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for.
+- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for;
+- of a log that still grows, what the index has in it is read.
 
 Where it stands is noted in a file, so that a bookie that starts often comes to the end of its logs, too.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -111,7 +112,7 @@ class Scrub:
             try:
                 if not is_looked_for_lost:
                     # What lay in a log that is not there any more need not wait for a round to be given back.
-                    await self._agree({})
+                    await self._check_rows_into(await self._agree({}))
                     is_looked_for_lost = True
                 await self.round()
             except TallybookError as error:
@@ -144,7 +145,9 @@ class Scrub:
             if log_id > after:
                 found[log_id] = await self._scrub(log_id)
                 await self._note(log_id)
-        await self._agree(found)
+        # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
+        growing = set(self._logs.log_ids).difference(self._logs.settled_log_ids)
+        await self._check_rows_into(growing | await self._agree(found))
         await self._note(0)
         self.rounds += 1
 
@@ -220,14 +223,16 @@ class Scrub:
 
     # -- index and logs -----------------------------------------------------------------------
 
-    async def _agree(self, found: Mapping[int, int]) -> None:
-        """See whether all that rows point at was found in the logs that were gone through, and no log is missing."""
+    async def _agree(self, found: Mapping[int, int]) -> set[int]:
+        """Logs that do not have all that rows point at: fewer was found in them, or they are missing."""
         rows, present = await self._rows_by_log(), set(self._logs.log_ids)
-        for log_id, count in rows.items():
-            # Fewer rows than batches is what drops leave behind.
-            if count > found.get(log_id, count) or log_id not in present:
-                sometimes("scrub: rows point at what a log does not say that it has")
-                await self._check_rows_into(log_id)
+        # Fewer rows than batches is what drops leave behind.
+        lacking = {
+            log_id for log_id, count in rows.items() if count > found.get(log_id, count) or log_id not in present
+        }
+        if lacking:
+            sometimes("scrub: rows point at what a log does not say that it has")
+        return lacking
 
     async def _rows_by_log(self) -> Counter[int]:
         counts: Counter[int] = Counter()
@@ -236,10 +241,10 @@ class Scrub:
                 counts.update(row.location.log_id for row in page)
         return counts
 
-    async def _check_rows_into(self, log_id: int) -> None:
+    async def _check_rows_into(self, log_ids: Container[int]) -> None:
         async with aclosing(self._pages()) as pages:
             async for page in pages:
-                await self._check([row for row in page if row.location.log_id == log_id])
+                await self._check([row for row in page if row.location.log_id in log_ids])
 
     async def _pages(self) -> AsyncGenerator[list[IndexRow], None]:
         after = (NO_ENTRY, NO_ENTRY)

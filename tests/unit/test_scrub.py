@@ -92,6 +92,17 @@ def test_a_batch_that_rots_when_it_was_just_looked_at_is_found_within_a_period_o
     play(scenario, period_s=60)
 
 
+def test_what_rots_in_the_log_that_still_grows_is_found_too() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        row = await row_of(node, ENTRIES - 1)
+        assert row.location.log_id not in node.bookie._parts.logs.settled_log_ids
+        rot(node, row)
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == [ENTRIES - 1]
+
+    play(scenario)
+
+
 def test_damage_that_was_mended_is_damage_no_more() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         rot(node, await row_of(node, 3))
