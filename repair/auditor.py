@@ -115,14 +115,14 @@ class Auditor:
         trouble = await self._trouble(alive, gone | draining)
         paused = await paused_since(self._store)
         hand_out = hand_out and paused is None
-        tasks = await self._board.all()
+        tasks = await self._board.read(await self._board.names())
         findings = self.audit.findings
         if everything or trouble or self._is_walk_due():
             room = MOST_TASKS if hand_out else 0
-            findings = await self._walk(trouble, alive, [task for task, _ in tasks.values()], room)
+            findings = await self._walk(trouble, alive, tasks, room)
         checked = self.audit.checked_up_to
         if hand_out:
-            checked = await self._check([task for task, _ in tasks.values()])
+            checked = await self._check(tasks)
         self.rounds += 1
         self.audit = Audit(
             frozenset(alive),
