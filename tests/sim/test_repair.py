@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -163,6 +164,7 @@ async def test_a_damaged_copy_is_replaced_by_a_good_one(cluster: MemoryCluster, 
     bookie.faults.rot(ledger.ledger_id, first)
     async with repair(cluster) as service:
         await eventually(lambda: service.replicator.totals.batches > 0, cluster, 300)
+        await eventually(lambda: service.auditor.audit.findings.under_replicated == 0, cluster, 60)
     answer = await (await client.world.connections.get(name)).read_entry(ledger.ledger_id, first)
     assert answer.payload == lines(40)[first]
 
@@ -355,6 +357,52 @@ async def test_a_bookie_that_lost_its_disk_gets_everything_back_and_can_say_abse
     for each in ledgers:
         assert cluster.held_by_too_few(await metadata_of(cluster, each.ledger_id), copies=3) == []
         assert not (await connection.held(each.ledger_id, 0, 39)).limbo
+
+
+@scenario(bookies=3, deadline_seconds=20_000)
+async def test_trouble_that_lasts_is_not_looked_for_in_all_ledgers_again_and_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 40)
+    growing = await client.create_ledger()
+    await growing.append_many(lines(5))
+    lost, other, _ = ledger.last_fragment.bookies
+    cluster.die(other)
+    # Of a ledger that grows, nothing is given back before it is closed.
+    cluster.bookies[other].replace(limbo_below=growing.id + 1)
+    await cluster.register(other)
+    asked: Counter[str] = Counter()
+
+    async def counts(method: str, _ledger_id: int) -> None:
+        asked[method] += 1
+
+    counted = Counted()
+    async with repair(cluster, seen_through=through(cluster, counted)) as service:
+        await eventually(lambda: service.replicator.totals.ledgers > 0, cluster, 300)
+        cluster.bookies[other].gate = counts
+        cluster.die(lost)
+        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 60)
+        before = counted.asked["list_ledgers"]
+        asked.clear()
+        await cluster.world.clock.sleep(7_200)
+        assert service.replicator.totals.lost_ledgers == 0
+        assert 5 < counted.asked["list_ledgers"] - before < 30
+        assert asked["held_ledgers"] < 30
+        # Who comes may help: that is news.
+        cluster.add("bookie-new")
+        await cluster.register("bookie-new")
+        await until_named_nowhere(cluster, [ledger.ledger_id], lost, 30)
+
+
+class Counted:
+    """Counts what is asked of the metadata store."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def next(self, operation: str) -> Fault | None:
+        self.asked[operation] += 1
+        return None
 
 
 class Outage:
