@@ -57,8 +57,12 @@ class Audit:
     lost: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
     limbo: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    """Those that are there and do not say how they are: they may have lost data, or know of damage."""
     findings: Findings = field(default_factory=Findings)
     """Of the last walk over all ledgers."""
+    walked_at_ms: int | None = None
+    """When that ended, in milliseconds since the epoch."""
     tasks: int = 0
     checked_up_to: int = -1
     """The periodic check has handed out the ledgers up to here."""
@@ -89,11 +93,14 @@ class Auditor:
         self._survey = BookieSurvey(connections)
         self._walk_times = WalkTimes(settings.interval_s)
         self._to_end_since: dict[int, float] = {}
+        self._strange: set[str] = set()
+        """Tasks that nobody can understand: nobody works at them."""
         self.rounds = 0
         self.walks = 0
         """Times that all ledgers were gone over."""
         self.published = 0
         self._findings = Findings()
+        self._walked_at_ms: int | None = None
         self.audit = Audit()
 
     async def round(self, *, everything: bool = False, lost: Collection[str] = (), hand_out: bool = True) -> Audit:
@@ -117,23 +124,26 @@ class Auditor:
         hand_out = hand_out and paused is None
         signs = Signs(gone | draining, self._survey.losses, self._survey.damages, frozenset(alive), hand_out)
         tasks = await self._board.names()
-        urgent = [name for name in tasks if is_urgent(name)]
+        self._strange.intersection_update(tasks)
+        urgent = [name for name in tasks if is_urgent(name) and name not in self._strange]
         if everything or self._walk_times.is_due(signs, len(urgent), self._clock.monotonic()):
             await self._walk(signs, alive, urgent)
         checked = self.audit.checked_up_to
         if hand_out:
-            checked = await self._check(len(tasks) - len(urgent))
+            checked = await self._check(sum(not is_urgent(name) for name in tasks))
         self.rounds += 1
         self.audit = Audit(
-            frozenset(alive),
-            self._absences.away,
-            gone,
-            draining,
-            frozenset(self._survey.losses),
-            self._findings,
-            len(tasks),
-            checked,
-            paused,
+            alive=frozenset(alive),
+            away=self._absences.away,
+            lost=gone,
+            draining=draining,
+            limbo=frozenset(self._survey.losses),
+            silent=frozenset(alive) - self._survey.statuses.keys(),
+            findings=self._findings,
+            walked_at_ms=self._walked_at_ms,
+            tasks=len(tasks),
+            checked_up_to=checked,
+            paused_since_ms=paused,
         )
         return self.audit
 
@@ -142,7 +152,8 @@ class Auditor:
     async def _walk(self, signs: Signs, alive: Mapping[str, BookieInfo], urgent: Iterable[str]) -> None:
         trouble = Trouble(signs.leaving, await self._survey.limbo(), await self._survey.damaged(), signs.alive)
         tasks = await self._board.read(urgent)
-        handed_out = {ledger_id for task in tasks for ledger_id in task.ledger_ids}
+        self._strange.update(set(urgent) - tasks.keys())
+        handed_out = {ledger_id for task in tasks.values() for ledger_id in task.ledger_ids}
         hands = _Hands(self._board, trouble.leaving, MOST_TASKS - len(tasks) if signs.handing_out else 0)
         findings = Findings()
         to_end: dict[int, float] = {}
@@ -161,7 +172,7 @@ class Auditor:
         await hands.rest()
         self.published += hands.published
         self.walks += 1
-        self._findings, self._to_end_since = findings, to_end
+        self._findings, self._to_end_since, self._walked_at_ms = findings, to_end, self._clock.wall_us() // 1000
         ended = self._clock.monotonic()
         self._walk_times.walked(signs, findings, left_out=hands.left_out, next_end=next_end, began=began, ended=ended)
         self._absences.hear_of(findings.by_bookie, began)

@@ -137,14 +137,14 @@ class TaskBoard:
                     break
         return found
 
-    async def read(self, names: Iterable[str]) -> list[Task]:
-        """Those of these tasks that are there still, and can be understood.
+    async def read(self, names: Iterable[str]) -> dict[str, Task]:
+        """Those of these tasks that are there still, and can be understood, by name.
 
         Raises:
             MetadataUnavailable: the store does not answer.
         """
         found = [await self._read(name) for name in names]
-        return [held.task for held in found if held is not None]
+        return {held.name: held.task for held in found if held is not None}
 
     async def take(self) -> Held | None:
         """Take a task that nobody works at, or whose holder is silent; ``None`` if none was found.

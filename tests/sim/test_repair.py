@@ -20,6 +20,7 @@ from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.repair.mender import Order
 from tallybook.repair.service import RepairService, repair_status
+from tallybook.repair.tasks import PREFIX
 from tallybook.runtime.deterministic import run_seed
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -377,6 +378,8 @@ async def test_trouble_that_lasts_is_not_looked_for_in_all_ledgers_again_and_aga
         asked[method] += 1
 
     counted = Counted()
+    # Nobody will ever be done with it.
+    await client.world.store.write_record(f"{PREFIX}0-of a later version", b"?", None)
     async with repair(cluster, seen_through=through(cluster, counted)) as service:
         await eventually(lambda: service.replicator.totals.ledgers > 0, cluster, 300)
         cluster.bookies[other].gate = counts
