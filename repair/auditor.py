@@ -116,7 +116,7 @@ class Auditor:
         """
         alive = await self._membership.bookies()
         self._absences.see(alive, self._clock.monotonic())
-        modes = await wanted_modes(self._store)
+        modes = await wanted_modes(self._store, linearizable=True)
         draining = frozenset(name for name, mode in modes.items() if mode is WantedMode.DRAINING)
         await self._survey.look(alive)
         gone = self._absences.lost(self._clock.monotonic()) | (frozenset(lost) - alive.keys())

@@ -151,7 +151,7 @@ async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
         MetadataUnavailable: the store does not answer.
         DamagedFile: the record holds something else.
     """
-    record = await store.read_record(STATUS_RECORD)
+    record = await store.read_record(STATUS_RECORD, linearizable=True)
     if record is None:
         return None
     try:

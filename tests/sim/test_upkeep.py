@@ -12,6 +12,7 @@ from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
 from tallybook.core.errors import InvalidArgument, NoSuchBookie, RequestTimeout
 from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
+from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.repair.check import CopyCheck, LedgerCheck
 from tallybook.repair.drain import switch_mode, who_names
@@ -253,6 +254,36 @@ async def test_a_round_on_demand_believes_the_standing_auditor_and_no_word_again
     # Who was lost long ago may have come back since, and be away for a moment now.
     await cluster.world.clock.sleep(STALE_SECONDS)
     assert (await OneRound(client, QUICK).audit()).lost == frozenset()
+
+
+class Stale:
+    """Reads show what was seen before, unless they have to be linearizable."""
+
+    def next(self, operation: str) -> Fault | None:
+        return Fault.STALE if operation == "read_record" else None
+
+
+@scenario(bookies=4)
+async def test_a_round_on_demand_knows_what_was_ordered_and_written_before_it_began(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    lost, drained, _ = ledger.last_fragment.bookies
+    store, clock = client.world.store, client.world.clock
+    await switch(client, drained, WantedMode.DRAINING, on=True)
+    await switch(client, drained, WantedMode.DRAINING, on=False)
+    status = b'{"lost": [], "at_ms": %d}' % (clock.wall_us() // 1000)
+    await store.write_record("repair/status", status, None)
+    cluster.die(lost)
+    async with cluster.client(SMALL, seen_through=lambda store: FaultyStore(store, Stale(), clock)) as late:
+        before = await OneRound(late, QUICK).audit(hand_out=False)
+        assert (before.lost, before.draining) == (frozenset(), frozenset())
+        await switch(client, drained, WantedMode.DRAINING, on=True)
+        held = await store.read_record("repair/status")
+        assert held is not None
+        await store.write_record("repair/status", status.replace(b"[]", b'["%s"]' % lost.encode()), held.version)
+        after = await OneRound(late, QUICK).audit(hand_out=False)
+        assert (after.lost, after.draining) == ({lost}, {drained})
 
 
 @scenario(bookies=4)
