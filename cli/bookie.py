@@ -266,7 +266,7 @@ def rebuild_index(
             await threads.close()
             await disk.close()
         facts = asdict(report)
-        return {"index": None if dry_run else path, **facts} if as_json else {"index": path, **_readable(facts)}
+        return {"index": None if dry_run else path, **(facts if as_json else _readable(facts))}
 
     print_record(run(work()), as_json=as_json)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tallybook.cli.app import COMMANDS, SUMMARIES, build
 from tallybook.cli.bookie import way_forward
+from tallybook.cli.bookie_modes import how_far
 from tallybook.cli.demo_check import Tally
 from tallybook.cli.demo_source import FLIGHTS, find_flights, flights
 from tallybook.cli.exits import (
@@ -266,6 +267,14 @@ def test_the_way_forward_of_a_bookie_with_several_disks_names_all_of_them():
     )})  # fmt: skip
     assert again.journal_directories == settings.journal_directories
     assert again.ledger_directories == settings.ledger_directories
+
+
+def test_a_bookie_that_is_drained_is_told_how_far_it_is_and_never_as_empty_when_it_is_not():
+    found = {"bookie_id": "b1", "ledgers": 0, "growing": 0, "still_chosen": False, "may_be_switched_off": False}
+    assert "may be switched off" in how_far({**found, "may_be_switched_off": True})
+    assert how_far({**found, "ledgers": 2_000, "growing": 3}).startswith("2,000 ledgers still name b1, 3 of them")
+    assert "new ones may yet" in how_far({**found, "still_chosen": True})
+    assert "not all of them could be looked at" in how_far(found)
 
 
 def test_plain_values():
