@@ -193,7 +193,8 @@ async def _write_format(disk: Disk, layout: Layout, losses: Losses, limbo: Limbo
     values = dict(losses.format or {JOURNAL_STATE: BEGUN})
     if losses.journal:
         values |= {JOURNAL_STATE: GIVEN_UP, BOOTS: _further(values.get(BOOTS, "0"), limbo)}
-    if losses.found.lost_of(LEDGERS):
+    if losses.found.lost_of(LEDGERS) or losses.format is None:
+        # Without the file it is not known which logs were lost before.
         values[LOGS] = _further(values.get(LOGS, "0"), limbo)
     await write_format(disk, layout, values, losses.found.places)
 

@@ -217,6 +217,28 @@ def test_where_the_list_of_directories_is_lost_it_is_made_again_from_their_cooki
     run_seed(1, scenario)
 
 
+def test_a_directory_that_the_list_forgot_is_told_as_what_it_is() -> None:
+    """Whoever accepts the loss of the list, and does not name the directories, gets one without them."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        named = node.settings
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        node.settings = settings_of((JOURNALS[0],), ())
+        await accept(node)
+        node.settings = named
+        with pytest.raises(ForeignDirectory, match=f"{LEDGERS[0]} is ledgers-.* of this bookie.*{ROOT}/FORMAT"):
+            await node.boot()
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        await accept(node)
+        await node.boot()
+        for ledger_id in LEDGER_IDS:
+            assert (await said_of(node, ledger_id))[:STORED] == ["held"] * STORED
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
 def test_with_the_list_a_directory_may_be_lost_of_which_nobody_knows_any_more() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
