@@ -47,6 +47,7 @@ from .fates import counter_in_time
 from .journal.segments import segment_file_names
 from .journal.superblock_file import FILE_NAME as SUPERBLOCK
 from .journal.superblock_file import read_superblock
+from .journal_places import old_journal
 from .limbo import Limbo, load_limbo, store_limbo
 from .lost_places import FoundPlaces, find_places
 from .places import JOURNAL, LEDGERS, OWN, Place, listed_places, place_cookie
@@ -129,8 +130,9 @@ async def _losses(settings: BookieSettings, disk: Disk, layout: Layout, cookie: 
     words += [f"what only the journal had: {lost.why}" for lost in lost_journals]
     again = [lost.place for lost in lost_journals if lost.wanted]
     begun = await _has_begun_journal(disk, found, values)
+    boots = int((values or {}).get(BOOTS, "0")) if begun else 0
     for place in found.places.journal:
-        why = "" if place in again else await _lost_journal(disk, place, begun=begun)
+        why = "" if place in again else await _lost_journal(disk, place, begun=begun, boots=boots)
         if why:
             words.append(f"what only the journal had: {why}")
             again.append(place)
@@ -145,13 +147,18 @@ async def _has_begun_journal(disk: Disk, found: FoundPlaces, values: dict[str, s
     return state != GIVEN_UP and (state == BEGUN or await _has_logs(disk, found))
 
 
-async def _lost_journal(disk: Disk, place: Place, *, begun: bool) -> str:
-    """Why a journal counts as lost, though its directory is there."""
+async def _lost_journal(disk: Disk, place: Place, *, begun: bool, boots: int) -> str:
+    """Why a journal counts as lost, though its directory is there.
+
+    Args:
+        boots: a journal whose lives are all up to here was given up before; the one in its place is lost.
+    """
     try:
-        if await read_superblock(disk, place.path) is not None:
-            return ""
+        read = await read_superblock(disk, place.path)
     except DamagedFile as error:
         return error.message
+    if read is not None:
+        return old_journal(place.path) if read.facts.boot < boots else ""
     if begun or await segment_file_names(disk, place.path):
         return f"{place.path}/{SUPERBLOCK} is missing"
     return ""
@@ -186,7 +193,8 @@ async def _write_format(disk: Disk, layout: Layout, losses: Losses, limbo: Limbo
     values = dict(losses.format or {JOURNAL_STATE: BEGUN})
     if losses.journal:
         values |= {JOURNAL_STATE: GIVEN_UP, BOOTS: _further(values.get(BOOTS, "0"), limbo)}
-    if losses.found.lost_of(LEDGERS):
+    if losses.found.lost_of(LEDGERS) or losses.format is None:
+        # Without the file it is not known which logs were lost before.
         values[LOGS] = _further(values.get(LOGS, "0"), limbo)
     await write_format(disk, layout, values, losses.found.places)
 

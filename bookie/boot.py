@@ -45,6 +45,7 @@ from .held import Held
 from .index_home import IndexHome, OpenIndex
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from .journal.locate import Located, locate
+from .journal_places import old_journal
 from .journals import Journals, RecoveredJournals, journal_of
 from .lacs import Lacs
 from .ledger_state import LedgerRow, decode_row
@@ -178,6 +179,9 @@ def _refuse_lost_journals(directory: DataDirectory, recovered: RecoveredJournals
         place = directory.places.journal[at]
         if directory.journal_begun or place.name != OWN:
             raise _journal_lost(place.path, "the bookie has had one")
+    for at in recovered.given_up(directory.boots) if directory.journal_begun else ():
+        # Its disk was away, an operator accepted that, and now it hides the one that was made in its place.
+        raise DamagedFile(f"{old_journal(directory.places.journal[at].path)}; bring that one back, or {HOW_TO_ACCEPT}")
 
 
 def _journal_lost(path: str, why: str) -> DamagedFile:

@@ -26,6 +26,11 @@ from .journal.superblock_file import SuperblockFile, read_superblock
 from .places import OWN, Place
 
 
+def old_journal(path: str) -> str:
+    """What is wrong with a journal that was given up once, and lies where another one was begun since, in words."""
+    return f"the journal in {path} was given up as lost, and the one begun in its place is missing: it may hold more"
+
+
 def titles(places: Sequence[Place]) -> list[str]:
     """Which journals there are, in their order."""
     return [place.title for place in places]

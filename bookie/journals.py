@@ -85,6 +85,10 @@ class RecoveredJournals:
         """Those of which nothing was found, by their place in the order."""
         return [at for at, journal in enumerate(self._journals) if journal.fresh]
 
+    def given_up(self, boots: int) -> list[int]:
+        """Those, by their place in the order, that were given up: all that is younger has had lives above ``boots``."""
+        return [at for at, journal in enumerate(self._journals) if journal.boot <= boots]
+
     async def records(self) -> AsyncIterator[Record]:
         """Every record behind the trim marks, those of a ledger in the order of their appends."""
         for journal in self._journals:

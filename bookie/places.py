@@ -204,7 +204,7 @@ class PlaceClaim:
             await self._lock(path)
         if carried is not None and carried in {place.title for place in listed}:
             return _listed(carried, path, self._root)
-        await self._check_empty(path, ours=carried is not None)
+        await self._check_empty(path, carried)
         place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:_NAME_LENGTH], path)
         if carried is None:
             await self._disk.replace_file(f"{path}/{_COOKIE}", place_cookie(self._cookie, place.title).encode())
@@ -215,15 +215,20 @@ class PlaceClaim:
         lock = await self._disk.lock(path)
         self._locks.push_async_callback(lock.release)
 
-    async def _check_empty(self, path: str, *, ours: bool) -> None:
+    async def _check_empty(self, path: str, carried: str | None) -> None:
         """Refuse a directory that is to be a new place and has something in it.
 
         One that was given up, or whose adding was cut off, may have a journal: journal_places.py sees that it is empty.
         """
         names = [name for name in await self._disk.list(path) if not name.endswith(".tmp")]
-        foreign = [name for name in names if name not in _HARMLESS and not (ours and _is_of_journal(name))]
+        foreign = [name for name in names if name not in _HARMLESS and not (carried and _is_of_journal(name))]
         if foreign or await self._noted_logs(path):
             what = ", ".join(foreign[:3]) or "the note of entry logs that are gone"
+            if carried:
+                raise ForeignDirectory(
+                    f"{path} is {carried} of this bookie, was given up, and holds {what}: empty it, or, to have it "
+                    f"again, move {self._root}/FORMAT away, and {HOW_TO_ACCEPT}, naming every directory that there is"
+                )
             raise ForeignDirectory(f"{path} is to be taken in use, and is not empty: it holds {what}")
 
     async def _check_given_up(self, place: Place) -> None:

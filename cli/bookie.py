@@ -133,7 +133,7 @@ async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
             error.args = (f"the bookie was running and has stopped: {error.message}",)
             raise
         if isinstance(error, DamagedFile):
-            raise RefusedToStart(DamagedFile(f"{error.message}{_way_forward(settings, error)}")) from error
+            raise RefusedToStart(DamagedFile(f"{error.message}{way_forward(settings, error)}")) from error
         raise RefusedToStart(error) from error
     except OSError as error:
         raise RefusedToStart(disk_failed(error)) from error
@@ -156,18 +156,24 @@ def _words(error: socket.gaierror | UnicodeError) -> str:
     return str(error.strerror) if isinstance(error, socket.gaierror) else "not a name"
 
 
-def _way_forward(settings: BookieSettings, error: DamagedFile) -> str:
+def way_forward(settings: BookieSettings, error: DamagedFile) -> str:
     """What can be done about a data directory that no bookie can start on."""
     data = settings.data_directory
-    words = ["--data", data, "--id", settings.bookie_id or "ID", "--metadata", settings.metadata]
-    accept = shlex.join(["tallybook", "bookie", "init", "--accept-loss", *words])
-    replace = shlex.join(["tallybook", "bookie", "init", "--replace", *words])
+    elsewhere = {"journal_directories": settings.journal_directories, "ledger_directories": settings.ledger_directories}
+    # Without them what lies there would be looked for no more.
+    named = [word for name, paths in elsewhere.items() if paths for word in ("--set", f"{name}={','.join(paths)}")]
+    known_id = ["--id", settings.bookie_id] if settings.bookie_id else []
+    init = ["tallybook", "bookie", "init"]
+    accept = shlex.join([*init, "--accept-loss", "--data", data, *known_id, "--metadata", settings.metadata, *named])
+    new_id = known_id or ["--id", "ID"]
+    replace = shlex.join([*init, "--replace", "--data", data, *new_id, "--metadata", settings.metadata])
+    all_of_it = ", ".join([data, *(path for paths in elsewhere.values() for path in paths)])
     # Whose directory it is cannot be given up.
     identity = f"{data.rstrip('/')}/cookie" in error.message
     return (
         "; restore it from a copy, "
         + ("" if identity else f"or accept that what cannot be found is lost: {accept}, ")
-        + f"or give up what this bookie holds: move {data} away, then {replace}"
+        + f"or give up what this bookie holds: move {all_of_it} away, then {replace}"
     )
 
 
@@ -260,7 +266,7 @@ def rebuild_index(
             await threads.close()
             await disk.close()
         facts = asdict(report)
-        return {"index": None if dry_run else path, **facts} if as_json else {"index": path, **_readable(facts)}
+        return {"index": None if dry_run else path, **(facts if as_json else _readable(facts))}
 
     print_record(run(work()), as_json=as_json)
 

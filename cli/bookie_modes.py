@@ -16,6 +16,7 @@ from .running import run
 
 if TYPE_CHECKING:
     from tallybook.client.client import Client
+    from tallybook.repair.drain import Naming
 
 _LOOK_SECONDS: Final = 2.0
 
@@ -43,12 +44,19 @@ def drain(
         _show({"bookie_id": bookie_id, "wanted": mode.value}, f"{bookie_id} keeps what it has", as_json)
         return
     found = run(_drain(metadata, bookie_id, timeout if wait else None))
-    told = (
-        f"no ledger relies on {bookie_id} any more: it may be switched off"
-        if found["may_be_switched_off"]
-        else f"{found['ledgers']:,} ledgers still name {bookie_id}, {found['growing']:,} of them where they grow"
-    )
-    _show(found, told, as_json)
+    _show(found, how_far(found), as_json)
+
+
+def how_far(found: Record) -> str:
+    """How far a bookie is from being empty, in a sentence."""
+    name = found["bookie_id"]
+    if found["may_be_switched_off"]:
+        return f"no ledger relies on {name} any more: it may be switched off"
+    if found["ledgers"]:
+        return f"{found['ledgers']:,} ledgers still name {name}, {found['growing']:,} of them where they grow"
+    if found["still_chosen"]:
+        return f"no ledger names {name}, but new ones may yet: it has not heard that it is to take no more writes"
+    return f"no ledger is known to name {name}, but not all of them could be looked at: 'tallybook fsck' says why"
 
 
 def readonly(
@@ -93,11 +101,15 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None) -> Recor
         async with watched(progress, clock, lambda: (found.ledgers, 0)):
             while patience is not None and not found.may_go:
                 if clock.monotonic() >= deadline:
-                    raise RequestTimeout(f"after {patience:.0f} s {found.ledgers:,} ledgers still name {bookie_id}")
+                    raise RequestTimeout(f"after {patience:.0f} s {how_far(_told(found))}")
                 await clock.sleep(_LOOK_SECONDS)
                 found = await who_names(world.store, world.membership, bookie_id)
+    return _told(found)
+
+
+def _told(found: Naming) -> Record:
     return {
-        "bookie_id": bookie_id,
+        "bookie_id": found.bookie_id,
         "wanted": WantedMode.DRAINING.value,
         "ledgers": found.ledgers,
         "growing": found.growing,

@@ -68,7 +68,7 @@ class RepairAct:
         await self._lose_disk(victim)
         # A client of its own: connections to the earlier life of the bookie would have to be found broken first.
         async with Client(self._cluster.metadata) as client:
-            what = f"{victim.bookie_id} cannot know what it held, and does not say that there was nothing"
+            what = "it cannot know what it held, and does not say 'nothing'"
             between = await self._trace(client, ledger, entry_id, what)
             took, good = await self._repair(client, victim.bookie_id)
             after = await self._trace(client, ledger, entry_id, f"the copies are back, {took:.1f} s later")
@@ -94,7 +94,7 @@ class RepairAct:
         if process.returncode:
             raise BookieUnavailable(f"{bookie.bookie_id} was given no new directory: {words.decode(errors='replace')}")
         await self._cluster.start()
-        self._view.step(f"bookie init --replace gave it an empty directory, and {bookie.bookie_id} runs again")
+        self._view.step("bookie init --replace gave it an empty directory; it runs again")
 
     async def _repair(self, client: Client, bookie_id: str) -> tuple[float, bool]:
         """Let the repair run until the bookie is out of doubt; how long that took, and whether every copy is good."""
@@ -109,8 +109,8 @@ class RepairAct:
             running.cancel()
         took = self._clock.monotonic() - began
         self._view.step(
-            f"the repair gave {bookie_id} {totals.batches:,} batches back, {human_bytes(totals.copied_bytes)}, "
-            f"from {totals.ledgers} ledgers"
+            f"the repair gave back {totals.batches:,} batches, {human_bytes(totals.copied_bytes)}, "
+            f"of {totals.ledgers} ledger{'s' * (totals.ledgers != 1)}"
         )
         self.result |= {"batches": totals.batches, "bytes": totals.copied_bytes}
         check = CopyCheck(client.world.store, client.world.connections, read=True)
@@ -126,7 +126,8 @@ class RepairAct:
 
     async def _trace(self, client: Client, ledger: LedgerMetadata, entry_id: int, what: str) -> EntryTrace:
         found = await trace_entry(client.world, ledger.ledger_id, entry_id)
-        self._view.step(f"{what}: tallybook trace {ledger.ledger_id} {entry_id}")
+        self._view.step(f"{what}:")
+        self._view.detail(f"tallybook trace {ledger.ledger_id} {entry_id}")
         for copy in found.copies:
             self._view.detail(_line(copy))
         return found
@@ -155,7 +156,8 @@ def _line(copy: BookieCopy) -> str:
     if copy.trace is None or not copy.trace.places:
         return f"{copy.bookie_id}  {copy.verdict}"
     place, crc = copy.trace.places[-1], copy.trace.batch_crc
-    return f"{copy.bookie_id}  {copy.verdict:8}  checksum {crc:08x}  {place.where}: {place.detail}"
+    where, _, _file = place.detail.partition(": ")
+    return f"{copy.bookie_id}  {copy.verdict:8}  checksum {crc:08x}  {place.where}: {where}"
 
 
 def _checksums(found: EntryTrace) -> Mapping[str, Any]:

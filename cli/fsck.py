@@ -94,8 +94,20 @@ async def _show_all(check: Fsck, as_json: bool, repair: bool) -> None:
         if as_json:
             print_json(_told(finding, repair))
         else:
-            doing = " (done)" if repair and finding.fix else " (--repair does it)" if finding.fix else ""
+            doing = _doing(finding, repair)
             print(f"{finding.how_bad:4}  {finding.where}: {finding.what}\n      {finding.remedy}{doing}", flush=True)
+
+
+def _doing(finding: Finding, repair: bool) -> str:
+    """What becomes of a finding, for people."""
+    from tallybook.repair.fsck_finding import Mend  # noqa: PLC0415 (as above)
+
+    if finding.fix is None:
+        return ""
+    handed = isinstance(finding.fix, Mend)
+    if repair:
+        return " (handed to it)" if handed else " (done)"
+    return " (--repair hands it over)" if handed else " (--repair does it)"
 
 
 def _told(finding: Finding, repair: bool) -> Record:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tallybook.repair.auditor import Audit
     from tallybook.repair.check import CopyCheck, LedgerCheck
     from tallybook.repair.overview import BookieView, Overview
+    from tallybook.repair.walk import Findings
 
 app = typer.Typer(help="Look at a cluster's copies, and have them looked after.")
 
@@ -168,8 +169,9 @@ def check(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask every bookie for every copy that it should have, and tell what lacks; exit code 1 if any does.
+    """Ask every bookie for every copy that it should have, and tell what lacks.
 
+    Exit code 1 if anything does, or if not all could be looked at.
     It changes nothing, and can be interrupted at any time. It looks neither at what grows at the end of an open ledger,
     nor at ledgers whose copies the bookies may drop. With --json there is a line for each ledger that lacks something,
     and one with the totals at the end.
@@ -184,7 +186,7 @@ def check(
             f"{totals['ledgers']:,} ledgers, {totals['places']:,} places, {told}"
             f"{totals['lacking_ledgers'] or 'no'} ledgers lack something"
         )
-    if totals["lacking_ledgers"]:
+    if totals["lacking_ledgers"] or totals["unreadable"] or not totals["complete"]:
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
@@ -196,30 +198,32 @@ async def _check(metadata: str, wanted: list[int], read: bool, as_json: bool) ->
         copies = CopyCheck(world.store, world.connections, read=read)
         progress = Progress("checking", world.clock, unit="ledgers done")
         async with watched(progress, world.clock, lambda: (copies.totals.ledgers, copies.totals.read_bytes)):
-            unreadable = await _check_all(client, copies, wanted, as_json)
+            findings = await _check_all(client, copies, wanted, as_json)
         totals = copies.totals
         return {
             "ledgers": totals.ledgers,
             "places": totals.places,
             "read_bytes": totals.read_bytes,
-            "lacking_ledgers": totals.lacking_ledgers + unreadable,
+            "lacking_ledgers": totals.lacking_ledgers,
+            "unreadable": findings.unreadable,
+            "complete": findings.complete,
         }
 
 
-async def _check_all(client: Client, copies: CopyCheck, wanted: list[int], as_json: bool) -> int:
+async def _check_all(client: Client, copies: CopyCheck, wanted: list[int], as_json: bool) -> Findings:
+    """Tell what lacks; what could not be looked at."""
     from tallybook.repair.walk import Findings, all_ledgers  # noqa: PLC0415
 
-    findings = Findings()
+    findings = Findings(complete=bool(wanted))
     ledgers = _these(client, wanted) if wanted else all_ledgers(client.world.store, findings)
     async for found in copies.all(ledgers):
         if not found.good:
             _show_lacks(found, as_json)
     if findings.unreadable:
         complain(f"the metadata of {findings.unreadable} ledgers cannot be understood, so they were not checked")
-    if not wanted and not findings.complete:
+    if not findings.complete:
         complain("the listing of ledgers was cut off: others were not checked")
-        return findings.unreadable + 1
-    return findings.unreadable
+    return findings
 
 
 async def _these(client: Client, wanted: Collection[int]) -> AsyncIterator[LedgerMetadata]:

@@ -81,8 +81,8 @@ class Fsck:
             MetadataUnavailable: the metadata store does not answer.
         """
         async for found in self._look():
-            if found.fix is not None and self._board is not None:
-                await self._do(found.fix, self._world.store)
+            if found.fix is not None and self._board is not None and not await self._do(found.fix, self._world.store):
+                found = found._replace(fix=None, remedy="it has changed since it was looked at: run fsck again")
             if found.how_bad == "note":
                 self.totals.notes += 1
             else:
@@ -108,14 +108,17 @@ class Fsck:
     def _step(self) -> None:
         self.totals.steps += 1
 
-    async def _do(self, fix: Mend | RemoveRecord, store: MetadataStore) -> None:
+    async def _do(self, fix: Mend | RemoveRecord, store: MetadataStore) -> bool:
+        """Whether it was done, or will be by the repair."""
         if isinstance(fix, RemoveRecord):
-            self.totals.mended += isinstance(await store.delete_record(fix.name, fix.version), Ok)
-            return
+            removed = isinstance(await store.delete_record(fix.name, fix.version), Ok)
+            self.totals.mended += removed
+            return removed
         self.totals.mended += 1
         if fix.ledger_id not in self._to_mend[-1:]:
             self._to_mend.append(fix.ledger_id)
         await self._hand_out(LEDGERS_OF_A_TASK)
+        return True
 
     async def _hand_out(self, least: int) -> None:
         """Hand out what was gathered, if there is so much."""

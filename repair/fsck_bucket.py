@@ -16,7 +16,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 from tallybook.offload.orphans import Owned
 
-from .fsck_finding import Finding, Step
+from .fsck_finding import Finding, Step, cut_off
 from .walk import Findings, all_ledgers
 
 STILL: Final = "bookies still have the ledger, and keep it"
@@ -35,7 +35,8 @@ async def check_bucket(
     """
     try:
         looked: dict[str, str] = {}
-        async for each in all_ledgers(metadata, Findings()):
+        findings = Findings()
+        async for each in all_ledgers(metadata, findings):
             receipt = each.archived
             if receipt is None:
                 continue
@@ -44,6 +45,8 @@ async def check_bucket(
                 step()
             if looked[receipt.object_id]:
                 yield _of(each, receipt, looked[receipt.object_id])
+        if not findings.complete:
+            yield cut_off("bucket")
         async for found in _orphans(metadata, store, looked, step):
             yield found
     except (ArchiveUnavailable, ArchiveDenied) as error:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from tallybook.client.ports import ClientWorld
-from tallybook.core.errors import DamagedFile, NoSuchLedger, PeerError, StorageError
+from tallybook.core.errors import DamagedFile, MetadataUnavailable, NoSuchLedger, PeerError, StorageError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 from .check import ABSENT, DAMAGED, SILENT, CopyCheck, LedgerCheck
-from .fsck_finding import Finding, Mend, Step
+from .fsck_finding import Finding, Mend, Step, cut_off
 from .walk import Findings, all_ledgers
 
 HELD_PAGE: Final = 1_000
+CONCURRENT_READS: Final = 32
 MEND: Final = "the repair copies it from another bookie"
 
 
@@ -35,6 +37,8 @@ async def check_copies(world: ClientWorld, step: Step) -> AsyncIterator[Finding]
         if metadata is not None:
             for each in _lacks(found, metadata):
                 yield each
+    if not findings.complete:
+        yield cut_off("copies")
 
 
 def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
@@ -67,7 +71,7 @@ def _nowhere(found: LedgerCheck, metadata: LedgerMetadata, entry_id: int) -> boo
 
 
 async def check_held(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:
-    """Every ledger that a bookie holds something of is known to the metadata.
+    """Every ledger that a bookie holds something of is known to the metadata, and names the bookie.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -75,56 +79,67 @@ async def check_held(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:
     for name in await world.membership.bookies():
         try:
             async for ledger_id in _held(world, name, step):
-                if not await _is_known(world.store, ledger_id):
-                    yield Finding(
-                        "it holds a ledger that was deleted, or never was",
-                        f"bookie {name}, ledger {ledger_id}",
-                        "note",
-                        "the bookie drops it by itself, two rounds of its collection after the deletion",
-                    )
+                found = await _left_over(world.store, name, ledger_id)
+                if found is not None:
+                    yield found
         except (PeerError, StorageError) as error:
+            if isinstance(error, MetadataUnavailable):
+                raise
             remedy = "what it holds was not looked at: run fsck again once it answers"
             yield Finding(f"it does not say what it holds: {error.message}", f"bookie {name}", "bad", remedy)
 
 
 async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[int]:
-    """Ledgers that a bookie holds and that a listing of the metadata does not have."""
+    """Ledgers that a bookie holds and that do not name it, as far as an answer tells that may be old."""
     connection = await world.connections.get(name)
     after = -1
     while True:
         page = await connection.held_ledgers(after, HELD_PAGE)
         held = [each.ledger_id for each in page.ledgers]
-        if held:
-            listed = await _listed(world.store, after, held[-1])
-            for ledger_id in held:
+        for at in range(0, len(held), CONCURRENT_READS):
+            chunk = held[at : at + CONCURRENT_READS]
+            needed = await asyncio.gather(*(_needs(world.store, name, each, linearizable=False) for each in chunk))
+            for ledger_id, why_not in zip(chunk, needed, strict=True):
                 step()
-                if ledger_id not in listed:
+                if why_not is not None:
                     yield ledger_id
         if page.complete or not held:
             return
         after = held[-1]
 
 
-async def _listed(store: MetadataStore, after: int, last: int) -> set[int]:
-    """Ids of ledgers above ``after``, up to ``last``."""
-    listed: set[int] = set()
-    while after < last:
-        page = await store.list_ledgers(after, HELD_PAGE)
-        listed.update(ledger_id for ledger_id in page.ledger_ids if ledger_id <= last)
-        if page.complete or not page.ledger_ids:
-            break
-        after = page.ledger_ids[-1]
-    return listed
+async def _left_over(store: MetadataStore, name: str, ledger_id: int) -> Finding | None:
+    why_not = await _needs(store, name, ledger_id, linearizable=True)
+    where = f"bookie {name}, ledger {ledger_id}"
+    return None if why_not is None else Finding(why_not.what, where, "note", why_not.remedy)
 
 
-async def _is_known(store: MetadataStore, ledger_id: int) -> bool:
+class _NotNeeded(NamedTuple):
+    what: str
+    remedy: str
+
+
+_GONE: Final = _NotNeeded(
+    "it holds a ledger that was deleted, or never was",
+    "the bookie drops it by itself, two rounds of its collection after the deletion",
+)
+_UNNAMED: Final = _NotNeeded(
+    "it holds copies of a ledger that names other bookies by now, after a repair or a drain",
+    "the bookie drops them by itself, when no repair has come back to them for its collection.unnamed_delay_s",
+)
+
+
+async def _needs(store: MetadataStore, name: str, ledger_id: int, *, linearizable: bool) -> _NotNeeded | None:
+    """Why a bookie need not hold anything of a ledger; ``None`` if it must, or may, or has been told to drop it."""
     try:
-        await store.read_ledger(ledger_id, linearizable=True)
+        metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
     except NoSuchLedger:
-        return False
+        return _GONE
     except DamagedFile:
-        return True
-    return True
+        return None  # and told of elsewhere
+    if not metadata.closed or metadata.copies_released:
+        return None
+    return None if any(name in fragment.bookies for fragment in metadata.fragments) else _UNNAMED
 
 
 async def _read(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:

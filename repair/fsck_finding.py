@@ -36,3 +36,8 @@ class Finding(NamedTuple):
     how_bad: str
     remedy: str
     fix: Mend | RemoveRecord | None = None
+
+
+def cut_off(where: str) -> Finding:
+    """A listing came to its end too early."""
+    return Finding("a listing was cut off", where, "bad", "the rest was not looked at: run fsck again")

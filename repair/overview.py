@@ -122,6 +122,8 @@ class Overview:
         found = [problem for bookie in self.bookies for problem in bookie.problems]
         if not any(bookie.info for bookie in self.bookies):
             found.append("no bookie is there")
+        if not self.ledgers.complete:
+            found.append("the listing of ledgers was cut off: not all of them were looked at")
         if self.ledgers.unreadable:
             found.append(f"the metadata of {self.ledgers.unreadable:,} ledgers cannot be understood")
         if self.audit_age_s is None:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from tallybook.bookie.directories import Layout
+from tallybook.bookie.index_home import NUMBERS
+from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import SECTOR_BYTES
 from tallybook.metadata.model import LedgerState
-from tallybook.runtime.deterministic import Effect, Operation, SimClock
+from tallybook.runtime.deterministic import Effect, Operation, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
 
 from .archive_faults import ArchiveNemesis
@@ -297,7 +300,7 @@ class Nemesis:
         if node is None:
             return
         part = pick(self._rng, ROTTING_PARTS)
-        used = _rotting(node, part)
+        used = rotting(node.disk, node.settings, part)
         if not used:
             return
         self._around.god.mark(f"nemesis: rot in {part}")
@@ -397,13 +400,18 @@ def _vouched_bytes(data: bytes) -> int:
     return vouched
 
 
-def _rotting(node: BookieNode, part: str) -> dict[str, list[int]]:
+def rotting(disk: SimDisk, settings: BookieSettings, part: str) -> dict[str, list[int]]:
     """Files of one part of a bookie, wherever it lies, and their sectors that hold anything."""
-    disk, settings = node.disk, node.settings
-    elsewhere = {"journal": settings.journal_directories, "ledgers": settings.ledger_directories}.get(part)
+    layout = Layout(settings.data_directory)
+    directories = {
+        "journal": settings.journal_directories or (layout.journal,),
+        "ledgers": settings.ledger_directories or (layout.ledgers,),
+        # Whichever is in use: after a loss it is one beside the first.
+        "index": tuple(map(layout.index, NUMBERS)),
+    }[part]
+    there = [directory for directory in directories if directory in disk.state.directories]
     found: dict[str, list[int]] = {}
-    directories = elsewhere or (f"{settings.data_directory}/{part}",)
-    for path in [f"{directory}/{name}" for directory in directories for name in disk.state.names(directory)]:
+    for path in [f"{directory}/{name}" for directory in there for name in disk.state.names(directory)]:
         if disk.state.inode(path) is not None:
             data = disk.peek(path)
             sectors = _used_sectors(data[: _vouched_bytes(data)] if part == "index" else data)

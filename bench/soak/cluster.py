@@ -1,7 +1,8 @@
-"""The processes of a soak: five bookies, an offloader, a gateway, a load; two of the bookies are killed and restarted.
+"""The processes of a soak: bookies, a repair, an offloader, a gateway, a load; two bookies are killed and restarted.
 
 Three bookies live from the beginning to the end, and are judged by how they grow. The other two are in turns killed
-and stopped, and started again soon after, so there is always something to replace, to recover, to catch up with.
+and stopped, and started again soon after, so there is always something to replace, to recover, to catch up with. They
+are away for longer than the repair waits: it gives their copies to others, and what they bring back is left over.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ SETTINGS: Final = (
     "storage.flush_interval_ms=2000",
     "collection.interval_ms=5000",
     "collection.compact_all_interval_ms=30000",
+    "collection.unnamed_delay_s=20",
     "scrub.period_s=30",
 )
 """So small that everything happens all the time."""
+REPAIR: Final = ("lost_after_s=2", "open_grace_s=20", "interval_s=2", "lease_s=5", "check_period_s=120")
 OFFLOAD: Final = ("deletion_lag_s=15", "max_set_wait_s=5", "interval_s=3", "tidy_interval_s=30", "orphan_delay_s=10")
+UPKEEP: Final = ("collector_rounds", "ledgers_dropped", "entry_logs_removed", "compacted_bytes", "scrub_rounds")
+"""What every bookie counts."""
+REPAIRED: Final = ("rounds", "places", "copied_batches", "copied_bytes")
 _GATEWAY_MIB: Final = "4"
 _POLL_SECONDS: Final = 0.1
 
@@ -65,6 +71,7 @@ class SoakCluster:
             for bookie in self.bookies:
                 bookie.ready()
             self.load = self._start(undo, "load", "tallybook.bench.soak.load", "run", "--book", str(self._book))
+            self._repair = self._watch_repair(undo)
             self._watch_offloader(undo)
             self._watch_gateway(undo)
             http = self.load.ready(START_SECONDS)["http"]
@@ -132,10 +139,15 @@ class SoakCluster:
         return self.load.said()[-1], run_json_lines(command, timeout_seconds=VERIFY_SECONDS)[-1]
 
     def totals(self) -> Figures:
-        """What the bookies that lived from beginning to end did beside adds and reads."""
-        names = ("collector_rounds", "ledgers_dropped", "entry_logs_removed", "compacted_bytes", "scrub_rounds")
+        """What the bookies that lived from beginning to end, and the repair, did beside adds and reads.
+
+        Raises:
+            ProgramFailed: one of them does not answer.
+        """
         metrics = [bookie.metrics() for bookie in self.bookies[:LASTING]]
-        return {name: sum(each[f"tallybook_bookie_{name}_total"] for each in metrics) for name in names}
+        upkeep = {name: sum(each[f"tallybook_bookie_{name}_total"] for each in metrics) for name in UPKEEP}
+        repair = self._repair.metrics()
+        return {**upkeep, **{f"repair_{name}": repair[f"tallybook_repair_{name}_total"] for name in REPAIRED}}
 
     # -- inside -----------------------------------------------------------------------
 
@@ -149,6 +161,14 @@ class SoakCluster:
     @property
     def _book(self) -> Path:
         return self.directory / "book.json"
+
+    def _watch_repair(self, undo: ExitStack) -> Watched:
+        port = free_port()
+        settings = [*REPAIR, f"http_listen=127.0.0.1:{port}"]
+        options = [word for each in settings for word in ("--set", each)]
+        repair = self._start(undo, "repair", "tallybook.cli", "repair", "run", *options)
+        self.watched.append(Watched("repair", repair.pid, port))
+        return self.watched[-1]
 
     def _watch_offloader(self, undo: ExitStack) -> None:
         archive, port = self.directory / "archive", free_port()

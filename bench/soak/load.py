@@ -216,13 +216,17 @@ class _Load:
 
     async def _compare(self, reader: LedgerReader, first: int, last: int | None) -> None:
         groups = reader.tail_batches(first) if last is None else reader.read_batches(first, last)
+        wanted = first
         async with aclosing(groups) as batches:
             async for batch in batches:
                 for entry in batch:
-                    good = entry.payload == payload_of(reader.id, entry.entry_id, PAYLOAD_BYTES)
+                    good = entry.payload == payload_of(reader.id, wanted, PAYLOAD_BYTES)
                     self.counts["entries read" if good else "violations"] += 1
+                    wanted += 1
                 if self._over.is_set():
                     return
+        if last is not None and wanted <= last:
+            self.counts["violations"] += 1
 
     async def _delete(self) -> None:
         """Keep the number of ledgers as it is, those included that others have written and left behind."""

@@ -38,6 +38,17 @@ class Watched:
         except OSError:
             return False
 
+    def metrics(self) -> Figures:
+        """What the process shows.
+
+        Raises:
+            ProgramFailed: it is gone, or does not answer.
+        """
+        try:
+            return fetch_metrics(self.http_port)
+        except OSError as error:
+            raise ProgramFailed(f"{self.name} shows no metrics: {error}") from error
+
     def look(self) -> None:
         """Take a sample of each figure.
 
@@ -46,7 +57,7 @@ class Watched:
         """
         now = time.monotonic()
         try:
-            seen = {**_seen_by_the_kernel(self.pid), "tasks": fetch_metrics(self.http_port)[_TASKS_METRIC]}
+            seen = {**_seen_by_the_kernel(self.pid), "tasks": self.metrics()[_TASKS_METRIC]}
         except OSError as error:
             raise ProgramFailed(f"{self.name} cannot be looked at: {error}") from error
         for figure, value in seen.items():

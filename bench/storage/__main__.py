@@ -21,7 +21,8 @@ from tallybook.bench.programs import print_json_line
 
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
-from .gates import BRIM, CATCH_UP, GATES, HEAD, PARTS, PEER, REPAIR, ROOM, ROT
+from .gates import BRIM, CATCH_UP, GATES, HEAD, MANY, PARTS, PEER, REPAIR, ROOM, ROT
+from .many import measure_many
 from .repair import RepairPlan, measure_repair
 from .room import RoomPlan, measure_room
 from .rot import measure_rot
@@ -45,6 +46,7 @@ def main(
     rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
     period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
     ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
+    small: Annotated[int, typer.Option(help="Small ledgers in one bookie.")] = 1_000_000,
     brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled to the brim.")] = 256,
     peer: Annotated[bool, typer.Option(help="Compare with BookKeeper, which needs Java and Maven.")] = True,
     port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
@@ -70,16 +72,20 @@ def main(
             figures |= measure_repair(scratch, RepairPlan(ledgers, seconds, SETTLE_SECONDS, REPAIR_SECONDS))
     if ROT in wanted:
         with _scratch(directory) as scratch:
-            figures |= measure_rot(scratch, mib=min(1024, max(64, mib // 4)), period_seconds=period, flips=turns)
+            figures |= measure_rot(scratch, mib=min(512, max(64, mib // 10)), period_seconds=period, flips=turns)
     if BRIM in wanted:
         with _scratch(directory) as scratch:
             figures |= measure_brim(scratch, mib=brim_mib, turns=3)
+    if MANY in wanted:
+        with _scratch(directory) as scratch:
+            figures |= measure_many(scratch, small)
     print_json_line(figures)
     measured = {*wanted, *([PEER] if peer and CATCH_UP in wanted else [])}
     lines = [verdict(gate, figures) for gate in GATES if gate.workload in measured]
     print("\n".join(lines))
     sizes = {"MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate)}
     sizes |= {"period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "MiB_of_the_disk_that_is_filled": brim_mib}
+    sizes |= {"small_ledgers": small}
     results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "storage.json"
     keep_results(results, machine, sizes, figures)
     if report is not None:

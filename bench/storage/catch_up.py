@@ -199,6 +199,7 @@ def figures_of(turns: Sequence[dict[str, Turn]], rates: dict[str, float]) -> Fig
             figures |= {
                 f"{prefix}_wanted_mb_per_s": round(rates[name] / 1e6, 1),
                 f"{prefix}_mb_per_s": round(median([turn.read_bytes_per_second for turn in found]) / 1e6, 1),
+                f"{prefix}_rate_part": round(min(turn.read_bytes_per_second for turn in found) / rates[name], 3),
                 f"{prefix}_alone_p99_ms": round(median([turn.alone_ms for turn in found]), 3),
                 f"{prefix}_beside_p99_ms": round(median([turn.beside_ms for turn in found]), 3),
                 f"{prefix}_p99_ratio": round(median([turn.ratio for turn in found]), 3),

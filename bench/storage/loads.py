@@ -145,13 +145,14 @@ def catch_up(
     ledgers: Ledgers,
     seconds: Annotated[float, typer.Option(help="How long, at most.")],
     bytes_per_second: Annotated[float, typer.Option(help="At most; 0 is as fast as goes.")] = 0.0,
+    readers: Annotated[int, typer.Option(help="How many read at a time.")] = READERS,
 ) -> None:
     """Read ledgers from their beginning to their end, one after the other; say again and again how far it is."""
 
     async def work() -> Figures:
         async with Client(metadata) as client:
             known = [Ledger(*each) for each in json.loads(ledgers.read_text())]
-            return await _CatchUp(client, known, bytes_per_second).run(seconds)
+            return await _CatchUp(client, known, bytes_per_second).run(seconds, readers)
 
     _print(work())
 
@@ -166,9 +167,9 @@ class _CatchUp:
         self._bytes = 0
         self._began = self._told = time.monotonic()
 
-    async def run(self, seconds: float) -> Figures:
+    async def run(self, seconds: float, count: int) -> Figures:
         tasks = client_tasks("catch-up")
-        readers = [tasks.spawn(self._read(), name=f"reader-{number}") for number in range(READERS)]
+        readers = [tasks.spawn(self._read(), name=f"reader-{number}") for number in range(count)]
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*readers)

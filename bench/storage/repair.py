@@ -1,9 +1,10 @@
 """How fast every ledger has all its copies again after a bookie died, and what readers notice of it.
 
 Five bookies hold many ledgers of three copies each; one bookie is killed. The repair service, a process started by
-command line as an operator would, gives its copies to others until the metadata name it nowhere. Its rate is compared
-with what one bookie can be read at, and what one bookie takes, whichever is slower. Entries are read at random all the
-while: what that takes before is compared with what it takes during the repair.
+command line as an operator would, gives its copies to others until the metadata name it nowhere; in the end every
+copy is read whole. Its rate is compared with what a client reads from bookies, as many ledgers at a time as the repair
+copies, and with what one bookie takes, whichever is slower. Entries are read at random all the while: what that takes
+before is compared with what it takes from the moment of the death to the end of the repair.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 from tallybook.bench.bookies import bookies, metadata_in
 from tallybook.bench.gates import Figures
 from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
+from tallybook.core.config import RepairSettings
 from tallybook.core.limits import KIB
 
 from .catch_up import rate_of
@@ -67,7 +69,7 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
         slower = min(_read_rate(directory, ledgers, plan.quiet_seconds), _write_rate(metadata))
         with _reads(directory, ledgers) as samples:
             quiet = _window(plan.quiet_seconds)
-            victim = cluster[-1]
+            victim, died_ns = cluster[-1], time.monotonic_ns()
             victim.kill()
             command = module("tallybook.cli", "repair", "run", *metadata)
             repair = Server(
@@ -78,10 +80,12 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
             finally:
                 repair.stop()
         latencies = Latencies.load(samples)
+        checked = lacking(directory)
     # From when the first ledger was repaired: what comes before is the delay that operators set.
     busy = Window(int(told["began_ns"]), int(told["ended_ns"]))
     rate = told["copied_bytes"] / busy.seconds
-    before, beside = latencies.p99_ms(quiet), latencies.p99_ms(busy)
+    # Readers have no such delay.
+    before, beside = latencies.p99_ms(quiet), latencies.p99_ms(Window(died_ns, busy.end_ns))
     return {
         "repair_ledgers": told["ledgers"],
         "repair_seconds": round(busy.seconds, 1),
@@ -91,7 +95,18 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
         "repair_quiet_p99_ms": round(before, 3),
         "repair_beside_p99_ms": round(beside, 3),
         "repair_p99_ratio": round(beside / before, 3),
+        "repair_lacking": checked,
     }
+
+
+def lacking(directory: Path) -> float:
+    """How many ledgers lack a good copy, after every one was read whole.
+
+    Raises:
+        ProgramFailed: they could not be read.
+    """
+    command = module(_REPAIR_LOADS, "check", "--metadata", metadata_in(directory))
+    return float(run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)[-1]["lacking"])
 
 
 def _until_unnamed(
@@ -125,7 +140,8 @@ def _reads(directory: Path, ledgers: Sequence[str]) -> Iterator[Path]:
 
 
 def _read_rate(directory: Path, ledgers: Sequence[str], seconds: float) -> float:
-    reader = Server(module(_LOADS, "catch-up", *ledgers, "--seconds", str(seconds)), directory / "reader.json")
+    options = ["--seconds", str(seconds + START_SECONDS), "--readers", str(RepairSettings().concurrent_ledgers)]
+    reader = Server(module(_LOADS, "catch-up", *ledgers, *options), directory / "reader.json")
     try:
         reader.ready(START_SECONDS)
         time.sleep(seconds)

@@ -1,6 +1,7 @@
 """Loads beside a repair, each a program that says what it did in lines of JSON.
 
 python -m tallybook.bench.storage.repair_loads reads --metadata URI --ledgers FILE --samples FILE
+python -m tallybook.bench.storage.repair_loads check --metadata URI
 python -m tallybook.bench.storage.repair_loads until-unnamed --metadata URI --ledgers FILE --bookie ID --seconds 600
 """
 
@@ -24,7 +25,9 @@ from tallybook.bench.pacing import Pacer
 from tallybook.bench.programs import print_json_line
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import BookieUnavailable
+from tallybook.core.errors import BookieUnavailable, MetadataUnavailable
+from tallybook.repair.check import CopyCheck
+from tallybook.repair.walk import Findings, all_ledgers
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import settle_memory, tune_process
 
@@ -62,6 +65,23 @@ def reads(
 
     tune_process()
     settle_memory()
+    print_json_line(asyncio.run(work()))
+
+
+@app.command()
+def check(metadata: Metadata) -> None:
+    """Read every copy of every ledger whole, and count the ledgers that lack one."""
+
+    async def work() -> Figures:
+        async with Client(metadata) as client:
+            copies, findings = CopyCheck(client.world.store, client.world.connections, read=True), Findings()
+            lacking = [
+                each.ledger_id async for each in copies.all(all_ledgers(client.world.store, findings)) if each.lacks
+            ]
+        if not findings.complete or findings.unreadable:
+            raise MetadataUnavailable("the listing of ledgers was cut off, or not all of them can be understood")
+        return {"ledgers": copies.totals.ledgers, "lacking": len(lacking), "read_bytes": copies.totals.read_bytes}
+
     print_json_line(asyncio.run(work()))
 
 

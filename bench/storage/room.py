@@ -81,8 +81,8 @@ def _turn(directory: Path, cluster: Sequence[Bookie], plan: RoomPlan, number: in
     with _steady_adds(directory, plan.rate) as samples:
         quiet = _window(plan.quiet_seconds)
         before = [_Held.of(bookie) for bookie in cluster]
-        deleted = _load("delete", *ledgers, "--percent", str(DELETED_PERCENT))
         began = time.monotonic_ns()
+        deleted = _load("delete", *ledgers, "--percent", str(DELETED_PERCENT))
         _wait_for_rounds(cluster, deadline_seconds=_deadline_seconds(filled["ledgers"] * (number + 1)))
         busy = Window(began, time.monotonic_ns())
         held = [_Held.of(bookie) for bookie in cluster]

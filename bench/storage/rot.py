@@ -1,7 +1,8 @@
-"""How soon a scrub finds a byte that flipped on the disk, which nobody reads.
+"""How soon a scrub finds a byte that flipped on the disk, which nobody reads, and how soon there is a good copy again.
 
-One bookie with a period of seconds. A byte of a payload is flipped in its entry log, at a random place, and then its
-metrics are watched until they tell of one more damaged batch.
+Three bookies with a period of seconds, and the repair. A byte of a payload is flipped in an entry log of one of them,
+at a random place, and then its metrics are watched until it has met a damaged batch, and until it knows of none any
+more. In the end every copy is read whole.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tallybook.bench.bookies import Bookie, bookies, metadata_in
 from tallybook.bench.gates import Figures
-from tallybook.bench.programs import ProgramFailed, module, run_json_lines
+from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
 from tallybook.runtime.rng import SeededRng
 
 from .loads import MARK
+from .repair import REPAIR, lacking
 
+COPIES: Final = 3
 PATIENCE_PERIODS: Final = 5
 PROGRAM_SECONDS: Final = 600.0
 _SETTINGS: Final = (
@@ -29,28 +33,49 @@ _SETTINGS: Final = (
 )
 _SETTLE_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
-_METRIC: Final = "tallybook_bookie_damaged_batches"
+_MET: Final = "tallybook_bookie_damage_met_total"
+_KNOWN: Final = "tallybook_bookie_damaged_batches"
 
 
 def measure_rot(directory: Path, *, mib: int, period_seconds: int, flips: int) -> Figures:
     """Flip so many bytes, one after the other.
 
     Raises:
-        ProgramFailed: a flipped byte was not found for a long time.
+        ProgramFailed: a flipped byte was not found, or not repaired, for a long time.
     """
-    with bookies(directory, 1, [*_SETTINGS, f"scrub.period_s={period_seconds}"]) as [bookie]:
+    found, mended = [], []
+    with bookies(directory, COPIES, [*_SETTINGS, f"scrub.period_s={period_seconds}"]) as cluster, _repair(directory):
         options = ["--metadata", metadata_in(directory), "--ledgers", str(directory / "ledgers.json")]
-        options += ["--mib", str(mib), "--copies", "1"]
+        options += ["--mib", str(mib), "--copies", str(COPIES)]
         run_json_lines(module("tallybook.bench.storage.loads", "fill", *options), timeout_seconds=PROGRAM_SECONDS)
         time.sleep(_SETTLE_SECONDS)
-        rng, found = SeededRng(flips), []
+        rng, bookie = SeededRng(flips), cluster[0]
         for number in range(flips):
             # Wherever in its round the scrub is.
             time.sleep(period_seconds * rng.random())
             log, part = _settled_logs(bookie.directory / "ledgers")[number], rng.random()
-            flip(log, part)
-            found.append(_seconds_until_known(bookie, number + 1, period_seconds * PATIENCE_PERIODS))
-    return {"rot_seconds": round(max(found), 2), "rot_periods": round(max(found) / period_seconds, 3)}
+            took = _flip_and_watch(bookie, log, part, period_seconds * PATIENCE_PERIODS)
+            found.append(took[0])
+            mended.append(took[1])
+        left = lacking(directory)
+    return {
+        "rot_seconds": round(max(found), 2),
+        "rot_periods": round(max(found) / period_seconds, 3),
+        "rot_repaired_seconds": round(max(mended), 2),
+        "rot_lacking": left,
+    }
+
+
+@contextmanager
+def _repair(directory: Path) -> Iterator[None]:
+    """Have copies given back, as an operator would."""
+    words = [word for each in REPAIR for word in ("--set", each)]
+    command = module("tallybook.cli", "repair", "run", "--metadata", metadata_in(directory), *words)
+    server = Server(command, directory / "repair.json")
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 def _settled_logs(directory: Path) -> Sequence[Path]:
@@ -81,10 +106,19 @@ def flip(log: Path, part: float) -> None:
         os.close(descriptor)
 
 
-def _seconds_until_known(bookie: Bookie, count: int, patience_seconds: float) -> float:
-    began = time.monotonic()
-    while bookie.metrics()[_METRIC] < count:
-        if time.monotonic() - began > patience_seconds:
-            raise ProgramFailed(f"a flipped byte was not found within {patience_seconds:.0f} s")
+def _flip_and_watch(bookie: Bookie, log: Path, part: float, patience_seconds: float) -> tuple[float, float]:
+    """How long it took until a damaged batch was met, and until none was known any more."""
+    met, began = bookie.metrics()[_MET], time.monotonic()
+    flip(log, part)
+    found = _when(bookie, lambda now: now[_MET] > met, "found", began + patience_seconds)
+    mended = _when(bookie, lambda now: not now[_KNOWN], "repaired", began + patience_seconds)
+    return found - began, mended - began
+
+
+def _when(bookie: Bookie, condition: Callable[[Figures], bool], what: str, patience: float) -> float:
+    """When the metrics of a bookie were first seen to be so."""
+    while not condition(bookie.metrics()):
+        if time.monotonic() > patience:
+            raise ProgramFailed(f"a flipped byte was not {what} within {PATIENCE_PERIODS} periods")
         time.sleep(_POLL_SECONDS)
-    return time.monotonic() - began
+    return time.monotonic()

@@ -141,7 +141,7 @@ class Flush:
             return []
         await self._when_there_is_room(self._logs.sync)
         self.flushed_batches += len(batches)
-        self.flushed_bytes += buffer.held_bytes
+        self.flushed_bytes += buffer.batch_bytes
         return await self._workers.run(_rows, batches, locations)
 
     async def _append(self, buffer: CacheBuffer) -> tuple[Sequence[CachedBatch], Sequence[Location]]:

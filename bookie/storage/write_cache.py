@@ -83,6 +83,11 @@ class CacheBuffer:
         self.held_bytes = 0
         self.batch_count = 0
 
+    @property
+    def batch_bytes(self) -> int:
+        """Of the batches alone, as they will lie in an entry log."""
+        return self.held_bytes - self.batch_count * BATCH_OVERHEAD_BYTES
+
     def sorted_batches(self) -> list[CachedBatch]:
         """Everything in it by ledger and first entry id. May take long: not for the event loop."""
         return [

@@ -7,7 +7,10 @@ import subprocess
 import pytest
 
 from tallybook.bench.programs import ProgramFailed, module
+from tallybook.bench.soak.work import WANTED
 from tallybook.bench.storage.brim import measure_brim
+from tallybook.bench.storage.many import measure_many
+from tallybook.bench.storage.repair import RepairPlan, measure_repair
 from tallybook.bench.storage.rot import measure_rot
 
 
@@ -27,8 +30,22 @@ def test_a_disk_that_is_filled_to_the_brim_again_and_again_has_room_again_and_no
     assert (figures["brim_full"], figures["brim_back"], figures["brim_lost"]) == (2, 2, 0)
 
 
-def test_a_byte_that_flips_on_the_disk_is_found_though_nobody_reads_it(tmp_path):
-    assert measure_rot(tmp_path, mib=40, period_seconds=4, flips=1)["rot_seconds"] > 0
+def test_a_byte_that_flips_on_the_disk_is_found_though_nobody_reads_it_and_repaired(tmp_path):
+    figures = measure_rot(tmp_path, mib=40, period_seconds=4, flips=1)
+    assert 0 < figures["rot_seconds"] <= figures["rot_repaired_seconds"]
+    assert figures["rot_lacking"] == 0
+
+
+def test_a_bookie_with_many_small_ledgers_starts_and_is_measured(tmp_path):
+    figures = measure_many(tmp_path, 3_000)
+    assert 0 < figures["many_start_seconds"] < 30
+    assert figures["many_dropped"] > 2_900
+
+
+def test_the_copies_of_a_bookie_that_died_are_made_again_and_all_are_read(tmp_path):
+    figures = measure_repair(tmp_path, RepairPlan(200, 2.0, 3.0, 120.0))
+    assert figures["repair_ledgers"] > 0
+    assert figures["repair_lacking"] == 0
 
 
 def test_a_soak_says_what_became_of_every_process_and_reads_everything_again(tmp_path):
@@ -39,7 +56,11 @@ def test_a_soak_says_what_became_of_every_process_and_reads_everything_again(tmp
     assert figures["violations"] == 0
     assert figures["strikes"] >= 1
     assert figures["entries read again"] > 0
+    # Of short runs it is told, not judged; that no figure is called otherwise than it is wanted here.
+    told = [line for line in done.stdout.splitlines() if line.startswith("never happened: ")]
+    assert "repair_rounds" not in "".join(told)
+    assert set(WANTED) - {"deleted ledgers", "compacted_bytes"} <= set(figures)
     page = (tmp_path / "soak.md").read_text()
-    for process in ("b0", "b1", "b2", "load", "gateway", "offloader"):
+    for process in ("b0", "b1", "b2", "load", "gateway", "offloader", "repair"):
         for figure in ("memory", "descriptors", "threads", "tasks"):
             assert f"| {process} | {figure} |" in page

@@ -35,6 +35,8 @@ def test_the_demo_survives_its_crashes_and_finds_everything(cli, tmp_path):
     )
     assert (repair["same"], repair["batches"] > 0) == (True, True)
     assert f"{wiped} was stopped, and its disk wiped" in result.err
+    act = result.err.partition("Repair: a bookie loses its disk")[2].splitlines()
+    assert [line for line in act if len(line) > 80] == [], "it wraps in a usual terminal"
     assert len(list((tmp_path / "demo").glob("bookie-?"))) == 5
     assert not list((tmp_path / "demo").glob("*/run.json"))
 

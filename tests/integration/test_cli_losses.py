@@ -73,6 +73,7 @@ def test_an_index_is_made_again_for_a_stopped_bookie_after_a_look_at_what_would_
     assert read_back(ledger) == LINES
     assert not any(path.is_file() for path in (data / "index").rglob("*")), "until the bookie has stopped cleanly"
     for_people = cli.run(*options, "--dry-run").out.decode()
+    assert "index.1" not in for_people, "it was thrown away"
     assert "damage" in for_people
     assert "none" in for_people
 

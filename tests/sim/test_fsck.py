@@ -11,7 +11,8 @@ from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.core.config import RepairSettings
 from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
-from tallybook.metadata.store import BookieInfo
+from tallybook.metadata.repaired import replace_member
+from tallybook.metadata.store import BookieInfo, LedgerPage, Ok, WriteResult
 from tallybook.repair.fsck import Bucket, Finding, Fsck
 from tallybook.repair.fsck_records import RECORD_KINDS
 from tallybook.repair.service import RepairService
@@ -133,6 +134,62 @@ async def test_what_a_bookie_holds_of_a_deleted_ledger_is_a_note(cluster: Memory
         ("note", f"bookie {name}, ledger {ledger_id}") for name in cluster.bookies
     }
     assert kept in [each async for each in client.list_ledgers()]
+
+
+@scenario(bookies=4)
+async def test_copies_that_are_left_over_at_a_bookie_that_is_not_named_any_more_are_a_note(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    store, ledger_id = client.world.store, await closed(client)
+    before = await store.read_ledger(ledger_id)
+    old = before.value.last_fragment.bookies[0]
+    [spare] = set(cluster.bookies) - set(before.value.last_fragment.bookies)
+    assert isinstance(await store.update_ledger(replace_member(before.value, 0, 0, old, spare), before.version), Ok)
+    found = {(each.how_bad, each.where): each for each in await found_in(client.world)}
+    assert {how_bad for how_bad, where in found if spare in where} == {"bad"}
+    left = found["note", f"bookie {old}, ledger {ledger_id}"]
+    assert "names other bookies" in left.what
+    assert "unnamed_delay_s" in left.remedy
+
+
+@scenario(bookies=3)
+async def test_a_listing_that_is_cut_off_is_a_finding_wherever_it_happens(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    async with ArchiveStage(cluster) as stage:
+        await closed(client)
+        lists = client.world.store.list_ledgers
+
+        async def cut_off(after: int = -1, limit: int = 1000) -> LedgerPage:
+            return (await lists(after, limit))._replace(complete=False)
+
+        client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
+        found = await found_in(client.world, Bucket(stage.store, stage.reader))
+    assert sorted((each.how_bad, each.where) for each in found if "cut off" in each.what) == [
+        ("bad", "bucket"), ("bad", "copies"), ("bad", "metadata"),
+    ]  # fmt: skip
+
+
+@scenario(bookies=1)
+async def test_a_task_that_changes_while_it_is_deleted_is_not_told_as_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = client.world.store
+    await cookies(cluster, client.world)
+    await store.write_record("repair/tasks/0-x", b"rubbish", None)
+    deletes = store.delete_record
+
+    async def late(name: str, version: int) -> WriteResult:
+        return await deletes(name, version + 1)
+
+    store.delete_record = late  # type: ignore[method-assign]
+    board = TaskBoard(store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
+    check = Fsck(client.world, KINDS, None, board)
+    [found] = [each async for each in check.run()]
+    assert (found.fix, check.totals.mended) == (None, 0)
+    assert "run fsck again" in found.remedy
 
 
 @scenario(bookies=1)

@@ -345,6 +345,19 @@ async def test_nothing_says_that_a_bookie_may_go_while_metadata_cannot_be_read(
 
 
 @scenario(bookies=3)
+async def test_a_glance_that_did_not_see_all_ledgers_calls_nothing_healthy(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    lists = client.world.store.list_ledgers
+
+    async def cut_off(after: int = -1, limit: int = 1000):
+        return (await lists(after, limit))._replace(complete=False)
+
+    client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
+    assert any("was cut off" in problem for problem in (await overview(client.world)).problems)
+
+
+@scenario(bookies=3)
 async def test_modes_are_switched_on_and_off_and_one_does_not_end_the_other(
     cluster: MemoryCluster, client: Client
 ) -> None:

@@ -15,12 +15,14 @@ from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.sim import liveness, nemesis, settling
 from tallybook.sim import run as run_module
-from tallybook.sim.nemesis import Nemesis
+from tallybook.sim.nemesis import Nemesis, rotting
 from tallybook.sim.observed import ObservedBookie
 from tallybook.sim.one import run_quietly
 from tallybook.sim.pens import Pen, Written
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 from tallybook.sim.swarm import swarm_of_seed
 from tallybook.sim.workload import Workload
 
@@ -163,3 +165,24 @@ def test_a_bookie_that_keeps_what_others_have_for_ever_is_noticed(monkeypatch: p
 
     monkeypatch.setattr(Collector, "_drop_leftovers", keep)
     assert run_quietly(9).failure.startswith("InvariantBroken: L4: ")
+
+
+def test_rot_comes_to_an_index_that_was_made_again_as_to_the_first_one() -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock)
+
+        async def live(first: int) -> None:
+            await node.boot()
+            for number in range(first, first + 12):
+                assert (await node.add(batch_of(number), recovery=True)).code == 0
+                await node.bookie.flush()
+            await node.stop()
+
+        await live(0)
+        assert {path.rpartition("/")[0] for path in rotting(node.disk, node.settings, "index")} == {f"{ROOT}/index"}
+        for name in await node.disk.list(f"{ROOT}/index"):
+            await node.disk.unlink(f"{ROOT}/index/{name}")
+        await live(12)
+        assert {path.rpartition("/")[0] for path in rotting(node.disk, node.settings, "index")} == {f"{ROOT}/index.1"}
+
+    run_seed(1, scenario)

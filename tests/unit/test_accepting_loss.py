@@ -241,6 +241,27 @@ def test_ids_of_lost_logs_are_not_used_again_also_after_a_life_that_stored_nothi
     run_seed(1, scenario)
 
 
+def test_ids_of_lost_logs_are_not_used_again_also_where_it_was_lost_that_they_were_lost() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await node.boot()
+        await node.stop()
+        await lose(node.disk, "ledgers")
+        await accept(node)
+        await node.boot()
+        await node.stop()
+        await lose(node.disk, "FORMAT")
+        await accept(node)
+        await node.boot()
+        assert (await node.add(batch_of(0, ledger_id=BELOW))).code == 0
+        await node.bookie.flush()
+        assert min(node.bookie._parts.logs.log_ids) > 1 << 32
+        assert await said_of(node, 1, 0) == "EntryUnknown"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
 def test_after_its_limbo_marker_was_lost_a_bookie_counts_as_one_that_may_have_replaced_another() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)

@@ -4,6 +4,7 @@ import pytest
 
 from tallybook.bench.soak.book import Book
 from tallybook.bench.soak.slope import Growth, Sample, growth
+from tallybook.bench.soak.work import WANTED, left_undone
 from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.rng import SeededRng
 
@@ -48,6 +49,17 @@ def test_too_few_samples_say_nothing():
     for samples in ([], hours(1)):
         with pytest.raises(InvalidArgument):
             growth(samples)
+
+
+# -- what must have happened -------------------------------------------------------------------
+
+
+def test_a_soak_in_which_something_never_happened_says_what():
+    figures = dict.fromkeys(WANTED, 1.0)
+    assert left_undone(figures) == []
+    assert left_undone({**figures, "repair_copied_batches": 0}) == ["repair_copied_batches"]
+    del figures["confirmed entries"]
+    assert left_undone(figures) == ["confirmed entries"]
 
 
 # -- what must be there ------------------------------------------------------------------------

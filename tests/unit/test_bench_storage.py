@@ -100,12 +100,13 @@ def test_the_rate_of_readers_is_that_between_their_first_and_their_last_word():
 def test_catching_up_is_compared_with_the_peer_turn_by_turn():
     turns = [
         {TALLYBOOK: Turn(10, 12, 1e6), PEER: Turn(10, 24, 1e6)},
-        {TALLYBOOK: Turn(10, 30, 1e6), PEER: Turn(10, 30, 1e6)},
+        {TALLYBOOK: Turn(10, 30, 5e5), PEER: Turn(10, 30, 1e6)},
         {TALLYBOOK: Turn(10, 11, 1e6), PEER: Turn(10, 22, 1e6)},
     ]
     found = figures_of(turns, {TALLYBOOK: 2e6, PEER: 1e6})
     assert (found["catch_up_p99_ratio"], found["peer_catch_up_p99_ratio"]) == (1.2, 2.4)
     assert found["catch_up_to_peer"] == 0.5
+    assert (found["catch_up_rate_part"], found["peer_catch_up_rate_part"]) == (0.25, 1)
 
 
 def test_without_a_peer_there_is_nothing_to_compare_with():

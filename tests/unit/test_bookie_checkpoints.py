@@ -51,6 +51,15 @@ def writes_after(node: DiskBookie) -> list[Operation]:
     return seen
 
 
+def test_what_is_counted_as_moved_to_entry_logs_are_the_bytes_that_are_there_then() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        batches = await fill(node, 5)
+        await node.bookie.flush()
+        assert node.bookie.stats()["flushed_bytes_total"] == sum(map(len, batches))
+
+    play(scenario)
+
+
 def test_j01_j04_the_mark_moves_last_when_logs_and_index_are_durable() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await fill(node, 3)

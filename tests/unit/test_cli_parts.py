@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.cli.app import COMMANDS, SUMMARIES, build
+from tallybook.cli.bookie import way_forward
+from tallybook.cli.bookie_modes import how_far
 from tallybook.cli.demo_check import Tally
 from tallybook.cli.demo_source import FLIGHTS, find_flights, flights
 from tallybook.cli.exits import (
@@ -31,13 +33,15 @@ from tallybook.cli.exits import (
     sentence,
 )
 from tallybook.cli.launcher import LocalCluster
-from tallybook.cli.options import read_password
+from tallybook.cli.options import assigned, read_password
 from tallybook.cli.output import plain, print_record, print_rows
 from tallybook.cli.pipes import PIECE_BYTES, read_lines
 from tallybook.cli.progress import Progress, human_bytes, watched
+from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
+    DamagedFile,
     DiskFailed,
     EntryTooLarge,
     InvalidArgument,
@@ -51,6 +55,7 @@ from tallybook.metadata.uri import SqliteUri, parse_uri
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.logging import logger, set_up_logging
+from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import ThreadWorkers
 
 
@@ -244,6 +249,32 @@ def test_records_and_rows_are_aligned_for_people_and_json_for_programs(capsys):
     assert capsys.readouterr().out == '{"ledger_id": 7}\n' + json.dumps([{"a": 1, "b": "x" * 200}]) + "\n"
     print_rows([{"a": 1, "b": "[red]" + "x" * 200}], ["a", "b"], as_json=False)
     assert "[red]" + "x" * 200 in capsys.readouterr().out
+
+
+def test_the_way_forward_of_a_bookie_with_several_disks_names_all_of_them():
+    settings = BookieSettings(
+        data_directory="/data/b 1", metadata="sqlite:///m.db", journal_directories=("/fast/j",),
+        ledger_directories=("/disk1/l", "/disk2/l"),
+    )  # fmt: skip
+    told = way_forward(settings, DamagedFile("/data/b 1/FORMAT is missing"))
+    data, metadata = "--data '/data/b 1'", "--metadata sqlite:///m.db"
+    directories = "--set journal_directories=/fast/j --set ledger_directories=/disk1/l,/disk2/l"
+    assert f"tallybook bookie init --accept-loss {data} {metadata} {directories}, " in told
+    assert "move /data/b 1, /fast/j, /disk1/l, /disk2/l away" in told
+    assert f"tallybook bookie init --replace {data} --id ID {metadata}" in told
+    again = load_settings(BookieSettings, overrides={"data_directory": "/d", "metadata": "memory:", **assigned(
+        ["journal_directories=/fast/j", "ledger_directories=/disk1/l,/disk2/l"]
+    )})  # fmt: skip
+    assert again.journal_directories == settings.journal_directories
+    assert again.ledger_directories == settings.ledger_directories
+
+
+def test_a_bookie_that_is_drained_is_told_how_far_it_is_and_never_as_empty_when_it_is_not():
+    found = {"bookie_id": "b1", "ledgers": 0, "growing": 0, "still_chosen": False, "may_be_switched_off": False}
+    assert "may be switched off" in how_far({**found, "may_be_switched_off": True})
+    assert how_far({**found, "ledgers": 2_000, "growing": 3}).startswith("2,000 ledgers still name b1, 3 of them")
+    assert "new ones may yet" in how_far({**found, "still_chosen": True})
+    assert "not all of them could be looked at" in how_far(found)
 
 
 def test_plain_values():

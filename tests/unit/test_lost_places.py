@@ -135,6 +135,38 @@ def test_j13_one_lost_journal_of_several_costs_what_only_it_had_and_nothing_else
     run_seed(1, scenario)
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_journal_that_was_given_up_and_comes_back_is_not_taken_for_the_one_in_its_place(at: int) -> None:
+    """Its disk was not mounted, so the new journal lay below the mount point; then it is mounted again."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        path = JOURNALS[at]
+        before = {name: node.disk.peek(f"{path}/{name}") for name in await node.disk.list(path)}
+        await lose(node.disk, path)
+        await accept(node)
+        node.metadata.id_counter = BELOW + 100
+        later = next(each for each in range(BELOW, BELOW + 100) if journal_of(each, len(JOURNALS)) == at)
+        await node.boot()
+        assert (await node.add(batch_of(0, ledger_id=later))).code == 0
+        await node.kill()
+        await lose(node.disk, path)
+        for name, data in before.items():
+            await node.disk.replace_file(f"{path}/{name}", data)
+        with pytest.raises(DamagedFile, match=f"{path}.*given up.*accept-loss"):
+            await node.boot()
+        (lost,) = await accept(node)
+        assert path in lost
+        first = await node.boot()
+        assert (await said_of(node, later))[:2] == ["EntryUnknown"] * 2
+        await node.lose_power()
+        assert (await node.boot()).incarnation.boot > first.incarnation.boot
+        await node.stop()
+        assert await accept(node) == []
+
+    run_seed(1, scenario)
+
+
 @pytest.mark.parametrize("configured", [True, False])
 def test_j13_one_lost_directory_of_entry_logs_costs_the_logs_in_it_and_nothing_else(configured: bool) -> None:
     async def scenario(world: World) -> None:
@@ -180,6 +212,28 @@ def test_where_the_list_of_directories_is_lost_it_is_made_again_from_their_cooki
         await node.boot()
         for ledger_id in LEDGER_IDS:
             assert await said_of(node, ledger_id) == ["held"] * (STORED + 1) + ["EntryUnknown"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_directory_that_the_list_forgot_is_told_as_what_it_is() -> None:
+    """Whoever accepts the loss of the list, and does not name the directories, gets one without them."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        named = node.settings
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        node.settings = settings_of((JOURNALS[0],), ())
+        await accept(node)
+        node.settings = named
+        with pytest.raises(ForeignDirectory, match=f"{LEDGERS[0]} is ledgers-.* of this bookie.*{ROOT}/FORMAT"):
+            await node.boot()
+        await node.disk.unlink(f"{ROOT}/FORMAT")
+        await accept(node)
+        await node.boot()
+        for ledger_id in LEDGER_IDS:
+            assert (await said_of(node, ledger_id))[:STORED] == ["held"] * STORED
         await node.stop()
 
     run_seed(1, scenario)
