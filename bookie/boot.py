@@ -35,7 +35,7 @@ from .admission import Admission
 from .bookie import Bookie, Parts
 from .collector import Collector, Holdings
 from .commits import Commits
-from .damage import DamageList, batch_of
+from .damage import DamageList, batch_of, batch_under
 from .directories import CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
@@ -312,7 +312,14 @@ class _Assembly:
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         ahead = self._read_ahead()
-        stored = StoredBatches(self._index, self._logs, read_cache, ahead, lambda row: damage.add(batch_of(row)))
+        stored = StoredBatches(
+            self._index,
+            self._logs,
+            read_cache,
+            ahead,
+            on_damage=lambda row: damage.add(batch_of(row)),
+            on_damaged_row=lambda key: damage.add(batch_under(key)),
+        )
         settled = SettledLedgers(world.closed_up_to)
         visits = RepairVisits(world.clock)
         adds = AddPath(

@@ -6,7 +6,8 @@ They go the way of all adds (``adds.py``), with three differences:
   only gives back what was settled, nor does limbo; a deletion does, and so do other bytes under the same ids;
 - what is held already is looked for on the disk, past the read cache: a good copy in memory over a
   damaged one on the disk is no reason to leave that as it is;
-- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced.
+- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced, and so is a row of
+  the index that is damaged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tallybook.core.errors import Conflict
 
 from .leftovers import RepairVisits
 from .settled import SettledLedgers
-from .storage.index import Index
+from .storage.index import MAX_FIND_ROWS, Index
 from .storage.stored import StoredBatches
 
 
@@ -46,10 +47,10 @@ class RepairAdds:
             EntryUnknown: it cannot be told what is held.
         """
         first, last = header.first_entry_id, header.last_entry_id
-        # A second one, if there is one, or the first has other ids.
-        rows = await self._index.find_range(header.ledger_id, first, last, 2)
-        found: list[Buffer | None] = []
-        for row in rows:
+        told = await self._index.survey(header.ledger_id, first, last, MAX_FIND_ROWS)
+        told.check_readable()
+        found: list[Buffer | None] = [None] if told.is_damaged_at(header.ledger_id, first) else []
+        for row in told.rows:
             if (row.first_entry_id, row.last_entry_id) != (first, last):
                 held = f"entries {row.first_entry_id} to {row.last_entry_id} as one batch"
                 raise Conflict(f"ledger {header.ledger_id}: {held} are held, not {first} to {last}")

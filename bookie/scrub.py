@@ -5,7 +5,8 @@ goes through its logs, one after the other, at a pace at which it is through onc
 
 - each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
   from another bookie;
-- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for.
+- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for;
+- so is every row of the index: one that is damaged is put on the list, and a part that cannot be read is passed over.
 
 Where it stands is noted in a file, so that a bookie that starts often comes to the end of its logs, too.
 """
@@ -21,7 +22,6 @@ from typing import Final, Protocol
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import ScrubSettings
 from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
-from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
@@ -32,6 +32,7 @@ from .storage.index import Index
 from .storage.live_bytes import Measured
 from .storage.location import IndexRow
 from .storage.log_contents import LogContents, size_of
+from .storage.told import RowKey, Told
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class Scrub:
         """Go through all logs, from where the round before was cut off; then see whether the index agrees.
 
         Raises:
-            EntryUnknown: the index cannot be read.
+            EntryUnknown: the index is not there to be asked.
             DiskFailed, DiskFull: it cannot be noted how far it has come.
         """
         after = await self._noted()
@@ -186,9 +187,6 @@ class Scrub:
         """Batches that are known to be damaged, behind this ledger and first entry; those that still are.
 
         None only if there are no more of them.
-
-        Raises:
-            EntryUnknown: the index cannot be read.
         """
         still: list[DamagedBatch] = []
         while not still and (page := self._damage.page(after, limit)):
@@ -201,8 +199,8 @@ class Scrub:
         return still
 
     async def _is_damaged(self, batch: DamagedBatch) -> bool:
-        row = await self._index.find(batch.ledger_id, batch.first_entry_id)
         try:
+            row = await self._index.find(batch.ledger_id, batch.first_entry_id)
             if row is not None:
                 await self._logs.read_many([row])
         except (EntryCorrupt, EntryUnknown):
@@ -224,19 +222,24 @@ class Scrub:
         counts: Counter[int] = Counter()
         async with aclosing(self._pages()) as pages:
             async for page in pages:
-                counts.update(row.location.log_id for row in page)
+                counts.update(row.location.log_id for row in page.rows)
+                for untold in page.untold:
+                    sometimes("scrub: passes over what the index cannot tell")
+                    log.error("a scrub found damage in the index, from %s up to %s", untold.begin, untold.end)
+                    self._damage.pass_over(untold)
         return counts
 
     async def _check_rows_into(self, log_id: int) -> None:
         async with aclosing(self._pages()) as pages:
             async for page in pages:
-                await self._check([row for row in page if row.location.log_id == log_id])
+                await self._check([row for row in page.rows if row.location.log_id == log_id])
 
-    async def _pages(self) -> AsyncGenerator[list[IndexRow], None]:
-        after = (NO_ENTRY, NO_ENTRY)
-        while page := await self._index.rows_after(*after, PAGE_ROWS):
+    async def _pages(self) -> AsyncGenerator[Told, None]:
+        at: RowKey | None = RowKey(0, 0)
+        while at is not None:
+            page = await self._index.survey_from(at, PAGE_ROWS)
             yield page
-            after = page[-1].ledger_id, page[-1].first_entry_id
+            at = page.behind
 
     # -- where it stands ----------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Walk:
             at = next_key(*key)
 
     def _readable_behind(self, key: RowKey) -> RowKey:
-        """The key of the first row from ``key`` on that can be read, or of a later one where some that can lie between."""
+        """The key of the first row from ``key`` on that can be read, or of a later one behind more damage."""
         low, step = number_of(key) - 1, 1
         high = low + step
         while not self._is_readable(high):

@@ -6,10 +6,12 @@ and a part of the index that cannot be read at all, of which nothing is known bu
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tallybook.core.answers import EntryRange
+from tallybook.core.errors import EntryUnknown
 from tallybook.core.ids import MAX_ID
 
 from .location import IndexRow
@@ -78,6 +80,21 @@ class Told(NamedTuple):
     untold: list[Untold]
     behind: RowKey | None
 
+    def check_readable(self) -> None:
+        """Make sure that all is known but, it may be, the batches of damaged rows.
+
+        Raises:
+            EntryUnknown: a part of the index cannot be read: whatever is put there could not be found again.
+        """
+        for each in self.untold:
+            if not each.is_row:
+                part = f"from ledger {each.begin.ledger_id} entry {each.begin.first_entry_id} on"
+                raise EntryUnknown(f"the index cannot be read {part}: it must be made again")
+
+    def is_damaged_at(self, ledger_id: int, first_entry_id: int) -> bool:
+        """Whether the row under this key is there and damaged."""
+        return any(each.is_row and each.begin == (ledger_id, first_entry_id) for each in self.untold)
+
 
 class LedgersTold(NamedTuple):
     """Ledgers with rows, ascending, and those of which that cannot be told.
@@ -90,6 +107,12 @@ class LedgersTold(NamedTuple):
     untold: list[EntryRange]
     """From one ledger to another one. What is in ``ledger_ids`` has rows nevertheless."""
     after: int | None
+
+    def may_have_rows(self, ledger_id: int) -> bool:
+        """Whether it has a row, or that cannot be told."""
+        at = bisect_left(self.ledger_ids, ledger_id)
+        has_row = at < len(self.ledger_ids) and self.ledger_ids[at] == ledger_id
+        return has_row or any(span.first <= ledger_id <= span.last for span in self.untold)
 
 
 class Walked(NamedTuple):
