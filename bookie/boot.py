@@ -52,6 +52,7 @@ from .ledger_table import LedgerTable
 from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
 from .lost_index import IndexSources, open_or_rebuild
+from .making_way import Way
 from .places import HOW_TO_ACCEPT, OWN
 from .present_rows import PresentRows
 from .reads import Reads
@@ -322,6 +323,7 @@ class _Assembly:
         )
         settled = SettledLedgers(world.closed_up_to)
         visits = RepairVisits(world.clock)
+        way = Way(self._index, self._cache)
         adds = AddPath(
             table=table,
             cache=cache,
@@ -329,7 +331,8 @@ class _Assembly:
             admission=admission,
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
-            repairs=RepairAdds(settled, self._index, stored, visits),
+            way=way,
+            repairs=RepairAdds(settled, way, stored, visits),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,

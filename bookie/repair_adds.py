@@ -16,17 +16,17 @@ from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import Conflict
 
 from .leftovers import RepairVisits
+from .making_way import Way
 from .settled import SettledLedgers
-from .storage.index import MAX_FIND_ROWS, Index
 from .storage.stored import StoredBatches
 
 
 class RepairAdds:
     """What the add path asks where it has a batch of a repair."""
 
-    def __init__(self, settled: SettledLedgers, index: Index, stored: StoredBatches, visits: RepairVisits) -> None:
+    def __init__(self, settled: SettledLedgers, way: Way, stored: StoredBatches, visits: RepairVisits) -> None:
         self._settled = settled
-        self._index = index
+        self._way = way
         self._stored = stored
         self._visits = visits
 
@@ -45,9 +45,10 @@ class RepairAdds:
         Raises:
             Conflict: a batch of other ids is held.
             EntryUnknown: it cannot be told what is held.
+            Busy, DiskFull, DiskFailed: see ``Way.make``.
         """
         first, last = header.first_entry_id, header.last_entry_id
-        told = await self._index.survey(header.ledger_id, first, last, MAX_FIND_ROWS)
+        told = await self._way.make(header)
         told.check_readable()
         found: list[Buffer | None] = [None] if told.is_damaged_at(header.ledger_id, first) else []
         for row in told.rows:

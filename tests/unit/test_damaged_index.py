@@ -168,6 +168,21 @@ def test_a_copy_of_a_neighbour_is_taken_beside_a_damaged_row_and_leaves_it_untol
     play(scenario)
 
 
+def test_a_damaged_row_in_the_middle_of_a_batch_that_a_repair_brings_goes() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        assert (await node.add(batch(7, count=1), repair=True)).code == 0
+        await node.bookie.flush()
+        damage(node, 7)
+        assert (await node.add(batch(6), repair=True)).code == 0
+        await node.bookie.flush()
+        for entry_id in (6, 7):
+            assert await read(node, entry_id) == batch(6)
+        assert await read(node, 8) == batch(8)
+        assert (await node.bookie.held(LEDGER, 0, 9)) == HeldAnswer((EntryRange(0, 9),), 9, limbo=False)
+
+    play(scenario)
+
+
 def test_a_copy_for_a_part_that_cannot_be_read_is_refused_since_it_could_not_be_found_again() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         lose(node, (LEDGER, 2), (LEDGER, 4))
