@@ -8,6 +8,7 @@ from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.bookie.storage.told import Told
 from tallybook.core.errors import (
     DiskFailed,
     EntryAbsent,
@@ -461,6 +462,47 @@ def test_copies_that_overlap_keep_no_good_one_out_whatever_its_bounds(
         assert (await node.bookie.held(2, 5, 9)).ranges[0].last == 9
         await node.stop()
         assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("flushed", ["before", "just now"])
+def test_way_is_not_made_over_a_good_copy_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch, flushed: str) -> None:
+    """Between the look at the rows and their change, the neighbour is put; its row comes before the cache lets go."""
+    neighbour, late = batch_of(5, 2, ledger_id=2), batch_of(7, 3, ledger_id=2)
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        node.metadata.settled[2] = Settled(9, closed=True)
+        await append_to_logs(node, batch_of(5, 5, ledger_id=2), batch_of(7, 1, ledger_id=2))
+        await lose(node.disk)
+        await node.boot()
+        index, cache = node.bookie._parts.index, node.bookie._parts.cache
+        survey, release = index.survey, cache.release
+        looks: list[int] = []
+
+        async def slow_survey(*asked: int) -> Told:
+            told = await survey(*asked)
+            looks.append(asked[1])
+            if looks == [7]:
+                assert (await node.add(neighbour, repair=True)).code == 0
+                if flushed == "just now":
+                    monkeypatch.setattr(cache, "release", lambda: None)
+                await node.bookie.flush()
+            return told
+
+        monkeypatch.setattr(index, "survey", slow_survey)
+        code = (await node.add(late, repair=True)).code
+        monkeypatch.setattr(index, "survey", survey)
+        monkeypatch.setattr(cache, "release", release)
+        assert code == 0
+        if flushed == "just now":
+            release()
+        await node.bookie.flush()
+        for entry_id in range(5, 10):
+            answer = await node.bookie.read_batches(2, entry_id, entry_id, 1)
+            assert answer.batches == (neighbour if entry_id < 7 else late,)
+        await node.stop()
 
     run_seed(1, scenario)
 
