@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
@@ -398,6 +399,8 @@ class _Assembly:
         return await locate(self._world.disk, place.path, ledger_id, entry_id)
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
+        directory = self._directory
+        home = IndexHome(self._world.disk, directory.layout, directory.cookie, self._world.open_index)
         return Scrub(
             collector.reclaimer.contents,
             self._index,
@@ -405,8 +408,9 @@ class _Assembly:
             damage,
             self._settings.scrub,
             disk=self._world.disk,
-            note_path=self._directory.layout.scrub,
+            note_path=directory.layout.scrub,
             clock=self._world.clock,
+            give_up_index=partial(home.give_up, self._table.limbo.index),
             measured=collector.reclaimer.measured,
         )
 

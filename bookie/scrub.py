@@ -6,7 +6,9 @@ goes through its logs, one after the other, at a pace at which it is through onc
 - each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
   from another bookie;
 - what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for;
-- so is every row of the index: one that is damaged is put on the list, and a part that cannot be read is passed over.
+- so is every row of the index: one that is damaged is put on the list. A part that cannot be read is passed over, and
+  where it is damaged, and not only refused by the device just now, the index is given up: nothing that is put there
+  could be found. It serves what it can, and the next start makes another one from the entry logs.
 
 Where it stands is noted in a file, so that a bookie that starts often comes to the end of its logs, too.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -69,6 +71,7 @@ class Scrub:
 
     Args:
         note_path: file in which it is noted how far a round has come.
+        give_up_index: lets the next start make another index.
         measured: told how much of a log counts, now that it is known exactly.
     """
 
@@ -83,6 +86,7 @@ class Scrub:
         disk: Disk,
         note_path: str,
         clock: Clock,
+        give_up_index: Callable[[], Awaitable[None]],
         measured: Callable[[int, Measured], None],
     ) -> None:
         self._contents = contents
@@ -93,6 +97,7 @@ class Scrub:
         self._disk = disk
         self._note_path = note_path
         self._clock = clock
+        self._give_up_index = give_up_index
         self._measured = measured
         self._pace = Pace(clock, 0)
         self.rounds = 0
@@ -220,6 +225,7 @@ class Scrub:
 
     async def _rows_by_log(self) -> Counter[int]:
         counts: Counter[int] = Counter()
+        lost = False
         async with aclosing(self._pages()) as pages:
             async for page in pages:
                 counts.update(row.location.log_id for row in page.rows)
@@ -227,6 +233,11 @@ class Scrub:
                     sometimes("scrub: passes over what the index cannot tell")
                     log.error("a scrub found damage in the index, from %s up to %s", untold.begin, untold.end)
                     self._damage.pass_over(untold)
+                    lost = lost or not (untold.is_row or untold.refused)
+        if lost:
+            sometimes("scrub: gives the index up")
+            log.error("a part of the index cannot be read: start the bookie again, and it makes another index")
+            await self._give_up_index()
         return counts
 
     async def _check_rows_into(self, log_id: int) -> None:

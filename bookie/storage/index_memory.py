@@ -200,7 +200,7 @@ class MemoryIndex:
             if at <= key < end and not (lost is not None and lost.begin <= key < lost.end)
         ]
         if lost is not None and at < lost.end and lost.begin < end:
-            steps.append(Walked(max(at, lost.begin), behind=lost.end))
+            steps.append(Walked(max(at, lost.begin), behind=lost.end, refused=lost.refused))
         return sorted(steps, key=lambda step: step.key)
 
     def _check_readable(self, begin: RowKey, end: RowKey) -> None:

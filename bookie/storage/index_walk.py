@@ -66,11 +66,11 @@ class Walk:
         """Walk from the row that may have the first entry."""
         try:
             before = self._rows.at_or_before(start)
-        except (DamagedFile, DiskFailed, DiskFull):
+        except (DamagedFile, DiskFailed, DiskFull) as error:
             # There may be a row that reaches up to the next one.
             behind = self._readable_behind(start)
             if behind > start:
-                yield Walked(start, behind=behind)
+                yield Walked(start, behind=behind, refused=not isinstance(error, DamagedFile))
             start = behind
         else:
             if before is not None and before.ledger_id == start.ledger_id:
@@ -82,9 +82,9 @@ class Walk:
         while at < end:
             try:
                 found = self._rows.at_or_behind(at)
-            except (DamagedFile, DiskFailed, DiskFull):
+            except (DamagedFile, DiskFailed, DiskFull) as error:
                 behind = self._readable_behind(at)
-                yield Walked(at, behind=behind)
+                yield Walked(at, behind=behind, refused=not isinstance(error, DamagedFile))
                 at = behind
                 continue
             if found is None or found[0] >= end:

@@ -50,11 +50,13 @@ class Untold(NamedTuple):
         is_row: all of it is one damaged row, under the key ``begin``; a row that is put there takes its place. The
             batch that it was of may reach up to ``end``. Otherwise it is a part of the index that cannot be read, and
             what is put there cannot be read either.
+        refused: the device refuses to read it, which may pass; else it is damaged for good.
     """
 
     begin: RowKey
     end: RowKey
     is_row: bool
+    refused: bool = False
 
     def entries(self, ledger_id: int) -> EntryRange | None:
         """The entries of a ledger of which nothing can be said for it."""
@@ -121,6 +123,7 @@ class Walked(NamedTuple):
     key: RowKey
     row: IndexRow | None = None
     behind: RowKey | None = None
+    refused: bool = False
 
 
 def told(steps: Iterable[Walked], end: RowKey, limit: int) -> Told:
@@ -137,7 +140,7 @@ def told(steps: Iterable[Walked], end: RowKey, limit: int) -> Told:
         if step.row is not None:
             rows.append(step.row)
         elif step.behind is not None:
-            untold.append(Untold(step.key, step.behind, is_row=False))
+            untold.append(Untold(step.key, step.behind, is_row=False, refused=step.refused))
         else:
             open_row = step.key
     if open_row is not None:

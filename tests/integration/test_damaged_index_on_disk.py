@@ -111,6 +111,13 @@ async def test_a_block_that_cannot_be_read_costs_what_is_in_it_and_stops_nothing
         listed = await made.bookie.held_ledgers(-1, 1000)
         assert {each.ledger_id for each in listed.ledgers} >= set(LEDGERS) - untold - {gone}
         assert listed.complete
+    # The scrub has given that index up, and the entry logs are whole.
+    async with real_bookie(str(tmp_path), metadata, pytest.fail) as made:
+        assert (await made.bookie.status()).limbo_events == 1
+        for ledger_id in set(LEDGERS) - {gone}:
+            assert (await made.bookie.held(ledger_id, 0, LAST)).ranges == (EntryRange(0, LAST),)
+            for number in range(BATCHES):
+                assert await read(made, ledger_id, number * COUNT) == batch(ledger_id, number)
 
 
 def spoil(root: Path) -> None:

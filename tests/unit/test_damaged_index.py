@@ -134,6 +134,42 @@ def test_a_scrub_passes_over_a_part_of_the_index_that_cannot_be_read_and_says_so
     play(scenario, scrub_period_s=PERIOD_S)
 
 
+def test_an_index_of_which_a_part_is_damaged_is_made_again_by_the_next_start_and_serves_until_then() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        lose(node, (LEDGER, 3), (OTHER, 1))
+        await node.bookie._parts.scrub.round()
+        assert await read(node, 4, OTHER) == batch(4, OTHER)
+        assert (await node.add(batch(6), repair=True)).code == UNKNOWN
+        for _ in range(2):
+            await node.stop()
+            await node.boot()
+            assert (await node.bookie.status()).limbo_events == 1
+            for ledger_id in (LEDGER, OTHER):
+                assert await node.bookie.held(ledger_id, 0, 5) == HeldAnswer((EntryRange(0, 5),), 5, limbo=True)
+                for first in FIRSTS:
+                    assert await read(node, first, ledger_id) == batch(first, ledger_id)
+        assert (await node.add(batch(6), repair=True)).code == 0
+        await node.bookie.end_limbo(LEDGER)
+        assert await node.bookie.held(LEDGER, 0, 9) == HeldAnswer((EntryRange(0, 9),), 9, limbo=False)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("why", ["a damaged row", "the device refuses"])
+def test_an_index_is_not_made_again_for_a_damaged_row_or_for_what_the_device_refuses_just_now(why: str) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        if why == "a damaged row":
+            damage(node, 4)
+        else:
+            index_of(node).unreadable = Untold(RowKey(LEDGER, 3), RowKey(OTHER, 1), is_row=False, refused=True)
+        await node.bookie._parts.scrub.round()
+        await node.stop()
+        await node.boot()
+        assert (await node.bookie.status()).limbo_events == 0
+
+    play(scenario)
+
+
 # -- what is taken back ------------------------------------------------------------------------------------------------
 
 
