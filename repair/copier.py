@@ -20,6 +20,7 @@ from tallybook.core.errors import (
     DataMissing,
     EntryAbsent,
     EntryCorrupt,
+    EntryUnknown,
     InvalidBatch,
     PeerError,
     ProtocolViolation,
@@ -94,12 +95,19 @@ class Copier:
             damaged = await self._damaged(connection, metadata.ledger_id, mended) if damaged_too else []
             look = _Look(connection, metadata, place, damaged)
             found = False
+            refused: EntryUnknown | None = None
             async for gap in look.gaps():
                 found = True
                 async for header, batch in self._batches(metadata, place, gap, target, lost):
-                    await self._give(connection, batch)
+                    try:
+                        await self._give(connection, batch)
+                    except EntryUnknown as error:
+                        refused = error  # a part of its index is lost: others of the place can be given back
+                        continue
                     mended.append(EntryRange(header.first_entry_id, header.last_entry_id))
                     batches, size = batches + 1, size + len(batch)
+            if refused is not None:
+                raise refused
             if not found:
                 return Copied(batches, size, look.limbo)
         raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")

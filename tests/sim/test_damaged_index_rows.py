@@ -15,7 +15,7 @@ import pytest
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.location import IndexRow
-from tallybook.bookie.storage.told import RowKey
+from tallybook.bookie.storage.told import RowKey, Untold
 from tallybook.client.client import Client
 from tallybook.core.config import RepairSettings
 from tallybook.core.errors import EntryAbsent, EntryUnknown, StorageError
@@ -132,12 +132,45 @@ def test_a_check_calls_what_a_damaged_row_may_cover_unknown_and_not_absent() -> 
     played(scene)
 
 
-async def mended(universe: Universe, client: Client, bookie: Bookie) -> None:
-    """Let a repair run until the bookie knows of no damage any more, and all that it got is in its index."""
+def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_with_the_next_start() -> None:
+    async def scene(universe: Universe, client: Client) -> None:
+        metadata = await written(client)
+        node = universe.nodes[HURT]
+        bookie = bookie_of(node)
+        await bookie.flush()
+        index = index_of(bookie)
+        keys = [RowKey(*row[:2]) for row in await index.find_range(metadata.ledger_id, 0, MAX_ID, 100)]
+        index.unreadable = Untold(keys[1], keys[4], is_row=False)
+        index.damaged.update(keys[6:8])
+        assert await said_of_all(bookie, metadata) == {"held", EntryUnknown.__name__}
+        await mended(universe, client, bookie)
+        assert index.damaged == set()
+        found = await CopyCheck(client.world.store, client.world.connections).one(metadata)
+        lost = (HURT, keys[1].first_entry_id, keys[4].first_entry_id - 1, "unknown")
+        assert [lack[:4] for lack in found.lacks] == [lost]
+
+        await bookie._parts.scrub.round()
+        node.kill(down_seconds=1.0)
+        while not node.ready:
+            await universe.world.clock.sleep(0.1)
+        bookie = bookie_of(node)
+        assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
+        await mended(universe, client, bookie, limbo_of=metadata.ledger_id)
+        check = CopyCheck(client.world.store, client.world.connections, read=True)
+        assert (await check.one(metadata)).lacks == []
+        assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
+
+    played(scene)
+
+
+async def mended(universe: Universe, client: Client, bookie: Bookie, *, limbo_of: int | None = None) -> None:
+    """Let a repair run until the bookie knows of no damage any more, nor of limbo, and what it got is in its index."""
     service = asyncio.ensure_future(RepairService(client, QUICK).run())
     try:
         async with asyncio.timeout(120):
-            while await bookie.damaged((-1, -1), 1):
+            while await bookie.damaged((-1, -1), 1) or (
+                limbo_of is not None and (await bookie.held(limbo_of, 0, MAX_ID)).limbo
+            ):
                 await universe.world.clock.sleep(1)
                 await bookie.flush()
     finally:
