@@ -399,6 +399,7 @@ class Bookie:
             "compacted_bytes_total": parts.collector.reclaimer.copied_bytes,
             "damaged_batches": len(parts.damage),
             "damage_met_total": parts.damage.met,
+            "index_untold_total": parts.damage.untold,
             "scrub_rounds_total": parts.scrub.rounds,
             "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,

@@ -13,6 +13,7 @@ from typing import Final
 from tallybook.core.answers import DamagedBatch
 
 from .storage.location import IndexRow
+from .storage.told import RowKey, Untold
 
 MAX_DAMAGED: Final = 10_000
 """Batches on the list. Of a disk that has more of them, the rest follows once these are mended."""
@@ -21,6 +22,11 @@ MAX_DAMAGED: Final = 10_000
 def batch_of(row: IndexRow) -> DamagedBatch:
     """The batch that a row points at."""
     return DamagedBatch(row.ledger_id, row.first_entry_id, row.last_entry_id)
+
+
+def batch_under(key: RowKey) -> DamagedBatch:
+    """The batch of a damaged row, of which only the first entry is known."""
+    return DamagedBatch(key.ledger_id, key.first_entry_id, key.first_entry_id)
 
 
 class DamageList:
@@ -33,6 +39,8 @@ class DamageList:
         """Of all of them, ascending."""
         self.met = 0
         """How often damage was met, the same more than once."""
+        self.untold = 0
+        """How often somebody has passed over a part of the index that cannot be read."""
 
     def __len__(self) -> int:
         return len(self._found)
@@ -45,6 +53,13 @@ class DamageList:
             if key not in self._found:
                 insort(self._keys, key)
             self._found[key] = batch
+
+    def pass_over(self, untold: Untold) -> None:
+        """Somebody goes through the index, and cannot tell what is here. A row can be mended, a part of it not."""
+        if untold.is_row:
+            self.add(batch_under(untold.begin))
+        else:
+            self.untold += 1
 
     def mended(self, ledger_id: int, first_entry_id: int) -> None:
         """There is an intact copy of it now, or none is wanted."""

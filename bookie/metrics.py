@@ -119,6 +119,12 @@ BOOKIE_METRICS: Final = (
         _C,
         "How often a reader, a scrub or compaction has met a damaged batch.",
     ),
+    MetricInfo(
+        "index_untold_total",
+        "tallybook_bookie_index_untold_total",
+        _C,
+        "How often a scrub or a collection of garbage has passed over a part of the index that cannot be read.",
+    ),
     MetricInfo("scrub_rounds_total", "tallybook_bookie_scrub_rounds_total", _C, "Scrubs of all entry logs."),
     MetricInfo("scrubbed_bytes_total", "tallybook_bookie_scrubbed_bytes_total", _C, "Bytes of batches scrubbed."),
     MetricInfo("journal_commits_total", "tallybook_journal_commits_total", _C, "Group commits with records in them."),

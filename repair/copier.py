@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     DataMissing,
     EntryAbsent,
     EntryCorrupt,
+    EntryUnknown,
     InvalidBatch,
     PeerError,
     ProtocolViolation,
@@ -99,9 +100,12 @@ class Copier:
             damaged = [] if newcomer else await self._damaged(connection, metadata.ledger_id, given)
             look = _Look(connection, metadata, place, damaged)
             found = False
+            refused: EntryUnknown | None = None
             async for gap in look.gaps():
                 found = True
-                await self._copy(connection, metadata, place, gap, lost, given)
+                refused = await self._copy(connection, metadata, place, gap, lost, given) or refused
+            if refused is not None:
+                raise refused
             if not found and unproven:
                 # Last, so that where something lacks for good, not all is read again at each attempt.
                 unproven, found = False, await self._prove(connection, metadata, place, lost, given)
@@ -117,10 +121,17 @@ class Copier:
         gap: EntryRange,
         lost: Collection[str],
         given: _Given,
-    ) -> None:
+    ) -> EntryUnknown | None:
+        """Give it what lacks; why it could not take some of it, if so."""
+        refused = None
         async for header, batch in self._batches(metadata, place, gap, connection.bookie_id, lost):
-            await self._give(connection, batch)
+            try:
+                await self._give(connection, batch)
+            except EntryUnknown as error:
+                refused = error  # a part of its index is lost: others of the place can be given back
+                continue
             given.note(header, len(batch))
+        return refused
 
     async def _prove(
         self,
@@ -136,7 +147,9 @@ class Copier:
         for gap in lacking(wanted, given.ranges):
             sometimes("repair: a newcomer has copies from before")
             found = True
-            await self._copy(connection, metadata, place, gap, lost, given)
+            refused = await self._copy(connection, metadata, place, gap, lost, given)
+            if refused is not None:
+                raise refused
         return found
 
     async def _damaged(self, connection: BookieConnection, ledger_id: int, given: _Given) -> list[EntryRange]:

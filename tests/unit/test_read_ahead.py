@@ -96,7 +96,9 @@ class Rig:
         self.tasks = tasks
         self.damage: list[IndexRow] = []
         self.ahead = ReadAhead(store, store, lambda work, name: tasks.spawn(work, name=name), max_bytes)
-        self.stored = StoredBatches(store, store, ReadCache(cache_bytes), self.ahead, self.damage.append)
+        self.stored = StoredBatches(
+            store, store, ReadCache(cache_bytes), self.ahead, self.damage.append, lambda _key: None
+        )
 
     async def read(self, ledger_id: int, number: int, last: int = 10**6, ask: int = ASK) -> list[int]:
         """The numbers of the batches that a read gives, each as it was written."""
