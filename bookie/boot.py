@@ -319,14 +319,7 @@ class _Assembly:
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         ahead = self._read_ahead()
-        stored = StoredBatches(
-            self._index,
-            self._logs,
-            read_cache,
-            ahead,
-            on_damage=lambda row: damage.add(batch_of(row)),
-            on_damaged_row=lambda key: damage.add(batch_under(key)),
-        )
+        stored = self._stored(read_cache, ahead, damage)
         settled = SettledLedgers(world.closed_up_to)
         visits = RepairVisits(world.clock)
         way = Way(self._index, self._cache)
@@ -381,6 +374,16 @@ class _Assembly:
             tracer=Tracer(table, cache, read_cache, self._index, stored, self._in_journal),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
+        )
+
+    def _stored(self, read_cache: ReadCache, ahead: ReadAhead, damage: DamageList) -> StoredBatches:
+        return StoredBatches(
+            self._index,
+            self._logs,
+            read_cache,
+            ahead,
+            on_damage=lambda row: damage.add(batch_of(row)),
+            on_damaged_row=lambda key: damage.add(batch_under(key)),
         )
 
     def _admission(self, journals: Journals) -> Admission:
