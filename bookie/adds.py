@@ -48,6 +48,7 @@ from .commits import Commits, PendingAdd
 from .journal.records import BatchRecord, LedgerKeyRecord
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
+from .making_way import Way
 from .port import AddCallback
 from .repair_adds import RepairAdds
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
@@ -74,6 +75,7 @@ class AddPath:
 
     Args:
         stored_overlap: what is held already, apart from the write cache.
+        way: removes rows that are worth nothing where a recovery or a repair brings a good copy.
         repairs: what is asked of a batch that a repair gives back.
         request_flush: asks for a checkpoint; cheap.
         look_at_journal: asks for one if the journal is getting full.
@@ -90,6 +92,7 @@ class AddPath:
         admission: Admission,
         verifiers: Verifiers,
         stored_overlap: StoredOverlap,
+        way: Way,
         repairs: RepairAdds,
         request_flush: Callable[[], None],
         look_at_journal: Callable[[], None],
@@ -104,6 +107,7 @@ class AddPath:
         self._admission = admission
         self._verifiers = verifiers
         self._stored_overlap = stored_overlap
+        self._way = way
         self._repairs = repairs
         self._request_flush = request_flush
         self._look_at_journal = look_at_journal
@@ -142,7 +146,7 @@ class AddPath:
             _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES
-        refusal = self._refusal(size, recovery)
+        refusal = self._refusal(size, recovery, repair)
         if refusal is not None:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
@@ -198,13 +202,13 @@ class AddPath:
 
     # Step 2: admission.
 
-    def _refusal(self, size: int, recovery: bool) -> Refusal | None:
+    def _refusal(self, size: int, recovery: bool, repair: bool) -> Refusal | None:
         if self._closed_code:
             return Refusal(self._closed_code, 0, "closed")
         if len(self._waiting) >= MAX_WAITING_ADDS + (MAX_WAITING_ADDS // RECOVERY_SHARE if recovery else 0):
             self._admission.count(_WAITING)
             return _WAITING
-        refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery)
+        refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery, repair=repair)
         if refusal is not None:
             self._look_for_room(refusal)
         return refusal
@@ -267,6 +271,8 @@ class AddPath:
     async def _look_into_storage(self, header: BatchHeader, add: PendingAdd) -> list[Buffer | None]:
         if add.repair:
             return await self._repairs.stored_overlap(header)
+        if add.recovery:
+            await self._way.make(header)
         first, last = header.first_entry_id, header.last_entry_id
         return await self._stored_overlap(add.ledger_id, first, last, mending=add.recovery)
 

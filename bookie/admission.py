@@ -4,7 +4,8 @@ There are two lanes. *Ordinary* adds are refused when any of their bounds is rea
 taken and not yet answered, the age of the oldest record that waits for the device, room in
 the journal, ledgers whose state only memory has. *Recovery* adds, fences and LACs have a reserve
 of their own in each of them, so that overload by writers never delays the end of a ledger,
-and they are taken while the bookie is read-only.
+and they are taken while the bookie is read-only. *Repair* adds share the lane of recoveries, but not the
+last room of a disk: a repair can wait, or go to another bookie, and there may be more to repair than there is room.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ MAX_DIRTY_LEDGERS: Final = 100_000
 
 _RETRY_QUEUE_MS: Final = 20
 _RETRY_FLUSH_MS: Final = 100
+_RETRY_DISK_MS: Final = 60_000
+"""Room on the disk comes when ledgers go, which takes its time."""
 
 
 class JournalLoad(Protocol):
@@ -49,6 +52,7 @@ class Refusal(NamedTuple):
 
 _TOO_LARGE: Final = Refusal(EntryTooLarge.wire_code, 0, "too large")
 _READ_ONLY: Final = Refusal(BookieReadOnly.wire_code, 0, "read-only")
+_REPAIR_ROOM: Final = Refusal(Busy.wire_code, _RETRY_DISK_MS, "room for repairs")
 _INFLIGHT: Final = Refusal(Busy.wire_code, _RETRY_QUEUE_MS, "bytes in flight")
 _QUEUE_AGE: Final = Refusal(Busy.wire_code, _RETRY_QUEUE_MS, "age of the journal queue")
 JOURNAL_ROOM: Final = Refusal(Busy.wire_code, _RETRY_FLUSH_MS, "room in the journal")
@@ -100,12 +104,24 @@ class Admission:
     @property
     def closed_to_writers(self) -> bool:
         """Whether ordinary adds are refused for now, whatever their size."""
-        return self.read_only or self.disk_full or self.short_of_disk
+        return self.read_only or self.only_reserve_left
 
-    def refusal(self, size: int, dirty_ledgers: int, *, recovery: bool) -> Refusal | None:
-        """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch."""
+    @property
+    def only_reserve_left(self) -> bool:
+        """Whether what room the disk has, if any, is for recoveries, fences and compaction."""
+        return self.disk_full or self.short_of_disk
+
+    def refusal(self, size: int, dirty_ledgers: int, *, recovery: bool, repair: bool = False) -> Refusal | None:
+        """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch.
+
+        Args:
+            repair: a recovery add that only gives back what there is elsewhere.
+        """
         if size > self._max_add_bytes:
             return _TOO_LARGE
+        if repair and self.only_reserve_left:
+            self.count(_REPAIR_ROOM)
+            return _REPAIR_ROOM
         refusal = self._recovery_refusal(size) if recovery else self._ordinary_refusal(size, dirty_ledgers)
         if refusal is not None:
             self.count(refusal)

@@ -252,12 +252,13 @@ class Bookie:
                 await self._check_all_here([share for share in shares if share.bookie_id == self._bookie_id], ledger_id)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-            if ledger.limbo:
-                ledger.end_limbo(parts.table.limbo.events)
+            if ledger.limbo and ledger.given_back is None:
+                ledger.got_back(parts.table.limbo.events)
                 parts.table.mark_dirty(ledger)
             if ledger.dirty or ledger.flushing:
-                # Also where somebody else has just ended it: what is answered is durable.
+                # Also where somebody else is just ending it: what is answered is durable, and what is shown.
                 await self._in_time(parts.checkpointer.flush())
+            ledger.end_limbo()
 
     async def _check_all_here(self, shares: Sequence[Share], ledger_id: int) -> None:
         """What is not held of a ledger is ABSENT once its limbo has ended: so all that should be held must be."""
@@ -398,6 +399,7 @@ class Bookie:
             "compacted_bytes_total": parts.collector.reclaimer.copied_bytes,
             "damaged_batches": len(parts.damage),
             "damage_met_total": parts.damage.met,
+            "index_untold_total": parts.damage.untold,
             "scrub_rounds_total": parts.scrub.rounds,
             "scrubbed_bytes_total": parts.scrub.checked_bytes,
             "entry_log_bytes": parts.logs.durable_bytes,

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
@@ -35,7 +36,7 @@ from .admission import Admission
 from .bookie import Bookie, Parts
 from .collector import Collector, Holdings
 from .commits import Commits
-from .damage import DamageList, batch_of
+from .damage import DamageList, batch_of, batch_under
 from .directories import CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch
 from .fail_safe import FailSafe
@@ -53,6 +54,7 @@ from .ledger_table import LedgerTable
 from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
 from .lost_index import IndexSources, open_or_rebuild
+from .making_way import Way
 from .places import HOW_TO_ACCEPT, OWN
 from .present_rows import PresentRows
 from .reads import Reads
@@ -137,6 +139,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         if logs.strays:
             sometimes("boot: strange files among the entry logs")
             log.warning("left alone among the entry logs: %s", ", ".join(logs.strays[:10]))
+        await logs.finish_removals()
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
@@ -316,9 +319,17 @@ class _Assembly:
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         ahead = self._read_ahead()
-        stored = StoredBatches(self._index, self._logs, read_cache, ahead, lambda row: damage.add(batch_of(row)))
+        stored = StoredBatches(
+            self._index,
+            self._logs,
+            read_cache,
+            ahead,
+            on_damage=lambda row: damage.add(batch_of(row)),
+            on_damaged_row=lambda key: damage.add(batch_under(key)),
+        )
         settled = SettledLedgers(world.closed_up_to)
         visits = RepairVisits(world.clock)
+        way = Way(self._index, self._cache)
         adds = AddPath(
             table=table,
             cache=cache,
@@ -326,7 +337,8 @@ class _Assembly:
             admission=admission,
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
-            repairs=RepairAdds(settled, self._index, stored, visits),
+            way=way,
+            repairs=RepairAdds(settled, way, stored, visits),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
@@ -392,6 +404,8 @@ class _Assembly:
         return await locate(self._world.disk, place.path, ledger_id, entry_id)
 
     def _scrub(self, collector: Collector, damage: DamageList) -> Scrub:
+        directory = self._directory
+        home = IndexHome(self._world.disk, directory.layout, directory.cookie, self._world.open_index)
         return Scrub(
             collector.reclaimer.contents,
             self._index,
@@ -399,8 +413,9 @@ class _Assembly:
             damage,
             self._settings.scrub,
             disk=self._world.disk,
-            note_path=self._directory.layout.scrub,
+            note_path=directory.layout.scrub,
             clock=self._world.clock,
+            give_up_index=partial(home.give_up, self._table.limbo.index),
             measured=collector.reclaimer.measured,
         )
 

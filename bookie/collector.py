@@ -19,6 +19,9 @@ for ever instead of refused, so that no writer of long ago finds an ack here, an
 
 Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others. At last, when very
 much was dropped, the index is compacted (``index_upkeep``).
+
+A part of the index that cannot be read is passed over. Ledgers that may have rows there are garbage for nobody, as long
+as that is so, and logs in which they have batches stay.
 """
 
 from __future__ import annotations
@@ -31,7 +34,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import Busy, DiskFailed, MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
+from tallybook.core.errors import (
+    Busy,
+    DiskFailed,
+    EntryUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
@@ -164,7 +175,7 @@ class Collector:
         """One round.
 
         Raises:
-            EntryUnknown: the index cannot be read; what was found until then was dropped.
+            EntryUnknown: the index is not there to be asked; what was found until then was dropped.
             DiskFull: there is no room for the changes; the next round does them.
             DiskFailed: the device failed, and the node ends.
         """
@@ -213,11 +224,17 @@ class Collector:
             return None
 
     async def _pages(self) -> AsyncGenerator[list[int], None]:
-        """All ledgers that have rows, so many at a time."""
-        after = -1
-        while page := await self._held.index.ledgers_with_rows(after, PAGE_LEDGERS):
-            yield page
-            after = page[-1]
+        """All ledgers of which it can be told that they have rows, so many at a time."""
+        after: int | None = -1
+        while after is not None:
+            page = await self._held.index.survey_ledgers(after, PAGE_LEDGERS)
+            for untold in page.untold:
+                sometimes("collector: passes over what the index cannot tell")
+                log.warning("the index cannot tell which of the ledgers %d to %d have rows", *untold)
+                self._damage.untold += 1
+            if page.ledger_ids:
+                yield page.ledger_ids
+            after = page.after
 
     async def _judged(self, page: Sequence[int]) -> tuple[list[int], list[int]]:
         """Which of these ledgers are garbage, and of which the copies may go."""
@@ -301,6 +318,6 @@ async def _is_ended(ending: Awaitable[None]) -> bool:
     """Whether nothing more is taken of a ledger now; a later round tries what could not be done in this one."""
     try:
         await ending
-    except (Busy, MetadataUnavailable, NoSuchLedger):
+    except (Busy, EntryUnknown, MetadataUnavailable, NoSuchLedger):
         return False
     return True

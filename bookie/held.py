@@ -4,13 +4,14 @@ The write cache is looked at first and the index after it: a batch moves from th
 the later place before it leaves the earlier, so none is missed. An answer waits until all that it names
 is durable. Each question costs bounded work; the answer says how far it has come.
 
-A row that leads nowhere, or into a log that is lost, is as good as none: a repair must give these entries back.
+A row that leads nowhere, or into a log that is lost, is as good as none: a repair must give these entries back. So is
+one that is damaged, and a part of the index that cannot be read; only that ABSENT cannot be said there either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from tallybook.core.answers import EntryRange, HeldAnswer, HeldLedger, HeldLedgers
 from tallybook.core.errors import InvalidArgument, NoSuchLedger
@@ -29,6 +30,14 @@ MAX_BATCHES: Final = 4_000
 
 MAX_RANGES: Final = MAX_PAGE
 """Ranges in one answer."""
+
+
+class _Stored(NamedTuple):
+    """What the index has, and up to where it was looked at. With ``untold``, it may have had more."""
+
+    ranges: list[EntryRange]
+    looked_up_to: int
+    untold: bool
 
 
 class Held:
@@ -56,7 +65,7 @@ class Held:
         Raises:
             InvalidArgument: not 0 <= ``first`` <= ``last``.
             NoSuchLedger: the ledger was deleted.
-            EntryUnknown: the index cannot tell.
+            EntryUnknown: the index is not there to be asked.
         """
         if not 0 <= first <= last <= MAX_ID:
             raise InvalidArgument(f"cannot look at entries {first} .. {last}")
@@ -68,8 +77,8 @@ class Held:
                 found += cached
                 if len(cached) == MAX_BATCHES:
                     looked_up_to = min(looked_up_to, cached[-1].last)
-            stored, looked_up_to = await self._stored(ledger_id, first, looked_up_to)
-            found += stored
+            stored = await self._stored(ledger_id, first, looked_up_to)
+            found, looked_up_to, limbo = found + stored.ranges, stored.looked_up_to, limbo or stored.untold
             await self._commits.durable(ledger)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
@@ -79,26 +88,28 @@ class Held:
             looked_up_to = min(looked_up_to, ranges[-1].last)
         return HeldAnswer(tuple(ranges), looked_up_to, limbo)
 
-    async def _stored(self, ledger_id: int, first: int, last: int) -> tuple[list[EntryRange], int]:
-        """What the index has in logs that are there, and up to where it was looked at."""
+    async def _stored(self, ledger_id: int, first: int, last: int) -> _Stored:
+        """What the index has in logs that are there."""
         found: list[EntryRange] = []
         looked_at = 0
+        untold = False
         while first <= last:
             rows = await self._rows.page(ledger_id, first, last)
             found += [EntryRange(row.first_entry_id, row.last_entry_id) for row in rows.present]
             looked_at += rows.seen
+            untold = untold or rows.untold
             if rows.complete:
                 break
             first = rows.looked_up_to + 1
             if looked_at >= MAX_BATCHES:
-                return found, rows.looked_up_to
-        return found, last
+                return _Stored(found, rows.looked_up_to, untold)
+        return _Stored(found, last, untold)
 
     async def ledgers(self, after: int, limit: int) -> HeldLedgers:
         """See ``LedgerStore.held_ledgers``.
 
         Raises:
-            EntryUnknown: the index cannot be read.
+            EntryUnknown: the index is not there to be asked.
         """
         limit = min(limit, MAX_PAGE)
         found: list[HeldLedger] = []
@@ -115,9 +126,13 @@ class Held:
             after = page[-1]
 
     async def _page(self, after: int, limit: int) -> list[int]:
-        """The first ``limit`` ledgers above ``after`` of which there is a batch."""
+        """The first ``limit`` ledgers above ``after`` of which it can be told that there is a batch."""
         cached = self._cache.ledger_ids(after, limit)
-        stored = await self._index.ledgers_with_rows(after, limit)
+        stored: list[int] = []
+        next_after: int | None = after
+        while next_after is not None and len(stored) < limit:
+            told = await self._index.survey_ledgers(next_after, limit - len(stored))
+            stored, next_after = stored + told.ledger_ids, told.after
         return sorted({*cached, *stored})[:limit]
 
 

@@ -7,12 +7,14 @@ cleanly and starts again. So an index of other days, on a disk that was not moun
 one in use.
 
 An index is lost where its directory, its cookie or its contents are missing, or where what it holds cannot be believed.
-One that belongs to another bookie is not lost: that directory is refused.
+One that belongs to another bookie is not lost: that directory is refused. An index of which a part cannot be read is
+given up: it is used until the bookie stops, and lost when it starts again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, DiskFailed
@@ -77,6 +79,12 @@ class IndexHome:
     async def sign(self, number: int) -> None:
         """Give the index the cookie of its bookie: it is complete and durable."""
         await self._disk.replace_file(f"{self.path(number)}/{COOKIE}", self._cookie.encode())
+
+    async def give_up(self, number: int) -> None:
+        """Take the cookie of an index away: the next start makes another one."""
+        with suppress(FileNotFoundError):
+            await self._disk.unlink(f"{self.path(number)}/{COOKIE}")
+        await self._disk.sync_directory(self.path(number))
 
     async def clear(self, number: int) -> None:
         """Remove the files of an index that is not in use."""

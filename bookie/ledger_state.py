@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from crc32c import crc32c
@@ -135,6 +135,7 @@ class Ledger:
         verifier_recorded: a journal record or the row carries the verifier.
         fitting_key: the last key that passed, so that the next one takes one comparison.
         limbo: what this bookie held of the ledger, its fence included, may have been lost.
+        given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
         last_record: number of the last journal record about this ledger (``Commits``).
         dirty: differs from its row in the index since the last checkpoint began.
         flushing: a running checkpoint is writing its row.
@@ -142,9 +143,9 @@ class Ledger:
     """
 
     __slots__ = (
-        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "lac", "lac_waiters", "last_held",
-        "last_record", "ledger_id", "limbo", "refuses_add", "refuses_recovery", "repaired_limbo", "users", "verifier",
-        "verifier_recorded",
+        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "lac", "lac_waiters",
+        "last_held", "last_record", "ledger_id", "limbo", "refuses_add", "refuses_recovery", "repaired_limbo", "users",
+        "verifier", "verifier_recorded",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, row: LedgerRow) -> None:
@@ -156,6 +157,7 @@ class Ledger:
         self.deleted = row.deleted
         self.limbo = row.limbo
         self.repaired_limbo = row.repaired_limbo
+        self.given_back: int | None = None
         self.lac = max(row.lac, row.explicit_lac)
         self.explicit_lac = row.explicit_lac
         self.last_held = row.last_held
@@ -172,13 +174,19 @@ class Ledger:
         return self.verifier_recorded or self.fenced or self.last_held > NO_ENTRY or self.lac > NO_ENTRY
 
     def row(self) -> LedgerRow:
-        """What a checkpoint writes."""
+        """What the ledger says now."""
         if self.deleted:
             return TOMBSTONE
         return LedgerRow(
             self.verifier, self.fenced, self.limbo, self.deleted,
             self.lac, self.explicit_lac, self.last_held, self.repaired_limbo,
         )  # fmt: skip
+
+    def row_to_write(self) -> LedgerRow:
+        """What a checkpoint writes: the same, but for an end of limbo, which is written before it is said."""
+        if self.given_back is None or self.deleted:
+            return self.row()
+        return replace(self.row(), limbo=False, fenced=True, repaired_limbo=self.given_back)
 
     def may_hold(self, entry_id: int) -> bool:
         """Whether a batch with ``entry_id``, or with a higher id, may be held. In limbo that cannot be told."""
@@ -220,17 +228,26 @@ class Ledger:
         self.limbo = False
         self._settle()
 
-    def end_limbo(self, repaired: int) -> None:
-        """Peers gave back what was lost in the first ``repaired`` limbo events.
+    def got_back(self, repaired: int) -> None:
+        """Peers gave back what was lost in the first ``repaired`` limbo events: the next checkpoint writes that.
+
+        Until it is durable the ledger says that it is in limbo: who heard otherwise would not look again after a
+        crash that brings the limbo back.
+        """
+        self.given_back = repaired
+
+    def end_limbo(self) -> None:
+        """It is durable that what was lost was given back.
 
         A fence that was lost cannot be told from one that never was. So the ledger is fenced:
         what repairs are for is closed, and a writer that is still alive has replaced a bookie
         that refused it.
         """
-        self.limbo = False
-        self.fenced = True
-        self.repaired_limbo = repaired
-        self._settle()
+        if self.given_back is not None:
+            self.limbo = False
+            self.fenced = True
+            self.repaired_limbo, self.given_back = self.given_back, None
+            self._settle()
 
     def saw_lac(self, lac: int) -> None:
         """A batch or a message told a LAC. It never falls."""

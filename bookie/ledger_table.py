@@ -124,7 +124,7 @@ class LedgerTable:
     def flushing_rows(self, start: int, count: int) -> dict[int, bytes]:
         """Rows of some of the ledgers taken, as of now: what a ledger says later is never less true."""
         return {
-            ledger.ledger_id: encode_row(ledger.ledger_id, ledger.row())
+            ledger.ledger_id: encode_row(ledger.ledger_id, ledger.row_to_write())
             for ledger in self._flushing[start : start + count]
         }
 

@@ -23,7 +23,7 @@ async def first_missing(
         wanted: ascending and disjoint, up to ``last``.
 
     Raises:
-        EntryUnknown: the index cannot be read.
+        EntryUnknown: the index is not there to be asked.
     """
     known = _Known()
     for want in wanted:

@@ -133,6 +133,7 @@ class LedgerStore(Protocol):
 
         Raises:
             EntryUnknown: the index cannot be read.
+            Busy: it looked at many that are not damaged any more; ask again.
         """
 
     async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:

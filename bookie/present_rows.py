@@ -21,6 +21,8 @@ class Page(NamedTuple):
     looked_up_to: int
     complete: bool
     """It has come to the end of what was asked."""
+    untold: bool
+    """Something in the index is damaged there: what is not in ``present`` may be held, and may have been lost."""
 
 
 class PresentRows:
@@ -38,16 +40,16 @@ class PresentRows:
         """The first rows with entries in ``first .. last``.
 
         Raises:
-            EntryUnknown: the index cannot be read.
+            EntryUnknown: the index is not there to be asked.
         """
         # A log may come, or be removed after its batches were moved, while the index is read: so both times count.
         present = set(self._log_ids())
-        rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
+        told = await self._index.survey(ledger_id, first, last, MAX_FIND_ROWS)
         present.update(self._log_ids())
-        complete = len(rows) < MAX_FIND_ROWS
         return Page(
-            [row for row in rows if row.location.log_id in present],
-            len(rows),
-            last if complete else rows[-1].last_entry_id,
-            complete,
+            [row for row in told.rows if row.location.log_id in present],
+            len(told.rows) + len(told.untold),
+            last if told.behind is None else told.behind.first_entry_id - 1,
+            told.behind is None,
+            bool(told.untold),
         )

@@ -235,13 +235,12 @@ class Reclaimer:
         self._live.measured(log_id, found)
 
     async def _held_bytes(self, shares: Mapping[int, LedgerShare]) -> Measured:
-        """What is in a log, by its map: what is of a ledger that has rows counts."""
+        """What is in a log, by its map: what is of a ledger that has rows, or may have some, counts."""
         held, ledger_ids = 0, sorted(shares)
         while ledger_ids:
-            page = await self._index.ledgers_with_rows(ledger_ids[0] - 1, _LEDGERS_AT_ONCE)
-            known, end = set(page), page[-1] if len(page) == _LEDGERS_AT_ONCE else MAX_ID
-            seen = bisect_right(ledger_ids, end)
-            held += sum(shares[each].bytes for each in ledger_ids[:seen] if each in known)
+            page = await self._index.survey_ledgers(ledger_ids[0] - 1, _LEDGERS_AT_ONCE)
+            seen = bisect_right(ledger_ids, MAX_ID if page.after is None else page.after)
+            held += sum(shares[each].bytes for each in ledger_ids[:seen] if page.may_have_rows(each))
             ledger_ids = ledger_ids[seen:]
         return Measured(sum(share.bytes for share in shares.values()), held)
 

@@ -1,12 +1,14 @@
 """Repair adds: what is asked of a batch that comes without a key, from a repair.
 
-They go the way of all adds (``adds.py``), with three differences:
+They go the way of all adds (``adds.py``), with four differences:
 
 - instead of a key, the metadata decide (``settled.py``). A fence does not keep them out, since a repair
   only gives back what was settled, nor does limbo; a deletion does, and so do other bytes under the same ids;
 - what is held already is looked for on the disk, past the read cache: a good copy in memory over a
   damaged one on the disk is no reason to leave that as it is;
-- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced.
+- a copy that cannot be had from the disk, because it is damaged or its log is lost, is replaced, and so is a row of
+  the index that is damaged;
+- where the disk has no more room than its reserve, they are BUSY (``admission.py``).
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import Conflict
 
 from .leftovers import RepairVisits
+from .making_way import Way
 from .settled import SettledLedgers
-from .storage.index import Index
 from .storage.stored import StoredBatches
 
 
 class RepairAdds:
     """What the add path asks where it has a batch of a repair."""
 
-    def __init__(self, settled: SettledLedgers, index: Index, stored: StoredBatches, visits: RepairVisits) -> None:
+    def __init__(self, settled: SettledLedgers, way: Way, stored: StoredBatches, visits: RepairVisits) -> None:
         self._settled = settled
-        self._index = index
+        self._way = way
         self._stored = stored
         self._visits = visits
 
@@ -44,12 +46,13 @@ class RepairAdds:
         Raises:
             Conflict: a batch of other ids is held.
             EntryUnknown: it cannot be told what is held.
+            Busy, DiskFull, DiskFailed: see ``Way.make``.
         """
         first, last = header.first_entry_id, header.last_entry_id
-        # A second one, if there is one, or the first has other ids.
-        rows = await self._index.find_range(header.ledger_id, first, last, 2)
-        found: list[Buffer | None] = []
-        for row in rows:
+        told = await self._way.make(header)
+        told.check_readable()
+        found: list[Buffer | None] = [None] if told.is_damaged_at(header.ledger_id, first) else []
+        for row in told.rows:
             if (row.first_entry_id, row.last_entry_id) != (first, last):
                 held = f"entries {row.first_entry_id} to {row.last_entry_id} as one batch"
                 raise Conflict(f"ledger {header.ledger_id}: {held} are held, not {first} to {last}")

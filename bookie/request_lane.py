@@ -396,6 +396,8 @@ def _answer_bytes(ask: wire.Ask | None) -> int:
         return min(ask.max_bytes, _MAX_READ_BYTES) + MAX_BATCH_BYTES
     if isinstance(ask, wire.ReadEntry | wire.RecoveryRead | inspection.AskDamaged | inspection.AskTrace):
         return MAX_BATCH_BYTES
+    if isinstance(ask, inspection.AskHeld | inspection.AskHeldLedgers):
+        return MAX_BATCH_BYTES  # thousands of rows and ranges are looked at, which come to about as much
     return 0
 
 

@@ -5,7 +5,11 @@ goes through its logs, one after the other, at a pace at which it is through onc
 
 - each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
   from another bookie;
-- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for.
+- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for;
+- of a log that still grows, what the index has in it is read;
+- so is every row of the index: one that is damaged is put on the list. A part that cannot be read is passed over, and
+  where it is damaged, and not only refused by the device just now, the index is given up: nothing that is put there
+  could be found. It serves what it can, and the next start makes another one from the entry logs.
 
 Where it stands is noted in a file, so that a bookie that starts often comes to the end of its logs, too.
 """
@@ -14,14 +18,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import ScrubSettings
-from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.errors import Busy, DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
@@ -32,6 +35,7 @@ from .storage.index import Index
 from .storage.live_bytes import Measured
 from .storage.location import IndexRow
 from .storage.log_contents import LogContents, size_of
+from .storage.told import RowKey, Told
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 log = logging.getLogger(__name__)
@@ -39,6 +43,10 @@ log = logging.getLogger(__name__)
 KIND: Final = "scrub"
 VERSION: Final = 1
 PAGE_ROWS: Final = 1_000
+MAX_LOOKS: Final = 100
+"""Batches that are read again for one question what is damaged."""
+RETRY_MS: Final = 20
+"""When to ask again where they all were mended."""
 PAUSE_SECONDS: Final = 60.0
 """Between two rounds, at least; a tenth of the period where that is less."""
 ON_TIME: Final = 0.9
@@ -68,6 +76,7 @@ class Scrub:
 
     Args:
         note_path: file in which it is noted how far a round has come.
+        give_up_index: lets the next start make another index.
         measured: told how much of a log counts, now that it is known exactly.
     """
 
@@ -82,6 +91,7 @@ class Scrub:
         disk: Disk,
         note_path: str,
         clock: Clock,
+        give_up_index: Callable[[], Awaitable[None]],
         measured: Callable[[int, Measured], None],
     ) -> None:
         self._contents = contents
@@ -92,6 +102,7 @@ class Scrub:
         self._disk = disk
         self._note_path = note_path
         self._clock = clock
+        self._give_up_index = give_up_index
         self._measured = measured
         self._pace = Pace(clock, 0)
         self.rounds = 0
@@ -107,7 +118,7 @@ class Scrub:
             try:
                 if not is_looked_for_lost:
                     # What lay in a log that is not there any more need not wait for a round to be given back.
-                    await self._agree({})
+                    await self._check_rows_into(await self._agree({}))
                     is_looked_for_lost = True
                 await self.round()
             except TallybookError as error:
@@ -125,7 +136,7 @@ class Scrub:
         """Go through all logs, from where the round before was cut off; then see whether the index agrees.
 
         Raises:
-            EntryUnknown: the index cannot be read.
+            EntryUnknown: the index is not there to be asked.
             DiskFailed, DiskFull: it cannot be noted how far it has come.
         """
         after = await self._noted()
@@ -140,7 +151,9 @@ class Scrub:
             if log_id > after:
                 found[log_id] = await self._scrub(log_id)
                 await self._note(log_id)
-        await self._agree(found)
+        # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
+        growing = set(self._logs.log_ids).difference(self._logs.settled_log_ids)
+        await self._check_rows_into(growing | await self._agree(found))
         await self._note(0)
         self.rounds += 1
 
@@ -185,24 +198,28 @@ class Scrub:
     async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
         """Batches that are known to be damaged, behind this ledger and first entry; those that still are.
 
-        None only if there are no more of them.
+        None only if there are no more of them. Each is read, so one question costs about ``MAX_LOOKS`` reads at most.
 
         Raises:
-            EntryUnknown: the index cannot be read.
+            Busy: so many were not damaged any more, and there are others. The next question need not look at them.
         """
         still: list[DamagedBatch] = []
-        while not still and (page := self._damage.page(after, limit)):
+        looks = 0
+        while not still and (page := self._damage.page(after, min(limit, MAX_LOOKS))):
+            if looks >= MAX_LOOKS:
+                raise Busy("what was damaged is mended, and the list is looked through", retry_after_ms=RETRY_MS)
             for batch in page:
                 if await self._is_damaged(batch):
                     still.append(batch)
                 else:
                     self._damage.mended(batch.ledger_id, batch.first_entry_id)
+            looks += len(page)
             after = page[-1].ledger_id, page[-1].first_entry_id
         return still
 
     async def _is_damaged(self, batch: DamagedBatch) -> bool:
-        row = await self._index.find(batch.ledger_id, batch.first_entry_id)
         try:
+            row = await self._index.find(batch.ledger_id, batch.first_entry_id)
             if row is not None:
                 await self._logs.read_many([row])
         except (EntryCorrupt, EntryUnknown):
@@ -211,32 +228,45 @@ class Scrub:
 
     # -- index and logs -----------------------------------------------------------------------
 
-    async def _agree(self, found: Mapping[int, int]) -> None:
-        """See whether all that rows point at was found in the logs that were gone through, and no log is missing."""
+    async def _agree(self, found: Mapping[int, int]) -> set[int]:
+        """Logs that do not have all that rows point at: fewer was found in them, or they are missing."""
         rows, present = await self._rows_by_log(), set(self._logs.log_ids)
-        for log_id, count in rows.items():
-            # Fewer rows than batches is what drops leave behind.
-            if count > found.get(log_id, count) or log_id not in present:
-                sometimes("scrub: rows point at what a log does not say that it has")
-                await self._check_rows_into(log_id)
+        # Fewer rows than batches is what drops leave behind.
+        lacking = {
+            log_id for log_id, count in rows.items() if count > found.get(log_id, count) or log_id not in present
+        }
+        if lacking:
+            sometimes("scrub: rows point at what a log does not say that it has")
+        return lacking
 
     async def _rows_by_log(self) -> Counter[int]:
         counts: Counter[int] = Counter()
+        lost = False
         async with aclosing(self._pages()) as pages:
             async for page in pages:
-                counts.update(row.location.log_id for row in page)
+                counts.update(row.location.log_id for row in page.rows)
+                for untold in page.untold:
+                    sometimes("scrub: passes over what the index cannot tell")
+                    log.error("a scrub found damage in the index, from %s up to %s", untold.begin, untold.end)
+                    self._damage.pass_over(untold)
+                    lost = lost or not (untold.is_row or untold.refused)
+        if lost:
+            sometimes("scrub: gives the index up")
+            log.error("a part of the index cannot be read: start the bookie again, and it makes another index")
+            await self._give_up_index()
         return counts
 
-    async def _check_rows_into(self, log_id: int) -> None:
+    async def _check_rows_into(self, log_ids: Container[int]) -> None:
         async with aclosing(self._pages()) as pages:
             async for page in pages:
-                await self._check([row for row in page if row.location.log_id == log_id])
+                await self._check([row for row in page.rows if row.location.log_id in log_ids])
 
-    async def _pages(self) -> AsyncGenerator[list[IndexRow], None]:
-        after = (NO_ENTRY, NO_ENTRY)
-        while page := await self._index.rows_after(*after, PAGE_ROWS):
+    async def _pages(self) -> AsyncGenerator[Told, None]:
+        at: RowKey | None = RowKey(0, 0)
+        while at is not None:
+            page = await self._index.survey_from(at, PAGE_ROWS)
             yield page
-            after = page[-1].ledger_id, page[-1].first_entry_id
+            at = page.behind
 
     # -- where it stands ----------------------------------------------------------------------
 

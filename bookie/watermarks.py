@@ -3,8 +3,8 @@
     room --(warn)--> warned --(read_only)--> short --(back)--> warned
 
 ``back`` lies below ``read_only``, or a bookie that is just about full would change its mind with every log that goes.
-Fences, recoveries and repairs are taken at every level: what is left above ``read_only`` is their reserve, and that of
-compaction, which needs room to make room.
+Fences and recoveries are taken at every level: what is left above ``read_only`` is their reserve, and that of
+compaction, which needs room to make room. Repairs are not: they may bring more than there is room for, and can wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Level(Enum):
     WARNED = "warned"
     """Whoever looks after the bookie should know, and compaction is in more of a hurry."""
     SHORT = "short"
-    """No ordinary adds are taken."""
+    """No ordinary adds are taken, and no repairs: what is left is a reserve."""
 
 
 class Watermarks(NamedTuple):

@@ -53,14 +53,14 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
     from tallybook.repair.fsck import Fsck  # noqa: PLC0415
     from tallybook.repair.fsck_records import RECORD_KINDS  # noqa: PLC0415
     from tallybook.repair.tasks import TaskBoard  # noqa: PLC0415
-    from tallybook.stream.record_kinds import STREAM_KINDS  # noqa: PLC0415
+    from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster(metadata))
         world = client.world
         opened = await _bucket(stack, client, metadata) if with_bucket else None
         board = TaskBoard(world.store, world.clock, world.rng.fork("fsck"), lease_s=10) if repair else None
-        check = Fsck(world, (*RECORD_KINDS, *STREAM_KINDS), opened, board)
+        check = Fsck(world, (*RECORD_KINDS, *STREAM_KINDS), STREAM_OWNERS, opened, board)
         progress = Progress("looking", world.clock, unit="things")
         async with watched(progress, world.clock, lambda: (check.totals.steps, 0)):
             await _show_all(check, as_json, repair)

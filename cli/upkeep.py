@@ -74,6 +74,7 @@ def _told(found: Overview) -> Record:
         "copies": {
             "under_replicated": found.under_replicated,
             "audited_s_ago": found.audit_age_s,
+            "counted_s_ago": found.walk_age_s,
             "last_audit": found.audit,
             "tasks": found.tasks,
             "paused_since_ms": found.paused_since_ms,
@@ -137,10 +138,10 @@ def _ledgers(found: Overview) -> str:
 
 
 def _copies(found: Overview) -> str:
-    if found.under_replicated is None or found.audit_age_s is None:
+    if found.under_replicated is None or found.walk_age_s is None:
         told = "nobody has audited them"
     else:
-        told = f"{found.under_replicated:,} ledgers have too few, as of {found.audit_age_s:,} s ago"
+        told = f"{found.under_replicated:,} ledgers have too few, as of {found.walk_age_s:,} s ago"
     needing = found.audit and found.audit.get("needing")
     reasons = f" ({plain(needing)})" if needing and found.under_replicated else ""
     paused = ""
@@ -288,6 +289,8 @@ async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patie
         clock = client.world.clock
         one_round = OneRound(client, settings, lost)
         found = await one_round.audit()
+        for name in sorted(found.silent):
+            complain(f"{name} does not answer: whether it lost data, or knows of damaged copies, is not told here")
         if patience is not None and found.paused_since_ms is not None:
             complain("the repair is paused, so nothing is waited for: 'cluster audit --resume' lets it go on")
         elif patience is not None:

@@ -130,6 +130,7 @@ class BookieConnection(Protocol):
 
         Raises:
             EntryUnknown: the index cannot be read.
+            Busy: the bookie looked at many that are not damaged any more; ask again.
         """
 
     async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:

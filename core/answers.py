@@ -72,7 +72,8 @@ class HeldAnswer(NamedTuple):
         ranges: ascending, disjoint, each without a gap; of whole batches, so the first and the last one may reach
             beyond what was asked for.
         looked_up_to: where it lies below the last entry asked for, the rest is for the next question.
-        limbo: what is not in ``ranges`` may have been lost (UNKNOWN), else it is ABSENT.
+        limbo: what is not in ``ranges`` may have been lost (UNKNOWN), else it is ABSENT. So it is of a ledger in limbo,
+            and where the index is damaged between the two entries.
     """
 
     ranges: tuple[EntryRange, ...]

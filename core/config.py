@@ -41,6 +41,9 @@ _ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 
+NAMING_MS: Final = 10_000
+"""What a repair may take from its last copy until the metadata name who has it: one operation of the metadata."""
+
 MAX_DIRECTORIES: Final = 8
 """Directories of one kind that a bookie may have: their paths stand in one small file."""
 
@@ -130,7 +133,7 @@ class StorageSettings(Settings):
     min_free_bytes: Size = Field(_size(256 * MIB), description="Disk space that the journal and a start leave free.")
     disk_warn_percent: Share = Field(90, description="Part of the disk in use from which on compaction is in a hurry.")
     disk_read_only_percent: Share = Field(
-        95, description="Part of the disk in use from which on only recoveries and repairs are taken."
+        95, description="Part of the disk in use from which on only recoveries are taken, and no repairs either."
     )
     disk_back_percent: Share = Field(92, description="Part in use below which all is taken again.")
 
@@ -173,7 +176,7 @@ class CollectionSettings(Settings):
     unnamed_delay_s: Seconds = Field(
         3_600,
         description="How long copies of closed ledgers stay that name other bookies by now. A repair copies first and "
-        "names later: it must never take so long in between.",
+        "names later: it must never take so long in between. At least 10 s more than admission.max_cache_wait_ms.",
     )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
     compact_below_percent: Share = Field(
@@ -246,6 +249,11 @@ class BookieSettings(Settings):
         if journal_bytes < self.storage.write_cache_bytes:
             raise ValueError(
                 "the journal must hold more than both write-cache buffers: raise segment_bytes or segment_count"
+            )
+        if self.collection.unnamed_delay_s * 1_000 < self.admission.max_cache_wait_ms + NAMING_MS:
+            raise ValueError(
+                "collection.unnamed_delay_s must be at least 10 s more than admission.max_cache_wait_ms: a repair that "
+                "has just copied must have the time to name the bookie"
             )
         if set(self.journal_directories) & set(self.ledger_directories):
             raise ValueError("a directory is either one of journals or one of entry logs")

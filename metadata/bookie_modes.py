@@ -32,19 +32,19 @@ class WantedMode(Enum):
     """Take no more writes, and be named by no ledger in the end."""
 
 
-async def wanted_mode(store: MetadataStore, bookie_id: str) -> WantedMode:
-    """What is wanted of a bookie.
+async def wanted_mode(store: MetadataStore, bookie_id: str, *, linearizable: bool = False) -> WantedMode:
+    """What is wanted of a bookie. With ``linearizable``, no less than what was wanted before the call.
 
     Raises:
         MetadataUnavailable: the store does not answer.
         DamagedFile: its record holds something else.
     """
-    record = await store.read_record(PREFIX + bookie_id)
+    record = await store.read_record(PREFIX + bookie_id, linearizable=linearizable)
     return WantedMode.NORMAL if record is None else _decode(bookie_id, record.value)
 
 
-async def wanted_modes(store: MetadataStore) -> dict[str, WantedMode]:
-    """What is wanted of every bookie of which something is wanted.
+async def wanted_modes(store: MetadataStore, *, linearizable: bool = False) -> dict[str, WantedMode]:
+    """What is wanted of every bookie of which something is wanted; ``linearizable`` as for ``wanted_mode``.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -56,7 +56,7 @@ async def wanted_modes(store: MetadataStore) -> dict[str, WantedMode]:
         for name in page.names:
             bookie_id = name.removeprefix(PREFIX)
             try:
-                mode = await wanted_mode(store, bookie_id)
+                mode = await wanted_mode(store, bookie_id, linearizable=linearizable)
             except DamagedFile as error:
                 # Perhaps of a later version. What is wanted of the others is known all the same.
                 _log.error("what is wanted of a bookie cannot be understood", bookie_id=bookie_id, error=error.message)

@@ -1,7 +1,7 @@
 """Finds ledgers with too few good copies, and hands them out as tasks. One auditor of a cluster works at a time.
 
 A round asks bookies how they are; where something is wrong, and now and then in any case, it goes over all ledgers and
-hands out those that need something and are not handed out yet. What is wrong:
+hands out those that need something and are not handed out yet (``walk_times`` says when). What is wrong:
 
 - a bookie is *lost*: it was away for longer than the delay. Others take its places. One that is to be emptied counts as
   lost at once, and is a source meanwhile;
@@ -17,6 +17,7 @@ work twice, and harm nothing.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,18 +37,15 @@ from .absences import Absences
 from .bookie_survey import BookieSurvey
 from .needs import Trouble, Why
 from .pause import paused_since
-from .tasks import LEDGERS_OF_A_TASK, Task, TaskBoard, tasks_of
+from .tasks import LEDGERS_OF_A_TASK, TaskBoard, is_urgent, tasks_of
 from .walk import Findings, all_ledgers, note
+from .walk_times import MOST_TASKS, Signs, WalkTimes
 
 _log = logger("repair")
 
 CHECKED_RECORD: Final = "repair/checked"
 CHECKS_AT_ONCE: Final = 2
 """Tasks of the periodic check that are handed out at a time: it is in no hurry."""
-MOST_TASKS: Final = 1_000
-"""Urgent tasks that are handed out at a time."""
-QUIET_WALK_SECONDS: Final = 3_600.0
-"""All ledgers are gone over so often where nothing is known to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,12 @@ class Audit:
     lost: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
     limbo: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    """Those that are there and do not say how they are: they may have lost data, or know of damage."""
     findings: Findings = field(default_factory=Findings)
     """Of the last walk over all ledgers."""
+    walked_at_ms: int | None = None
+    """When that ended, in milliseconds since the epoch."""
     tasks: int = 0
     checked_up_to: int = -1
     """The periodic check has handed out the ledgers up to here."""
@@ -89,10 +91,16 @@ class Auditor:
         self._updater = RecordUpdater(store, clock, rng)
         self._absences = Absences(settings.lost_after_s)
         self._survey = BookieSurvey(connections)
-        self._walked_at: float | None = None
+        self._walk_times = WalkTimes(settings.interval_s)
         self._to_end_since: dict[int, float] = {}
+        self._strange: set[str] = set()
+        """Tasks that nobody can understand: nobody works at them."""
         self.rounds = 0
+        self.walks = 0
+        """Times that all ledgers were gone over."""
         self.published = 0
+        self._findings = Findings()
+        self._walked_at_ms: int | None = None
         self.audit = Audit()
 
     async def round(self, *, everything: bool = False, lost: Collection[str] = (), hand_out: bool = True) -> Audit:
@@ -108,81 +116,79 @@ class Auditor:
         """
         alive = await self._membership.bookies()
         self._absences.see(alive, self._clock.monotonic())
-        modes = await wanted_modes(self._store)
+        modes = await wanted_modes(self._store, linearizable=True)
         draining = frozenset(name for name, mode in modes.items() if mode is WantedMode.DRAINING)
         await self._survey.look(alive)
         gone = self._absences.lost(self._clock.monotonic()) | (frozenset(lost) - alive.keys())
-        trouble = await self._trouble(alive, gone | draining)
         paused = await paused_since(self._store)
         hand_out = hand_out and paused is None
-        tasks = await self._board.all()
-        findings = self.audit.findings
-        if everything or trouble or self._is_walk_due():
-            room = MOST_TASKS if hand_out else 0
-            findings = await self._walk(trouble, alive, [task for task, _ in tasks.values()], room)
+        signs = Signs(gone | draining, self._survey.losses, self._survey.damages, frozenset(alive), hand_out)
+        tasks = await self._board.names()
+        self._strange.intersection_update(tasks)
+        urgent = [name for name in tasks if is_urgent(name) and name not in self._strange]
+        if everything or self._walk_times.is_due(signs, len(urgent), self._clock.monotonic()):
+            await self._walk(signs, alive, urgent)
         checked = self.audit.checked_up_to
         if hand_out:
-            checked = await self._check([task for task, _ in tasks.values()])
+            checked = await self._check(sum(not is_urgent(name) for name in tasks))
         self.rounds += 1
         self.audit = Audit(
-            frozenset(alive),
-            self._absences.away,
-            gone,
-            draining,
-            frozenset(trouble.limbo),
-            findings,
-            len(tasks),
-            checked,
-            paused,
+            alive=frozenset(alive),
+            away=self._absences.away,
+            lost=gone,
+            draining=draining,
+            limbo=frozenset(self._survey.losses),
+            silent=frozenset(alive) - self._survey.statuses.keys(),
+            findings=self._findings,
+            walked_at_ms=self._walked_at_ms,
+            tasks=len(tasks),
+            checked_up_to=checked,
+            paused_since_ms=paused,
         )
         return self.audit
 
-    async def _trouble(self, alive: Mapping[str, BookieInfo], leaving: frozenset[str]) -> Trouble:
-        return Trouble(
-            leaving,
-            await self._survey.limbo(),
-            await self._survey.damaged(),
-            frozenset(alive),
-        )
-
-    def _is_walk_due(self) -> bool:
-        if self._walked_at is None or self._to_end_since:
-            return True
-        # Who is away and not yet lost may be so by the next round, and then there is trouble.
-        return self._clock.monotonic() - self._walked_at >= QUIET_WALK_SECONDS
-
     # -- over all ledgers -------------------------------------------------------------------
 
-    async def _walk(
-        self, trouble: Trouble, alive: Mapping[str, BookieInfo], tasks: Iterable[Task], room: int
-    ) -> Findings:
+    async def _walk(self, signs: Signs, alive: Mapping[str, BookieInfo], urgent: Iterable[str]) -> None:
+        trouble = Trouble(signs.leaving, await self._survey.limbo(), await self._survey.damaged(), signs.alive)
+        tasks = await self._board.read(urgent)
+        self._strange.update(set(urgent) - tasks.keys())
+        handed_out = {ledger_id for task in tasks.values() for ledger_id in task.ledger_ids}
+        hands = _Hands(self._board, trouble.leaving, MOST_TASKS - len(tasks) if signs.handing_out else 0)
         findings = Findings()
-        urgent = [task for task in tasks if task.urgent]
-        handed_out = {ledger_id for task in urgent for ledger_id in task.ledger_ids}
-        hands = _Hands(self._board, trouble.leaving, room - len(urgent))
         to_end: dict[int, float] = {}
-        now = self._clock.monotonic()
+        next_end: float | None = None
+        began = self._clock.monotonic()
         async for metadata in all_ledgers(self._store, findings):
             why, end = note(findings, metadata, trouble, alive)
+            ends_now = False
             if end:
-                to_end[metadata.ledger_id] = self._to_end_since.get(metadata.ledger_id, now)
-            ends_now = end and now - to_end[metadata.ledger_id] >= self._settings.open_grace_s
+                since = to_end[metadata.ledger_id] = self._to_end_since.get(metadata.ledger_id, began)
+                ends_now = began >= since + self._settings.open_grace_s
+                if not ends_now:
+                    next_end = min(since + self._settings.open_grace_s, next_end or math.inf)
             if (why is not None or ends_now) and metadata.ledger_id not in handed_out:
                 await hands.out(metadata.ledger_id, why or Why.LOST, end=ends_now)
         await hands.rest()
         self.published += hands.published
-        self._walked_at, self._to_end_since = now, to_end
-        self._absences.hear_of(findings.by_bookie, now)
+        self.walks += 1
+        self._findings, self._to_end_since, self._walked_at_ms = findings, to_end, self._clock.wall_us() // 1000
+        ended = self._clock.monotonic()
+        self._walk_times.walked(signs, findings, left_out=hands.left_out, next_end=next_end, began=began, ended=ended)
+        self._absences.hear_of(findings.by_bookie, began)
         if findings.complete:
             self._absences.forget_all_but(findings.by_bookie)
             if not findings.in_limbo and not findings.unreadable:
                 self._survey.settle(trouble.limbo)
-        return findings
 
     # -- the periodic check -----------------------------------------------------------------
 
-    async def _check(self, tasks: Iterable[Task]) -> int:
-        """Hand out the next ledgers of the check of all copies; up to which one it has come."""
+    async def _check(self, under_way: int) -> int:
+        """Hand out the next ledgers of the check of all copies; up to which one it has come.
+
+        Args:
+            under_way: tasks of the check that are not done.
+        """
         period_ms = self._settings.check_period_s * 1000
         if not period_ms:
             return -1
@@ -191,8 +197,7 @@ class Auditor:
         if began_ms is None or not began_ms <= now_ms < began_ms + period_ms:
             # A clock that was set back begins anew: too early a check is one too many, and no more.
             began_ms, after = now_ms, -1
-        room = CHECKS_AT_ONCE - sum(not task.urgent for task in tasks)
-        for _ in range(room):
+        for _ in range(CHECKS_AT_ONCE - under_way):
             page = await self._store.list_ledgers(after, LEDGERS_OF_A_TASK)
             if not page.ledger_ids:
                 break
@@ -224,6 +229,8 @@ class _Hands:
         self._room = room
         self._gathered: defaultdict[tuple[Why, bool], list[int]] = defaultdict(list)
         self.published = 0
+        self.left_out = False
+        """There was no room for some."""
 
     async def out(self, ledger_id: int, why: Why, *, end: bool) -> None:
         """One more ledger."""
@@ -239,7 +246,8 @@ class _Hands:
 
     async def _publish(self, why: Why, end: bool) -> None:
         ledgers = self._gathered.pop((why, end))
-        if self.published < self._room:
+        self.left_out = self.published >= self._room
+        if not self.left_out:
             thorough = why is not Why.LOST
             _log.info("ledgers to be mended", ledgers=len(ledgers), why=why.value, end=end)
             self.published += await self._board.publish(

@@ -34,20 +34,33 @@ class BookieSurvey:
         self._settled: dict[str, tuple[str, int]] = {}
         """The directory and the number of losses of each bookie of which no ledger was in limbo any more."""
         self._states: dict[str, tuple[str, int]] = {}
+        """The same of each bookie, as it said last."""
         self.statuses: dict[str, BookieStatus] = {}
         """What each one that answered said last."""
 
     async def look(self, names: Iterable[str]) -> None:
         """Ask them all how they are."""
         asked = sorted(names)
+        self._states = {name: state for name, state in self._states.items() if name in asked}
         answers = await asyncio.gather(*map(self._status, asked))
         self.statuses = {name: status for name, status in zip(asked, answers, strict=True) if status is not None}
+
+    @property
+    def losses(self) -> dict[str, tuple[str, int]]:
+        """Who lost data and has not got all of it back, as far as is known: the directory, and how often."""
+        return {name: state for name, state in self._states.items() if state[1] and self._settled.get(name) != state}
+
+    @property
+    def damages(self) -> dict[str, int]:
+        """How many damaged copies each one knows that answered. Some may be mended: it looks when it is asked which."""
+        return {name: status.damaged_batches for name, status in self.statuses.items()}
 
     async def limbo(self) -> dict[str, LimboOf]:
         """Who may lack something of which ledgers."""
         found: dict[str, LimboOf] = {}
+        losses = self.losses
         for name, status in self.statuses.items():
-            if status.limbo_events and self._settled.get(name) != self._states[name]:
+            if name in losses:
                 mended = await self._mended(name)
                 if mended is not None:
                     found[name] = LimboOf(status.limbo_below, mended)

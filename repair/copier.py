@@ -3,6 +3,10 @@
 Whether something lacks is for the bookie to say, by its index; what is there and damaged, it keeps a list of. A copy is
 the batch as it was written, byte for byte, taken from any other member of its write set; its checksum and its ids are
 looked at on the way, and again by the bookie that takes it. The place is complete when a look finds nothing lacking.
+
+A *newcomer*, whom the metadata do not name yet, may have copies from long ago, which nobody has read since. They count
+for nothing before they are proven: it is given them once more, and a bookie that is given what it has reads that from
+its disk and compares, and takes the new copy where its own is damaged.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from tallybook.core.errors import (
     DataMissing,
     EntryAbsent,
     EntryCorrupt,
+    EntryUnknown,
     InvalidBatch,
     PeerError,
     ProtocolViolation,
@@ -27,6 +32,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.marks import sometimes
+from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import lacking, ranges_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
@@ -74,13 +80,13 @@ class Copier:
         target: str,
         *,
         lost: Collection[str] = (),
-        damaged_too: bool = True,
+        newcomer: bool = False,
     ) -> Copied:
         """Make sure that ``target`` holds all that belongs to ``place``.
 
         Args:
             lost: bookies that are not waited for: their silence leaves no hope.
-            damaged_too: replace copies that ``target`` knows to be damaged; of a newcomer nobody need ask.
+            newcomer: prove what ``target`` has from before; of damage to that it need not know.
 
         Raises:
             DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
@@ -88,25 +94,65 @@ class Copier:
             PeerError, StorageError: it cannot be done now: ``target`` or the sources do not answer, or cannot tell.
         """
         connection = await self._connections.get(target)
-        mended: list[EntryRange] = []
-        batches = size = 0
-        for _ in range(LOOKS):
-            damaged = await self._damaged(connection, metadata.ledger_id, mended) if damaged_too else []
+        given = _Given(metadata.quorum, place)
+        unproven = newcomer
+        for _ in range(LOOKS + newcomer):
+            damaged = [] if newcomer else await self._damaged(connection, metadata.ledger_id, given)
             look = _Look(connection, metadata, place, damaged)
             found = False
+            refused: EntryUnknown | None = None
             async for gap in look.gaps():
                 found = True
-                async for header, batch in self._batches(metadata, place, gap, target, lost):
-                    await self._give(connection, batch)
-                    mended.append(EntryRange(header.first_entry_id, header.last_entry_id))
-                    batches, size = batches + 1, size + len(batch)
+                refused = await self._copy(connection, metadata, place, gap, lost, given) or refused
+            if refused is not None:
+                raise refused
+            if not found and unproven:
+                # Last, so that where something lacks for good, not all is read again at each attempt.
+                unproven, found = False, await self._prove(connection, metadata, place, lost, given)
             if not found:
-                return Copied(batches, size, look.limbo)
+                return Copied(given.batches, given.size, look.limbo)
         raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")
 
-    async def _damaged(
-        self, connection: BookieConnection, ledger_id: int, mended: Sequence[EntryRange]
-    ) -> list[EntryRange]:
+    async def _copy(
+        self,
+        connection: BookieConnection,
+        metadata: LedgerMetadata,
+        place: Place,
+        gap: EntryRange,
+        lost: Collection[str],
+        given: _Given,
+    ) -> EntryUnknown | None:
+        """Give it what lacks; why it could not take some of it, if so."""
+        refused = None
+        async for header, batch in self._batches(metadata, place, gap, connection.bookie_id, lost):
+            try:
+                await self._give(connection, batch)
+            except EntryUnknown as error:
+                refused = error  # a part of its index is lost: others of the place can be given back
+                continue
+            given.note(header, len(batch))
+        return refused
+
+    async def _prove(
+        self,
+        connection: BookieConnection,
+        metadata: LedgerMetadata,
+        place: Place,
+        lost: Collection[str],
+        given: _Given,
+    ) -> bool:
+        """Give a newcomer again what it had before; whether there was anything."""
+        wanted = ranges_of(metadata.quorum, place.position, place.first, place.last)
+        found = False
+        for gap in lacking(wanted, given.ranges):
+            sometimes("repair: a newcomer has copies from before")
+            found = True
+            refused = await self._copy(connection, metadata, place, gap, lost, given)
+            if refused is not None:
+                raise refused
+        return found
+
+    async def _damaged(self, connection: BookieConnection, ledger_id: int, given: _Given) -> list[EntryRange]:
         """What the bookie holds damaged, apart from what it was given since: its list follows later."""
         found: list[DamagedBatch] = []
         after = (ledger_id, -1)
@@ -118,7 +164,7 @@ class Copier:
                 break
             after = (ledger_id, ours[-1].first_entry_id)
         ranges = (EntryRange(batch.first_entry_id, batch.last_entry_id) for batch in found)
-        return list(lacking(ranges, sorted(mended)))
+        return list(lacking(ranges, given.ranges))
 
     async def _batches(
         self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str, lost: Collection[str]
@@ -172,13 +218,46 @@ class Copier:
             try:
                 await connection.repair_add(bytes(batch))
             except Busy as busy:
-                if self._clock.monotonic() >= deadline:
+                pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
+                if self._clock.monotonic() + pause > deadline:
+                    # For long, as where its disk is full: another bookie takes the place, or it is tried another time.
                     raise
-                await self._clock.sleep(max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS))
+                await self._clock.sleep(pause)
             else:
                 self.copied_batches += 1
                 self.copied_bytes += len(batch)
                 return
+
+
+class _Given:
+    """What a bookie was given of a place. A place of many stripes takes no more room than one of a few."""
+
+    def __init__(self, quorum: Quorum, place: Place) -> None:
+        self._quorum = quorum
+        self._place = place
+        self._ranges: list[EntryRange] = []
+        self.batches = 0
+        self.size = 0
+
+    def note(self, header: BatchHeader, size: int) -> None:
+        """One more batch."""
+        self.batches += 1
+        self.size += size
+        new = EntryRange(header.first_entry_id, header.last_entry_id)
+        if self._ranges and self._ranges[-1].last < new.first and not self._wants(self._ranges[-1].last, new.first):
+            self._ranges[-1] = EntryRange(self._ranges[-1].first, new.last)
+        else:
+            self._ranges.append(new)
+
+    def _wants(self, after: int, before: int) -> bool:
+        """Whether the place has entries between these two."""
+        between = ranges_of(self._quorum, self._place.position, after + 1, before - 1)
+        return next(between, None) is not None
+
+    @property
+    def ranges(self) -> list[EntryRange]:
+        """Ascending; with entries between stripes, which are not for this place."""
+        return sorted(self._ranges)
 
 
 class _Look:

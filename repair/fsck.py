@@ -20,7 +20,7 @@ from .fsck_bucket import check_bucket
 from .fsck_copies import check_copies, check_held
 from .fsck_finding import Finding, Mend, RemoveRecord
 from .fsck_metadata import check_cookies, check_ledgers, check_records
-from .fsck_records import RecordKind
+from .fsck_records import LedgerOwner, RecordKind
 from .tasks import LEDGERS_OF_A_TASK, TaskBoard, tasks_of
 
 __all__ = ["Bucket", "Finding", "Fsck", "FsckTotals"]
@@ -53,15 +53,22 @@ class Fsck:
 
     Args:
         kinds: what records there can be.
+        owners: what ledgers can have been made for.
         bucket: the archive, if there is one and it is to be looked at.
         board: where ledgers are handed out that need repair; ``None``: change nothing.
     """
 
     def __init__(
-        self, world: ClientWorld, kinds: Sequence[RecordKind], bucket: Bucket | None, board: TaskBoard | None
+        self,
+        world: ClientWorld,
+        kinds: Sequence[RecordKind],
+        owners: Sequence[LedgerOwner],
+        bucket: Bucket | None,
+        board: TaskBoard | None,
     ) -> None:
         self._world = world
         self._kinds = kinds
+        self._owners = owners
         self._bucket = bucket
         self._board = board
         self._to_mend: list[int] = []
@@ -86,7 +93,7 @@ class Fsck:
     async def _look(self) -> AsyncIterator[Finding]:
         world = self._world
         parts = [
-            check_ledgers(world.store, self._step),
+            check_ledgers(world.store, self._owners, self._step),
             check_records(world.store, self._kinds, self._step),
             check_cookies(world.store, world.membership, self._step),
             check_copies(world, self._step),

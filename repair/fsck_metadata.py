@@ -11,7 +11,7 @@ from tallybook.core.errors import DamagedFile, NoSuchLedger
 from tallybook.metadata.store import Membership, MetadataStore, Record
 
 from .fsck_finding import Finding, RemoveRecord, Step
-from .fsck_records import RecordKind
+from .fsck_records import LedgerOwner, RecordKind
 
 PAGE: Final = 1_000
 CONCURRENT_READS: Final = 32
@@ -19,8 +19,8 @@ RESTORE: Final = "it was written by a newer Tallybook, or is damaged: restore it
 CUT_OFF: Final = Finding("a listing was cut off", "metadata", "bad", "the rest was not looked at: run fsck again")
 
 
-async def check_ledgers(store: MetadataStore, step: Step) -> AsyncIterator[Finding]:
-    """Every ledger's metadata can be decoded, and no id can be given out twice.
+async def check_ledgers(store: MetadataStore, owners: Sequence[LedgerOwner], step: Step) -> AsyncIterator[Finding]:
+    """Every ledger's metadata can be decoded, no id can be given out twice, and who it was made for names it.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -30,7 +30,7 @@ async def check_ledgers(store: MetadataStore, step: Step) -> AsyncIterator[Findi
         page = await store.list_ledgers(after, PAGE)
         for at in range(0, len(page.ledger_ids), CONCURRENT_READS):
             chunk = page.ledger_ids[at : at + CONCURRENT_READS]
-            for found in await asyncio.gather(*(_ledger(store, ledger_id) for ledger_id in chunk)):
+            for found in await asyncio.gather(*(_ledger(store, owners, ledger_id) for ledger_id in chunk)):
                 step()
                 if found is not None:
                     yield found
@@ -54,13 +54,27 @@ async def check_ledgers(store: MetadataStore, step: Step) -> AsyncIterator[Findi
         after = page.ledger_ids[-1]
 
 
-async def _ledger(store: MetadataStore, ledger_id: int) -> Finding | None:
+async def _ledger(store: MetadataStore, owners: Sequence[LedgerOwner], ledger_id: int) -> Finding | None:
+    where = f"ledger {ledger_id}"
     try:
-        await store.read_ledger(ledger_id)
+        custom = (await store.read_ledger(ledger_id)).value.custom
+        for owner in owners:
+            value = custom.get(owner.key)
+            if value is None or await owner.is_named(store, ledger_id, value):
+                continue
+            # It may have been deleted just now, and struck off; or what was read above was old.
+            await store.read_ledger(ledger_id, linearizable=True)
+            return Finding(
+                f"it was made for {owner.what} {value.decode(errors='replace')}, which does not name it",
+                where,
+                "bad",
+                "its maker was cut off, or slept for too long: nobody reads it, and it takes room until it is deleted "
+                f"('tallybook ledger rm {ledger_id}')",
+            )
     except NoSuchLedger:
         return None
     except DamagedFile as error:
-        return Finding(f"its metadata cannot be understood: {error.message}", f"ledger {ledger_id}", "bad", RESTORE)
+        return Finding(f"its metadata cannot be understood: {error.message}", where, "bad", RESTORE)
     return None
 
 

@@ -6,7 +6,7 @@ Streams are of a layer above, and bring the kinds of theirs (``stream/record_kin
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile
@@ -34,6 +34,19 @@ class RecordKind(NamedTuple):
     understand: Callable[[MetadataStore, str, bytes], AsyncIterator[int | str]]
     remedy: str
     removable: bool = False
+
+
+class LedgerOwner(NamedTuple):
+    """Records that name the ledgers which were made for them.
+
+    Attributes:
+        key: among a ledger's custom metadata, of whom it was made for.
+        is_named: whether the record names the ledger, or cannot be understood; told the ledger's id and the value.
+    """
+
+    key: str
+    what: str
+    is_named: Callable[[MetadataStore, int, bytes], Awaitable[bool]]
 
 
 _NAMED: Final[tuple[int, ...]] = ()

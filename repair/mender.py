@@ -184,7 +184,7 @@ class Mender:
     async def _replace(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> LedgerMetadata:
         """Let another bookie take a place: first the copies, then the metadata."""
         target = self._replacement(metadata, place, order)
-        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, newcomer=True))
         taken = partial(
             replace_member, first_entry_id=place.first, position=place.position, old=place.bookie_id, new=target
         )

@@ -18,6 +18,7 @@ _G: Final = Kind.GAUGE
 REPAIR_METRICS: Final = (
     MetricInfo("leads", "tallybook_repair_leads", _G, "1 while this process is the auditor, else 0."),
     MetricInfo("rounds", "tallybook_repair_rounds_total", _C, "Rounds of the auditor that came to their end."),
+    MetricInfo("walks", "tallybook_repair_walks_total", _C, "Times that the auditor has gone over all ledgers."),
     MetricInfo("published", "tallybook_repair_tasks_published_total", _C, "Tasks that the auditor handed out."),
     MetricInfo("bookies_away", "tallybook_repair_bookies_away", _G, "Bookies that ledgers name and that are away."),
     MetricInfo("bookies_lost", "tallybook_repair_bookies_lost", _G, "Of those, the ones that count as lost."),
@@ -73,6 +74,7 @@ def numbers(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: 
     return {
         "leads": leads,
         "rounds": auditor.rounds,
+        "walks": auditor.walks,
         "published": auditor.published,
         "bookies_away": len(audit.away),
         "bookies_lost": len(audit.lost),

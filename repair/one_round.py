@@ -1,7 +1,8 @@
 """One round of an auditor, by whoever wants it now, and the wait until what it handed out is done.
 
 Such an auditor has seen nobody leave. So it takes the word of the one that runs all the time for who is lost, and that
-of whoever calls it.
+of whoever calls it. A word of long ago counts for nothing: who was lost then may have come back, and be away for a
+moment now.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tallybook.core.config import RepairSettings
 from tallybook.core.errors import RequestTimeout
 
 from .auditor import Audit
-from .service import RepairService, repair_status
+from .service import STALE_SECONDS, RepairService, age_of, repair_status
 from .tasks import PREFIX
 
 LOOK_SECONDS: Final = 0.5
@@ -46,7 +47,8 @@ class OneRound:
             As ``Auditor.round``.
         """
         status = await repair_status(self._world.store) or {}
-        known = status.get("lost")
+        age_s = age_of(status, self._world.clock)
+        known = status.get("lost") if age_s is not None and age_s < STALE_SECONDS else None
         lost = self._lost | frozenset(known if isinstance(known, list) else ())
         found = await self._auditor.round(everything=True, lost=lost, hand_out=hand_out)
         self.tasks = await self._listed()

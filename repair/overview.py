@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from tallybook.archive.location import read_location
 from tallybook.client.ports import ClientWorld
@@ -22,12 +21,9 @@ from tallybook.metadata.store import BookieInfo
 from .bookie_survey import BookieSurvey
 from .needs import LimboOf
 from .pause import paused_since
-from .service import repair_status
+from .service import STALE_SECONDS, age_of, repair_status
 from .tasks import PREFIX
 from .walk import Findings, all_ledgers
-
-STALE_SECONDS: Final = 600
-"""An auditor looks every half minute; one that has said nothing for so long is not there."""
 
 
 @dataclass(slots=True)
@@ -107,6 +103,8 @@ class Overview:
     audit: Mapping[str, object] | None
     """What the auditor wrote down last."""
     audit_age_s: int | None
+    walk_age_s: int | None
+    """Since it has gone over all ledgers."""
     tasks: int
     paused_since_ms: int | None
     archive: str | None
@@ -162,13 +160,13 @@ async def overview(world: ClientWorld) -> Overview:
         for name in sorted({*alive, *named})
     )
     audit = await repair_status(store)
-    at_ms = None if audit is None else audit.get("at_ms")
-    age_s = max(0, world.clock.wall_us() // 1000 - at_ms) // 1000 if isinstance(at_ms, int) else None
+    age_s = age_of(audit, world.clock)
     return Overview(
         bookies,
         ledgers,
         audit,
         age_s,
+        age_of(audit, world.clock, "walked_at_ms"),
         await _tasks(world),
         await paused_since(store),
         await read_location(store),

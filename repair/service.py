@@ -19,6 +19,7 @@ from tallybook.metadata.leader import Leadership
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
@@ -36,6 +37,8 @@ _log = logger("repair")
 
 AUDITOR_RECORD: Final = "repair/auditor"
 STATUS_RECORD: Final = "repair/status"
+STALE_SECONDS: Final = 600
+"""An auditor looks every half minute; one that has said nothing for so long is not there."""
 
 
 class RepairService:
@@ -110,7 +113,8 @@ class RepairService:
     async def _round(self) -> None:
         try:
             audit = await self.auditor.round()
-            value = json.dumps({**told(audit), "at_ms": self._clock.wall_us() // 1000}).encode()
+            times = {"at_ms": self._clock.wall_us() // 1000, "walked_at_ms": audit.walked_at_ms}
+            value = json.dumps({**told(audit), **times}).encode()
             await self._records.update(STATUS_RECORD, lambda _before: value)
         except (PeerError, StorageError) as error:
             sometimes("repair: a round ends early")
@@ -125,6 +129,7 @@ def told(audit: Audit) -> Mapping[str, object]:
         "lost": sorted(audit.lost),
         "draining": sorted(audit.draining),
         "lost_data": sorted(audit.limbo),
+        "silent": sorted(audit.silent),
         "ledgers": findings.ledgers,
         "open_ledgers": findings.open_ledgers,
         "under_replicated": findings.under_replicated,
@@ -146,7 +151,7 @@ async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
         MetadataUnavailable: the store does not answer.
         DamagedFile: the record holds something else.
     """
-    record = await store.read_record(STATUS_RECORD)
+    record = await store.read_record(STATUS_RECORD, linearizable=True)
     if record is None:
         return None
     try:
@@ -156,6 +161,12 @@ async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
     if not isinstance(found, dict):
         raise DamagedFile(f"the record {STATUS_RECORD} holds {type(found).__name__}")
     return found
+
+
+def age_of(status: Mapping[str, object] | None, clock: Clock, moment: str = "at_ms") -> int | None:
+    """Seconds since the auditor wrote that down, or since another moment in it; ``None`` if it does not say."""
+    at_ms = None if status is None else status.get(moment)
+    return max(0, clock.wall_us() // 1000 - at_ms) // 1000 if isinstance(at_ms, int) else None
 
 
 async def repairing(metadata_uri: str, settings: RepairSettings) -> None:

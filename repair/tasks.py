@@ -9,7 +9,8 @@ compare-and-set of each ledger's metadata decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,9 +26,14 @@ PREFIX: Final = "repair/tasks/"
 LEDGERS_OF_A_TASK: Final = 256
 MOST_LISTED: Final = 10_000
 """Tasks that are looked at; of a cluster with more, the rest follows once these are done."""
+PAGE: Final = 100
+MOST_READ: Final = 100
+"""Tasks that are read until one can be taken. Each worker holds one, so a free one is found far sooner."""
+MOST_SEEN: Final = 1_000
+"""Tasks of others of which it is remembered since when nothing has changed."""
 
-_URGENT: Final = "0"
-_ROUTINE: Final = "1"
+_URGENT: Final = f"{PREFIX}0-"
+_ROUTINE: Final = f"{PREFIX}1-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ def decode_task(name: str, value: bytes) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A task that its holder works at, and the version of its record."""
+    """A task and the version of its record, as its holder has written it, or as it was found."""
 
     name: str
     task: Task
@@ -113,54 +119,97 @@ class TaskBoard:
         """Hand out tasks; how many were, as far as is known. One that may or may not have been is found, or missed."""
         published = 0
         for task in tasks:
-            name = f"{PREFIX}{_URGENT if task.urgent else _ROUTINE}-{self._rng.uuid()}"
+            name = f"{_URGENT if task.urgent else _ROUTINE}{self._rng.uuid()}"
             published += isinstance(await self._store.write_record(name, task.encode(), None), Ok)
         return published
 
-    async def all(self) -> Mapping[str, tuple[Task, int]]:
-        """Every task with the version of its record, by name: the urgent ones come first.
+    async def names(self) -> list[str]:
+        """The names of all tasks, the urgent ones first.
 
         Raises:
             MetadataUnavailable: the store does not answer.
         """
-        found: dict[str, tuple[Task, int]] = {}
-        after = ""
-        while len(found) < MOST_LISTED:
-            page = await self._store.list_records(PREFIX, after)
-            for name in page.names:
-                record = await self._store.read_record(name)
-                if record is None:
-                    continue
-                try:
-                    found[name] = decode_task(name, record.value), record.version
-                except DamagedFile as error:
-                    # The others are none the worse for it; ``fsck`` tells of it, too.
-                    _log.error("a task is passed over", task=name, error=error.message)
-            if page.complete or not page.names:
-                break
-            after = page.names[-1]
+        found: list[str] = []
+        async with aclosing(self._listed(PREFIX, "")) as names:
+            async for name in names:
+                found.append(name)
+                if len(found) == MOST_LISTED:
+                    break
         return found
 
-    async def take(self) -> Held | None:
-        """Take a task that nobody works at, or whose holder is silent; ``None`` if there is none.
+    async def read(self, names: Iterable[str]) -> dict[str, Task]:
+        """Those of these tasks that are there still, and can be understood, by name.
 
         Raises:
-            As ``all``.
+            MetadataUnavailable: the store does not answer.
+        """
+        found = [await self._read(name) for name in names]
+        return {held.name: held.task for held in found if held is not None}
+
+    async def take(self) -> Held | None:
+        """Take a task that nobody works at, or whose holder is silent; ``None`` if none was found.
+
+        Each worker begins somewhere else, so that they do not all come to the same ones.
+
+        Raises:
+            MetadataUnavailable: the store does not answer.
         """
         now = self._clock.monotonic()
-        tasks = await self.all()
-        self._seen = {name: seen for name, seen in self._seen.items() if name in tasks}
-        for name, (task, version) in tasks.items():
-            if task.owner and not self._is_silent(name, version, now):
-                continue
-            held = await self._write(name, replace(task, owner=self._name, beat=task.beat + 1), version)
-            if held is not None:
-                return held
+        left = MOST_READ
+        for kind in (_URGENT, _ROUTINE):
+            async with aclosing(self._from(kind, f"{kind}{self._rng.uuid()}")) as names:
+                async for name in names:
+                    if not left:
+                        return None
+                    left -= 1
+                    found = await self._read(name)
+                    if found is None or (found.task.owner and not self._is_silent(name, found.version, now)):
+                        continue
+                    task = replace(found.task, owner=self._name, beat=found.task.beat + 1)
+                    held = await self._write(name, task, found.version)
+                    if held is not None:
+                        self._seen.pop(name, None)
+                        return held
         return None
+
+    async def _from(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
+        """Every name with this prefix: those behind ``start``, then those before."""
+        async with aclosing(self._listed(prefix, start)) as names:
+            async for name in names:
+                yield name
+        async with aclosing(self._listed(prefix, "")) as names:
+            async for name in names:
+                if name > start:
+                    return
+                yield name
+
+    async def _listed(self, prefix: str, after: str) -> AsyncGenerator[str, None]:
+        while True:
+            page = await self._store.list_records(prefix, after, PAGE)
+            for name in page.names:
+                yield name
+            if page.complete or not page.names:
+                return
+            after = page.names[-1]
+
+    async def _read(self, name: str) -> Held | None:
+        record = await self._store.read_record(name)
+        if record is None:
+            return None
+        try:
+            return Held(name, decode_task(name, record.value), record.version)
+        except DamagedFile as error:
+            # The others are none the worse for it; ``fsck`` tells of it, too.
+            _log.error("a task is passed over", task=name, error=error.message)
+            return None
 
     def _is_silent(self, name: str, version: int, now: float) -> bool:
         if self._seen.get(name, (None, 0.0))[0] != version:
+            self._seen.pop(name, None)
             self._seen[name] = version, now
+            if len(self._seen) > MOST_SEEN:
+                # The one whose holder was last heard of the longest ago: most likely it is done.
+                del self._seen[next(iter(self._seen))]
             return False
         return now - self._seen[name][1] >= self._lease_s
 
@@ -203,6 +252,11 @@ class TaskBoard:
             if found is not None and found.value == task.encode():
                 return Held(name, task, found.version)
         return None
+
+
+def is_urgent(name: str) -> bool:
+    """Whether a task of this name is about something that is known to be wrong."""
+    return name.startswith(_URGENT)
 
 
 def tasks_of(

@@ -332,7 +332,7 @@ def _forced_at_once(_right: Any) -> Any:
 
 
 def _adopted_again(right: Any) -> Any:
-    def adopt(metadata: LedgerMetadata, *, writer_token: str) -> Any:
+    def adopt(metadata: LedgerMetadata, writer_token: str) -> Any:
         return right(replace(metadata, writer_token=None), writer_token=writer_token)
 
     return adopt

@@ -25,6 +25,7 @@ from tallybook.bookie.settled import closed_up_to
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.location import IndexRow
+from tallybook.bookie.storage.told import RowKey
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     DamagedFile,
@@ -64,12 +65,15 @@ class _WatchedIndex(MemoryIndex):
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        drop_keys: Sequence[RowKey] = (),
         makes_room: bool = False,
     ) -> None:
         """See the port."""
         for ledger_id in drop_rows:
             self.on_left(ledger_id)
-        await super().apply(rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows, makes_room=makes_room)
+        await super().apply(
+            rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows, drop_keys=drop_keys, makes_room=makes_room
+        )
 
 
 METADATA_ERRORS: Final = (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown)

@@ -24,9 +24,10 @@ from .bug import Bug
 def _named_before_copied(_right: Any) -> Any:
     async def replace(self: Any, metadata: Any, place: Any, order: Any, done: Any) -> Any:
         target = self._replacement(metadata, place, order)
-        taken = partial(replace_member, first_entry_id=place.first, old=place.bookie_id, new=target)
+        at = {"first_entry_id": place.first, "position": place.position}
+        taken = partial(replace_member, **at, old=place.bookie_id, new=target)
         changed = (await self._updater.update(metadata.ledger_id, taken)).value
-        done.count(await self._copier.complete(metadata, place, target, order.leaving))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.gone))
         return changed
 
     return replace
@@ -40,9 +41,9 @@ def _all_but_the_last(right: Any) -> Any:
 
 
 def _silence_is_completeness(right: Any) -> Any:
-    async def complete(self: Any, *args: Any) -> Copied:
+    async def complete(self: Any, *args: Any, **named: Any) -> Copied:
         try:
-            copied: Copied = await right(self, *args)
+            copied: Copied = await right(self, *args, **named)
         except PeerError:
             return Copied(0, 0, limbo=False)
         return copied

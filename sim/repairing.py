@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from tallybook.core.config import RepairSettings
 from tallybook.core.errors import PeerError, StorageError, TallybookError
+from tallybook.core.ids import NO_ENTRY
+from tallybook.core.limits import MAX_PAGE
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.repair.needs import places_of
 from tallybook.repair.service import RepairService
@@ -177,6 +179,13 @@ async def problem_of(universe: Universe, known: KnownLedger) -> str | None:
         entry_id += batch.count
     for member in sorted({place.bookie_id for place in places_of(metadata) if not place.is_empty(metadata.quorum)}):
         bookie = universe.nodes[member].bookie
-        if bookie is not None and (await bookie.held(ledger_id, 0, 0)).limbo:
+        if bookie is None:
+            continue
+        if (await bookie.held(ledger_id, 0, 0)).limbo:
             return f"{member} says that it may lack something"
+        # What was read above may have come out of a cache, and hide what lies on the disk.
+        for damaged in await bookie.damaged((ledger_id, NO_ENTRY), MAX_PAGE):
+            first = damaged.first_entry_id
+            if damaged.ledger_id == ledger_id and member in metadata.bookies_of(first):
+                return f"{member} says that its entry {first} is damaged"
     return None

@@ -1,4 +1,4 @@
-"""After healing: a bookie that scrubs knows of every damaged batch in the logs that it has finished (L7).
+"""After healing: a bookie that scrubs knows of every damaged batch (L7).
 
 Few runs come so far with damage that nobody has met by then, so one more batch is damaged, at a bookie that may be.
 """
@@ -44,7 +44,7 @@ async def _damage_a_batch(universe: Universe) -> None:
     node = universe.nemesis.damageable()
     if node is None or node.bookie is None:
         return
-    rows = await _settled_rows(node.bookie)
+    rows = await _rows(node.bookie)
     if rows:
         row = pick(universe.world.rng.fork("damage to be found"), rows)
         at = row.location.offset + row.location.size // 2
@@ -54,18 +54,16 @@ async def _damage_a_batch(universe: Universe) -> None:
         universe.god.mark("scrub: a batch was damaged for it to be found")
 
 
-async def _settled_rows(bookie: Bookie) -> list[IndexRow]:
-    """What rows point at in logs that are finished."""
-    parts = bookie._parts  # noqa: SLF001 - reading as a client does would put what is damaged on the list
-    rows = await parts.index.rows_after(NO_ENTRY, NO_ENTRY, MOST_ROWS)
-    settled = set(parts.logs.settled_log_ids)
-    return [row for row in rows if row.location.log_id in settled]
+async def _rows(bookie: Bookie) -> list[IndexRow]:
+    """All that it has."""
+    # Reading as a client does would put what is damaged on the list.
+    return await bookie._parts.index.rows_after(NO_ENTRY, NO_ENTRY, MOST_ROWS)  # noqa: SLF001
 
 
 async def _unknown_damage(bookie: Bookie) -> str:
     """A batch whose copy is damaged and that the bookie does not say so of; empty if there is none."""
-    parts = bookie._parts  # noqa: SLF001 - as above
-    rows = await _settled_rows(bookie)
+    parts = bookie._parts  # noqa: SLF001 - as below
+    rows = await _rows(bookie)
     listed = {each[:2] for each in parts.damage.page((NO_ENTRY, NO_ENTRY), MOST_ROWS)}
     for row in rows:
         if (row.ledger_id, row.first_entry_id) not in listed:

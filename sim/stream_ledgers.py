@@ -2,7 +2,8 @@
 
 A ledger is announced in a head, or in the record of a subscription, before it is made. If it is made while it is
 announced there, it is named ever after, until it is deleted. One that is made later, by a process that has slept, or
-by a request that was on its way for long, may stay: nobody knows of it.
+by a request that was on its way for long, may stay: nobody knows of it. That it is still among the doomed ones does
+not help it, for it may have been looked for a moment before, and not been there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class StreamLedgers:
         if after is None:
             self._announced.discard(ledger_id)
         elif before is None and any(key in after.custom for key in KEYS):
-            if ledger_id in self._named():
+            if ledger_id in self._named(with_doomed=False):
                 self._announced.add(ledger_id)
             else:
                 self._god.mark("streams: a ledger is made when nobody waits for it any more")
@@ -52,16 +53,17 @@ class StreamLedgers:
         heads = [decode_head(name, value) for name, value in self._records(HEADS)]
         return [ledger_id for head in heads for ledger_id in head.doomed if ledger_id in self._god.ledgers]
 
-    def _named(self) -> set[int]:
+    def _named(self, *, with_doomed: bool = True) -> set[int]:
         found: set[int] = set()
         for name, value in self._records(HEADS):
             head = decode_head(name, value)
-            found |= {segment.ledger_id for segment in head.segments} | set(head.doomed)
+            found |= {segment.ledger_id for segment in head.segments} | set(head.doomed if with_doomed else ())
             found |= set() if head.making is None else {head.making}
         for name, value in self._records(CHAPTERS):
             found |= {segment.ledger_id for segment in decode_chapter(name, value)}
         for name, value in self._records(SUBSCRIPTIONS):
-            found |= set(subscription.ledgers_of(subscription.decode(name, value)))
+            kept = subscription.decode(name, value)
+            found |= set(subscription.ledgers_of(kept)).difference(() if with_doomed else kept.doomed)
         return found
 
     def _records(self, prefix: str) -> list[tuple[str, bytes]]:

@@ -1,4 +1,7 @@
-"""How a check of everything understands the records of streams: what they must name, and what must be there."""
+"""How a check of everything understands the records of streams: what they must name, and what must be there.
+
+And the other way round: which ledgers were made for a stream or a subscription that does not name them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Final
 
-from tallybook.core.errors import DamagedFile
-from tallybook.metadata.store import MetadataStore
-from tallybook.repair.fsck_records import RecordKind, decoding
+from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.metadata.store import MetadataStore, Record
+from tallybook.repair.fsck_records import LedgerOwner, RecordKind, decoding
 
 from .catalog import decode_name
 from .delivery_record import DELIVERIES, Delivery
@@ -16,7 +19,10 @@ from .head_codec import decode_chapter, decode_head
 from .keeping_rounds import LEADER_RECORD
 from .names import CHAPTERS, HEADS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, head_record
 from .sessions import SESSIONS
+from .subscription.handle import CURSOR
 from .subscription.record import decode as decode_subscription
+from .subscription.record import ledgers_of
+from .writer.segments import STREAM
 
 RESTORE: Final = "the stream cannot be opened: restore the record from a copy of the metadata"
 
@@ -71,4 +77,48 @@ STREAM_KINDS: Final = (
     RecordKind(DELIVERIES, "delivery", decoding(Delivery.decode), "restore the metadata from a copy"),
     RecordKind(SESSIONS, "session of a writer", decoding(_anything), ""),
     RecordKind(LEADER_RECORD, "who tidies streams", decoding(_anything), ""),
+)
+
+
+async def _record(store: MetadataStore, name: str) -> Record | None:
+    try:
+        return await store.read_record(name, linearizable=True)
+    except InvalidArgument:
+        return None  # nothing is called so: what made up the name is not from here
+
+
+async def _stream_names(store: MetadataStore, ledger_id: int, value: bytes) -> bool:
+    stream_id, _, number = value.decode(errors="replace").partition("/")
+    name = head_record(stream_id)
+    found = await _record(store, name)
+    if found is None:
+        return False
+    try:
+        head = decode_head(name, found.value)
+        if ledger_id in {*head.doomed, head.making, *(segment.ledger_id for segment in head.segments)}:
+            return True
+        for chapter in head.chapters:
+            # It may list earlier ones than it says, which were given up.
+            if chapter.last_segment < int(number):
+                continue
+            record = chapter_record(stream_id, chapter.number)
+            listed = await store.read_record(record, linearizable=True)
+            return listed is None or ledger_id in {each.ledger_id for each in decode_chapter(record, listed.value)}
+    except (DamagedFile, ValueError):
+        return True  # which is a finding by itself
+    return False
+
+
+async def _subscription_names(store: MetadataStore, ledger_id: int, value: bytes) -> bool:
+    name = SUBSCRIPTIONS + value.decode(errors="replace")
+    found = await _record(store, name)
+    try:
+        return found is not None and ledger_id in ledgers_of(decode_subscription(name, found.value))
+    except DamagedFile:
+        return True  # as above
+
+
+STREAM_OWNERS: Final = (
+    LedgerOwner(STREAM, "the stream", _stream_names),
+    LedgerOwner(CURSOR, "the subscription", _subscription_names),
 )

@@ -160,7 +160,9 @@ class Flush:
         for start in range(0, self._state_count, WRITE_BATCH_ROWS):
             await self._apply((), self._states.flushing_rows(start, WRITE_BATCH_ROWS))
         await self._index.sync()
-        self.on_written(rows)
+        for start in range(0, len(rows), WRITE_BATCH_ROWS):
+            self.on_written(rows[start : start + WRITE_BATCH_ROWS])
+            await self._clock.sleep(0)
 
     async def _apply(self, rows: Sequence[IndexRow], states: Mapping[int, bytes]) -> None:
         await self._when_there_is_room(lambda: self._index.apply(rows, states))

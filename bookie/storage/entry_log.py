@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from tallybook.core.batch import Buffer
@@ -89,7 +89,7 @@ class EntryLogs:
         logs._log_ids = await logs._directories.find()
         logs._lengths = logs._directories.noted
         # Above a lost log, too: rows of the index may point into it.
-        logs._next_id = max((above, *logs._log_ids, *logs._lengths)) + 1
+        logs._next_id = max((above, *logs._log_ids, *logs._lengths, *logs._directories.buried)) + 1
         return logs
 
     @property
@@ -190,15 +190,41 @@ class EntryLogs:
             try:
                 await self._directories.note(self._lengths)
             except DiskFull:
-                self._lengths[log_id] = size
-                raise
+                await self._bury(log_id, size)
+                return size
             await self._disk.unlink(self._directories.path_of(log_id))
             # After that: a reader that opened it in between would keep its space in use.
             await self._reader.forget(log_id)
             await self._disk.sync_directory(self._directories.home_of(log_id))
-            self._log_ids.remove(log_id)
-            self._directories.forget(log_id)
+            self._forget(log_id)
             return size
+
+    async def finish_removals(self) -> None:
+        """Give back the room of logs that were removed while their note had none, and that a crash left.
+
+        Raises:
+            DiskFailed: as for ``remove``.
+        """
+        if self._directories.buried:
+            async with self._exclusively():
+                with suppress(DiskFull):  # their room is back by now; the note is brought up to date by the next sync
+                    await self._directories.note(self._lengths)
+
+    async def _bury(self, log_id: int, size: int) -> None:
+        """Remove a log from a disk that has no room for a note that it is gone."""
+        try:
+            await self._directories.bury(log_id)
+        except DiskFull:
+            self._lengths[log_id] = size
+            raise
+        await self._reader.forget(log_id)
+        self._forget(log_id)
+        with suppress(DiskFull):  # as in ``finish_removals``: others may have taken the room at once
+            await self._directories.note(self._lengths)
+
+    def _forget(self, log_id: int) -> None:
+        self._log_ids.remove(log_id)
+        self._directories.forget(log_id)
 
     async def close(self) -> None:
         """Finish the current log, durably, and let go of all files.

@@ -91,6 +91,7 @@ _CRC: Final = struct.Struct("<I")
 
 _PREFIX: Final = "entrylog-"
 _SUFFIX: Final = ".log"
+_REMOVED: Final = ".removed"
 _ID_DIGITS: Final = 16
 
 
@@ -176,6 +177,16 @@ def parse_log_name(name: str) -> int | None:
     except ValueError:
         return None
     return log_id if 0 <= log_id <= MAX_ID and name == log_name(log_id) else None
+
+
+def removed_name(log_id: int) -> str:
+    """The file name of an entry log that is gone, and that its note of lengths may still name."""
+    return log_name(log_id) + _REMOVED
+
+
+def parse_removed_name(name: str) -> int | None:
+    """The log id in the file name of a log that is gone, or ``None`` where it is another name."""
+    return parse_log_name(name.removesuffix(_REMOVED)) if name.endswith(_REMOVED) else None
 
 
 def uuid_bytes(directory_uuid: str) -> bytes:

@@ -2,8 +2,8 @@
 
 A log that was lost, or cut where a stretch ends, shows no damage by itself. So after every sync
 the logs that there are, and how far each one is durable, are noted in this file. It is written
-after the logs and before the index points into them; before a log is removed, its line goes. What
-is missing against it was durable once.
+after the logs and before the index points into them; before a log is removed, its line goes, or, where there is no
+room for that, the log gets another name (``LogDirectories.bury``). What is missing against it was durable once.
 
 docs/formats/entry-log.md has the layout.
 """

@@ -14,7 +14,7 @@ from typing import Final
 from tallybook.core.errors import DamagedFile, DiskFailed, OutOfFiles
 from tallybook.runtime.disk import Disk
 
-from .entry_log_format import LOG_HEADER_BYTES, LogFile, decode_log_header, parse_log_name
+from .entry_log_format import LOG_HEADER_BYTES, LogFile, decode_log_header, parse_log_name, parse_removed_name
 from .entry_log_lengths import FILE_NAME
 from .location import NOWHERE_LOG_ID
 
@@ -28,7 +28,10 @@ def stray_names(names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if parse_log_name(name) is None and name not in _OURS | _HARMLESS and not name.endswith(_TEMPORARY)
+        if parse_log_name(name) is None
+        and parse_removed_name(name) is None
+        and name not in _OURS | _HARMLESS
+        and not name.endswith(_TEMPORARY)
     ]
 
 

@@ -10,7 +10,7 @@ states and drops together is one write batch; a larger one is cut into several, 
 
 ABSENT is a promise, so a method that answers "nothing" has really looked. What cannot be
 told, because a row is damaged or the disk refuses, raises ``EntryUnknown``, and the message
-names the index and the row.
+names the index and the row. Only a *survey* goes on behind it: it says what it passed over.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from .location import IndexRow
+from .told import LedgersTold, RowKey, Told
 
 WRITE_BATCH_ROWS: Final = 1_000
 """Most rows, states and drops together that become visible, and durable, as one.
@@ -70,14 +71,16 @@ class Index(Protocol):
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        drop_keys: Sequence[RowKey] = (),
         makes_room: bool = False,
     ) -> None:
-        """Forget all rows and states of ``drop_ledgers``, and the rows of ``drop_rows``; put ``rows``, then ``states``.
+        """Forget all of ``drop_ledgers``, the rows of ``drop_rows``, and single rows; put ``rows``, then ``states``.
 
         Visible at once, pending until ``sync``. A row replaces the one with the same ledger and
         first entry id. The caller has synced the entry logs that the rows point into.
 
         Args:
+            drop_keys: of rows that may be damaged.
             makes_room: room comes back for it, so it may use some of what other changes must leave free.
 
         Raises:
@@ -113,6 +116,27 @@ class Index(Protocol):
             EntryUnknown: it cannot be told.
         """
 
+    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
+        """``find_range`` that goes on behind what cannot be told. A damaged row counts among the first ``limit``.
+
+        Raises:
+            EntryUnknown: the index is not there to be asked.
+        """
+
+    async def survey_from(self, start: RowKey, limit: int) -> Told:
+        """``rows_after`` from a key on, that one included, and on behind what cannot be told.
+
+        Raises:
+            EntryUnknown: the index is not there to be asked.
+        """
+
+    async def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
+        """``ledgers_with_rows`` that goes on behind what cannot be told.
+
+        Raises:
+            EntryUnknown: the index is not there to be asked.
+        """
+
     async def compact(self, first_ledger: int, last_ledger: int) -> None:
         """Give back the room of what was dropped or replaced of these ledgers. May take long.
 
@@ -133,23 +157,30 @@ class WriteBatch(NamedTuple):
 
     drop_ledgers: Sequence[int]
     drop_rows: Sequence[int]
+    drop_keys: Sequence[RowKey]
     rows: Sequence[IndexRow]
     states: Mapping[int, bytes]
 
 
 def write_batches(
-    rows: Sequence[IndexRow], states: Mapping[int, bytes], drop_ledgers: Sequence[int], drop_rows: Sequence[int]
+    rows: Sequence[IndexRow],
+    states: Mapping[int, bytes],
+    drop_ledgers: Sequence[int],
+    drop_rows: Sequence[int],
+    drop_keys: Sequence[RowKey],
 ) -> Iterator[WriteBatch]:
     """Cut an ``apply`` into write batches, in the order that it promises."""
-    if len(rows) + len(states) + len(drop_ledgers) + len(drop_rows) <= WRITE_BATCH_ROWS:
-        yield WriteBatch(drop_ledgers, drop_rows, rows, states)
+    if len(rows) + len(states) + len(drop_ledgers) + len(drop_rows) + len(drop_keys) <= WRITE_BATCH_ROWS:
+        yield WriteBatch(drop_ledgers, drop_rows, drop_keys, rows, states)
         return
     for start in range(0, len(drop_ledgers), WRITE_BATCH_ROWS):
-        yield WriteBatch(drop_ledgers[start : start + WRITE_BATCH_ROWS], (), (), {})
+        yield WriteBatch(drop_ledgers[start : start + WRITE_BATCH_ROWS], (), (), (), {})
     for start in range(0, len(drop_rows), WRITE_BATCH_ROWS):
-        yield WriteBatch((), drop_rows[start : start + WRITE_BATCH_ROWS], (), {})
+        yield WriteBatch((), drop_rows[start : start + WRITE_BATCH_ROWS], (), (), {})
+    for start in range(0, len(drop_keys), WRITE_BATCH_ROWS):
+        yield WriteBatch((), (), drop_keys[start : start + WRITE_BATCH_ROWS], (), {})
     for start in range(0, len(rows), WRITE_BATCH_ROWS):
-        yield WriteBatch((), (), rows[start : start + WRITE_BATCH_ROWS], {})
+        yield WriteBatch((), (), (), rows[start : start + WRITE_BATCH_ROWS], {})
     ledger_ids = list(states)
     for start in range(0, len(ledger_ids), WRITE_BATCH_ROWS):
-        yield WriteBatch((), (), (), {each: states[each] for each in ledger_ids[start : start + WRITE_BATCH_ROWS]})
+        yield WriteBatch((), (), (), (), {each: states[each] for each in ledger_ids[start : start + WRITE_BATCH_ROWS]})

@@ -13,7 +13,9 @@ Record, little-endian::
     16  8  vouched: below this offset all was durable when the record was written
     24  4  reserved, zero
     28  4  CRC-32C of the 28 bytes before it and of the body
-    32     body: for each change 1 byte (0 drop, 1 row, 2 state, 3 drop rows), 4 bytes value length, key, value
+    32     body: for each change 1 byte, 4 bytes value length, key, value
+
+A change is: 0 drop a ledger, 1 put a row, 2 put a state, 3 drop the rows of a ledger, 4 drop one row.
 """
 
 from __future__ import annotations
@@ -38,10 +40,13 @@ from .index_format import (
     decode_state,
     encode_row,
     encode_state,
+    row_key,
+    split_row_key,
     split_state_key,
     state_key,
 )
 from .location import IndexRow, Location
+from .told import END, LedgersTold, RowKey, Told, Untold, Walked, next_key, told, undamaged
 
 FILE_NAME: Final = "changes.log"
 
@@ -50,8 +55,14 @@ _RECORD: Final = struct.Struct("<4sIqqI")
 _CRC: Final = struct.Struct("<I")
 _HEAD_BYTES: Final = 32
 _CHANGE: Final = struct.Struct("<BI")
-_DROP, _ROW, _STATE, _DROP_ROWS = range(4)
-_KEY_BYTES: Final = {_DROP: STATE_KEY_BYTES, _ROW: ROW_KEY_BYTES, _STATE: STATE_KEY_BYTES, _DROP_ROWS: STATE_KEY_BYTES}
+_DROP, _ROW, _STATE, _DROP_ROWS, _DROP_KEY = range(5)
+_KEY_BYTES: Final = {
+    _DROP: STATE_KEY_BYTES,
+    _ROW: ROW_KEY_BYTES,
+    _STATE: STATE_KEY_BYTES,
+    _DROP_ROWS: STATE_KEY_BYTES,
+    _DROP_KEY: ROW_KEY_BYTES,
+}
 
 
 class _Record(NamedTuple):
@@ -74,6 +85,10 @@ class MemoryIndex:
         self._records = 0
         self._failed = ""
         self._changing = asyncio.Lock()
+        self.damaged: set[RowKey] = set()
+        """Rows that fail their check, for as long as no other one takes their place."""
+        self.unreadable: Untold | None = None
+        """A part of the index that cannot be read, whatever is put there."""
         self.compacted: list[tuple[int, int]] = []
         """What it was asked to compact: it never does, since what was dropped takes no room in memory."""
 
@@ -112,6 +127,7 @@ class MemoryIndex:
         await self._touch()
         firsts = self._firsts.get(ledger_id, [])
         start = max(0, bisect_right(firsts, first) - 1)
+        self._check_readable(RowKey(ledger_id, min([first, *firsts[start : start + 1]])), next_key(ledger_id, last))
         rows = [self._row(ledger_id, each) for each in firsts[start : bisect_right(firsts, last)]]
         return [row for row in rows if row.last_entry_id >= first][: min(limit, MAX_FIND_ROWS)]
 
@@ -119,11 +135,14 @@ class MemoryIndex:
         """Rows of all ledgers."""
         await self._touch()
         behind = sorted(key for key in self._locations if key > (ledger_id, first_entry_id))
+        start = RowKey(0, 0) if ledger_id < 0 else next_key(ledger_id, first_entry_id)
+        self._check_readable(start, RowKey(*behind[limit]) if limit < len(behind) else END)
         return [self._row(*key) for key in behind[:limit]]
 
     async def last_entry(self, ledger_id: int) -> int:
         """The highest entry id, ``NO_ENTRY`` without rows."""
         await self._touch()
+        self._check_readable(RowKey(ledger_id, 0), RowKey(ledger_id + 1, 0))
         firsts = self._firsts.get(ledger_id)
         return self._row(ledger_id, firsts[-1]).last_entry_id if firsts else NO_ENTRY
 
@@ -141,7 +160,53 @@ class MemoryIndex:
     async def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
         """Ledgers with a row."""
         await self._touch()
+        self._check_readable(RowKey(after + 1, 0), END)
         return sorted(each for each in self._firsts if each > after)[:limit]
+
+    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
+        """Rows that overlap ``first .. last``."""
+        limit = min(limit, MAX_FIND_ROWS)
+        if not self.damaged and self.unreadable is None:
+            return undamaged(await self.find_range(ledger_id, first, last, limit), limit, RowKey(ledger_id, last))
+        await self._touch()
+        before = bisect_right(self._firsts.get(ledger_id, []), first) - 1
+        start = first if before < 0 else self._firsts[ledger_id][before]
+        end = next_key(ledger_id, last)
+        found = told(self._walk(RowKey(ledger_id, start), end), end, limit)
+        return found._replace(rows=[row for row in found.rows if row.last_entry_id >= first])
+
+    async def survey_from(self, start: RowKey, limit: int) -> Told:
+        """Rows of all ledgers."""
+        if not self.damaged and self.unreadable is None:
+            return undamaged(await self.rows_after(start.ledger_id, start.first_entry_id - 1, limit), limit, END)
+        await self._touch()
+        return told(self._walk(start, END), END, limit)
+
+    async def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
+        """Ledgers with a row, those in a part that cannot be read among what cannot be told."""
+        await self._touch()
+        steps = self._walk(RowKey(after + 1, 0), END)
+        seen = {step.key.ledger_id for step in steps if step.behind is None}
+        found = sorted(seen)[:limit]
+        lost = self.unreadable
+        untold = [] if lost is None or lost.end <= RowKey(after + 1, 0) else [lost.ledgers()]
+        return LedgersTold(found, untold, found[-1] if len(found) == limit else None)
+
+    def _walk(self, at: RowKey, end: RowKey) -> list[Walked]:
+        lost = self.unreadable
+        steps = [
+            Walked(RowKey(*key), None if key in self.damaged else self._row(*key))
+            for key in self._locations
+            if at <= key < end and not (lost is not None and lost.begin <= key < lost.end)
+        ]
+        if lost is not None and at < lost.end and lost.begin < end:
+            steps.append(Walked(max(at, lost.begin), behind=lost.end, refused=lost.refused))
+        return sorted(steps, key=lambda step: step.key)
+
+    def _check_readable(self, begin: RowKey, end: RowKey) -> None:
+        lost = self.unreadable
+        if lost is not None and begin < lost.end and lost.begin < end:
+            raise EntryUnknown(f"the index {self._file.path} cannot tell") from DamagedFile("a part cannot be read")
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -152,11 +217,12 @@ class MemoryIndex:
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        drop_keys: Sequence[RowKey] = (),
         makes_room: bool = False,
     ) -> None:
         """Record and show one write batch after the other."""
         async with self._changing:
-            for batch in write_batches(rows, states, drop_ledgers, drop_rows):
+            for batch in write_batches(rows, states, drop_ledgers, drop_rows, drop_keys):
                 await self._record(b"".join(_encode_changes(batch)))
 
     async def sync(self) -> None:
@@ -207,6 +273,8 @@ class MemoryIndex:
                 self._put_row(decode_row(key, value))
             elif kind == _STATE:
                 self._states[split_state_key(key)] = decode_state(key, value)
+            elif kind == _DROP_KEY:
+                self._drop_row(RowKey(*split_row_key(key)))
             else:
                 ledger_id = split_state_key(key)
                 if kind == _DROP:
@@ -218,8 +286,20 @@ class MemoryIndex:
         if (row.ledger_id, row.first_entry_id) not in self._locations:
             insort(self._firsts.setdefault(row.ledger_id, []), row.first_entry_id)
         self._locations[row.ledger_id, row.first_entry_id] = row.location
+        self.damaged.discard(RowKey(row.ledger_id, row.first_entry_id))
+
+    def _drop_row(self, key: RowKey) -> None:
+        if self._locations.pop(key, None) is None:
+            return
+        firsts = self._firsts[key.ledger_id]
+        firsts.remove(key.first_entry_id)
+        if not firsts:
+            del self._firsts[key.ledger_id]
 
     def _row(self, ledger_id: int, first_entry_id: int) -> IndexRow:
+        if (ledger_id, first_entry_id) in self.damaged:
+            what = f"the row of ledger {ledger_id} from entry {first_entry_id} on is damaged"
+            raise EntryUnknown(f"the index {self._file.path} cannot tell: {what}") from DamagedFile(what)
         return IndexRow(ledger_id, first_entry_id, self._locations[ledger_id, first_entry_id])
 
     async def _touch(self) -> None:
@@ -256,6 +336,8 @@ def _encode_changes(batch: WriteBatch) -> Iterator[bytes]:
         yield _CHANGE.pack(_DROP, 0) + state_key(ledger_id)
     for ledger_id in batch.drop_rows:
         yield _CHANGE.pack(_DROP_ROWS, 0) + state_key(ledger_id)
+    for each in batch.drop_keys:
+        yield _CHANGE.pack(_DROP_KEY, 0) + row_key(*each)
     for row in batch.rows:
         key, value = encode_row(row)
         yield _CHANGE.pack(_ROW, len(value)) + key + value

@@ -10,6 +10,9 @@ What was learned about the binding by measuring, and shapes this file:
   itself.) There are no bloom filters: they would keep that ``get`` away from the block.
 - Writes go to the page cache; ``sync`` flushes the log on a worker thread.
 - An iterator that met an error is merely not valid: only ``status`` tells it from the end.
+- Where a block cannot be read, every seek to a key in it fails. What is put there goes into another block and is not
+  found either, since a search looks at all of them, nor does deleting a range help; and a compaction that meets it
+  fails, after which RocksDB takes no more writes until it is opened again.
 - Iterators are snapshots, so each search makes its own.
 - ``compact_range`` does not hold the interpreter (measured: half a second, in which another thread ran every
   half of a millisecond), and waits for the database's own threads, so it needs one to wait on. By themselves
@@ -50,7 +53,9 @@ from .index_format import (
     state_key,
 )
 from .index_mark import read_mark, write_mark
+from .index_walk import Walk
 from .location import IndexRow
+from .told import END, LedgersTold, RowKey, Told, undamaged
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -163,6 +168,27 @@ class RocksIndex:
         """Ledgers with a row."""
         return await self._workers.reads.run(self._database.ledgers_with_rows, after, limit)
 
+    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
+        """Rows that overlap ``first .. last``; slowly where something is damaged."""
+        limit = min(limit, MAX_FIND_ROWS)
+        try:
+            rows = await self.find_range(ledger_id, first, last, limit)
+        except EntryUnknown:
+            return await self._workers.reads.run(self._database.survey, ledger_id, first, last, limit)
+        return undamaged(rows, limit, RowKey(ledger_id, last))
+
+    async def survey_from(self, start: RowKey, limit: int) -> Told:
+        """Rows of all ledgers; slowly where something is damaged."""
+        try:
+            rows = await self.rows_after(start.ledger_id, start.first_entry_id - 1, limit)
+        except EntryUnknown:
+            return await self._workers.reads.run(self._database.survey_from, start, limit)
+        return undamaged(rows, limit, END)
+
+    async def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
+        """Ledgers with a row; slowly where something is damaged."""
+        return await self._workers.reads.run(self._database.survey_ledgers, after, limit)
+
     # -- writing -----------------------------------------------------------------------------
 
     async def apply(
@@ -172,11 +198,12 @@ class RocksIndex:
         *,
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
+        drop_keys: Sequence[RowKey] = (),
         makes_room: bool = False,
     ) -> None:
         """Write without sync, one write batch after the other."""
         async with self._changing:
-            for batch in write_batches(rows, states, drop_ledgers, drop_rows):
+            for batch in write_batches(rows, states, drop_ledgers, drop_rows, drop_keys):
                 self._check_usable()
                 await self._check_room(makes_room=makes_room)
                 await self._change(self._database.write, batch)
@@ -347,6 +374,36 @@ class _Database:
                 found.append(after)
             return found
 
+    def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
+        """The first ``limit`` rows that overlap ``first .. last``, those that are damaged among them."""
+        with self._reading():
+            return Walk(self).over(ledger_id, first, last, limit)
+
+    def survey_from(self, start: RowKey, limit: int) -> Told:
+        """The first ``limit`` rows from this key on, of all ledgers, those that are damaged among them."""
+        with self._reading():
+            return Walk(self).onwards(start, limit)
+
+    def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
+        """The first ``limit`` ledgers above ``after`` that have a row, and those of which that cannot be told."""
+        with self._reading():
+            return Walk(self).ledgers(after, limit)
+
+    def at_or_behind(self, key: RowKey) -> tuple[RowKey, bytes] | None:
+        """The first row from ``key`` on, as it is stored."""
+        sought = row_key(*key)
+        with self._using("read"):
+            self._fetch(self._rows, sought)
+            cursor = self._rows.iter(self._read_options)
+            cursor.seek(sought)
+            found = self._key(cursor)
+            return None if found is None else (found, bytes(cursor.value()))
+
+    def at_or_before(self, key: RowKey) -> RowKey | None:
+        """The key of the last row up to ``key``."""
+        with self._using("read"):
+            return self._key(self._seek_for_prev(row_key(*key)))
+
     def write(self, batch: WriteBatch) -> None:
         """Write one batch into memory and, unsynced, into the log."""
         changes = rocksdict.WriteBatch(raw_mode=True)
@@ -359,6 +416,8 @@ class _Database:
                 changes.delete(row_key(ledger_id, MAX_ID))
             for ledger_id in batch.drop_ledgers:
                 changes.delete(state_key(ledger_id), states)
+            for each in batch.drop_keys:
+                changes.delete(row_key(*each))
             for row in batch.rows:
                 changes.put(*encode_row(row))
             for ledger_id, state in batch.states.items():
@@ -417,14 +476,8 @@ class _Database:
         return decode_row(key, bytes(cursor.value())) if found_ledger == ledger_id and first <= last else None
 
     def _next_with_row(self, ledger_id: int) -> int | None:
-        key = row_key(ledger_id, 0)
-        self._fetch(self._rows, key)
-        cursor = self._rows.iter(self._read_options)
-        cursor.seek(key)
-        if not cursor.valid():
-            cursor.status()
-            return None
-        return split_row_key(bytes(cursor.key()))[0]
+        found = self.at_or_behind(RowKey(ledger_id, 0))
+        return None if found is None else found[0].ledger_id
 
     def _next_with_state(self, ledger_id: int) -> int | None:
         key = state_key(ledger_id)
@@ -435,6 +488,13 @@ class _Database:
             cursor.status()
             return None
         return split_state_key(bytes(cursor.key()))
+
+    @staticmethod
+    def _key(cursor: rocksdict.RdictIter) -> RowKey | None:
+        if not cursor.valid():
+            cursor.status()
+            return None
+        return RowKey(*split_row_key(bytes(cursor.key())))
 
     @staticmethod
     def _fetch(table: rocksdict.Rdict, key: bytes) -> bytes | None:

@@ -28,6 +28,7 @@ from .entry_log_format import (
     log_name,
     parse_log_name,
     part_identity,
+    removed_name,
 )
 from .entry_log_lengths import FILE_NAME as LENGTHS_FILE
 from .entry_log_lengths import read_lengths
@@ -122,6 +123,8 @@ async def lost_bytes(disk: Disk, directory: str) -> list[Damage]:
     found: list[Damage] = []
     present = set(await disk.list(directory))
     for log_id, noted in sorted(lengths.items()):
+        if removed_name(log_id) in present:
+            continue  # it went while there was no room for a note
         path = f"{directory}/{log_name(log_id)}"
         size = await _size(disk, path) if log_name(log_id) in present else None
         if size is None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from tallybook.core.errors import DamagedFile
 from tallybook.runtime.disk import Disk
 
-from .entry_log_format import LOG_HEADER_BYTES, LogFile, log_name, parse_log_name
+from .entry_log_format import LOG_HEADER_BYTES, LogFile, log_name, parse_log_name, parse_removed_name, removed_name
 from .entry_log_lengths import read_lengths, write_lengths
 from .foreign_files import is_foreign, stray_names
 
@@ -38,6 +38,8 @@ class LogDirectories:
         self._noted: dict[str, dict[int, int]] = {path: {} for path in self.paths}
         self._short: frozenset[str] = frozenset()
         self._full: set[str] = set()
+        self._buried: dict[int, str] = {}
+        """Logs that are gone, of which a file under its last name is left, and its directory."""
         self.unreadable_notes: list[DamagedFile] = []
         self.strays: list[str] = []
         """Files in these directories that are not ours."""
@@ -57,9 +59,8 @@ class LogDirectories:
                 if other != path:
                     raise DamagedFile(f"{other} and {path} both hold {log_name(log_id)}: which one counts is not known")
         found = sorted(self._homes)
-        for path, lengths in self._noted.items():
-            for log_id in lengths:
-                self._homes.setdefault(log_id, path)
+        for log_id, path in self.noted_homes().items():
+            self._homes.setdefault(log_id, path)
         return found
 
     async def _logs_in(self, path: str) -> list[int]:
@@ -75,6 +76,7 @@ class LogDirectories:
             self.unreadable_notes.append(error)
             all_known = True
         self.strays += [f"{path}/{name}" for name in stray_names(names)]
+        self._buried |= {log_id: path for name in names if (log_id := parse_removed_name(name)) is not None}
         found = []
         for name in names:
             log_id = parse_log_name(name)
@@ -139,7 +141,16 @@ class LogDirectories:
     @property
     def noted(self) -> dict[int, int]:
         """How many bytes of each log were durable as of the last notes."""
-        return {log_id: size for lengths in self._noted.values() for log_id, size in lengths.items()}
+        return {log_id: self._noted[path][log_id] for log_id, path in self.noted_homes().items()}
+
+    def noted_homes(self) -> dict[int, str]:
+        """In which directory the note names a log that should be there."""
+        return {
+            log_id: path
+            for path, lengths in self._noted.items()
+            for log_id in lengths
+            if self._buried.get(log_id) != path
+        }
 
     def durable_of(self, log_id: int) -> int:
         """How much of a log was durable; 0 where that is not known.
@@ -150,11 +161,13 @@ class LogDirectories:
         return noted.get(log_id, LOG_HEADER_BYTES if noted else 0)
 
     async def note(self, lengths: Mapping[int, int]) -> None:
-        """Bring the note of every directory up to date, durably.
+        """Bring the note of every directory up to date, durably; then nothing is left of the logs that were buried.
 
         Raises:
-            DiskFull, DiskFailed: each note says what it did, or what it should.
+            DiskFull, DiskFailed: each note says what it did, or what it should. What was buried takes no room.
         """
+        for log_id in self._buried:
+            await self._empty(log_id)
         wanted: dict[str, dict[int, int]] = {path: {} for path in self.paths}
         for log_id, size in lengths.items():
             wanted[self.home_of(log_id)][log_id] = size
@@ -162,3 +175,42 @@ class LogDirectories:
             if those != self._noted[path]:
                 await write_lengths(self._disk, path, self._directory_uuid, those)
                 self._noted[path] = those
+        while self._buried:
+            log_id, path = next(iter(self._buried.items()))
+            await self._disk.unlink(f"{path}/{removed_name(log_id)}")
+            await self._disk.sync_directory(path)
+            del self._buried[log_id]
+
+    # -- where there is no room for a note ---------------------------------------------------
+
+    @property
+    def buried(self) -> list[int]:
+        """Logs that are gone, and that a note may still name."""
+        return list(self._buried)
+
+    async def bury(self, log_id: int) -> None:
+        """Make it durable that a log is gone, whatever its note says: its file gets another name.
+
+        A note is a new file, which takes room, and on a full disk none comes back before a log goes. Without a note
+        the log cannot just be unlinked: a crash would leave one that is missed. To cut it comes to the same, and a
+        mark in it would have to be told from damage. A name that the directory has room for takes none of the disk's,
+        and is there after a crash as a whole or not at all: before it, the log is as it was; behind it, it is gone, and
+        it does not matter when its bytes and its line in the note go.
+
+        Raises:
+            DiskFull: it is as it was.
+            DiskFailed: it may or may not be gone after a crash.
+        """
+        home = self.home_of(log_id)
+        await self._disk.rename(self.path_of(log_id), f"{home}/{removed_name(log_id)}")
+        await self._disk.sync_directory(home)
+        self._buried[log_id] = home
+
+    async def _empty(self, log_id: int) -> None:
+        """Give back the room of a log that was buried, so that there is some for the note: once synced, it is free."""
+        file = await self._disk.open(f"{self._buried[log_id]}/{removed_name(log_id)}")
+        try:
+            await file.truncate(0)
+            await file.sync()
+        finally:
+            await file.close()

@@ -2,7 +2,8 @@
 
 Who asks for the entry behind the last one that it was given is a *stream*. For a stream that goes on, batches are read
 before it asks, in pieces of about a MiB, a few at a time for all streams together; each time it goes on, twice as much,
-up to a share of the budget. Who jumps begins a new stream, and nothing is read ahead for it.
+up to a share of the budget. Who jumps begins a new stream, and nothing is read ahead for it. A piece that somebody
+waits for is the next one to be read, before all that nobody has asked for yet.
 
 A stream is known by the entry it will ask for next, not by who asks: nothing tells the bookie, and two readers side by
 side are as good as one. Streams that nobody goes on with are dropped for others, the oldest first.
@@ -108,7 +109,12 @@ class ReadAhead:
         self._streams: OrderedDict[tuple[int, int], _Stream] = OrderedDict()
         self._candidates: OrderedDict[tuple[int, int], None] = OrderedDict()
         """Where whoever asks next becomes a stream."""
-        self._room = asyncio.Semaphore(PIECES_AT_ONCE)
+        self._waiting: OrderedDict[_Piece, _Stream] = OrderedDict()
+        """Pieces whose turn has not come, in the order in which they were found."""
+        self._wanted: OrderedDict[_Piece, _Stream] = OrderedDict()
+        """Those of them that somebody waits for: they come first."""
+        self._under_way = 0
+        """Pieces on their way from the disk."""
         self.held_bytes = 0
         self.read_batches = 0
         """Batches read ahead."""
@@ -129,6 +135,7 @@ class ReadAhead:
             await stream.looked.wait()
         if not stream.pieces:
             return []
+        self._hurry(stream.pieces[0])
         await stream.pieces[0].read.wait()
         taken: list[tuple[IndexRow, bytes]] = []
         left = max_bytes
@@ -212,10 +219,11 @@ class ReadAhead:
             stream.looked.clear()
             self._work(stream, self._look(stream, wanted))
 
-    def _work(self, stream: _Stream, work: Coroutine[Any, Any, None]) -> None:
+    def _work(self, stream: _Stream, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._spawn(work, f"read ahead of ledger {stream.ledger_id}")
         stream.work[task] = None
         task.add_done_callback(lambda done: stream.work.pop(done, None))
+        return task
 
     async def _look(self, stream: _Stream, wanted: int) -> None:
         """Find out what comes next, and have it read."""
@@ -229,18 +237,40 @@ class ReadAhead:
                 self.held_bytes += piece.held_bytes
                 stream.end_id = piece.rows[-1].last_entry_id + 1
                 stream.pieces.append(piece)
-                self._work(stream, self._read(piece))
+                self._waiting[piece] = stream
+                self._start_next()
         except StorageError as error:
             _log.error("the index cannot be read ahead: %r", error)
             self._drop(stream)
         finally:
             stream.looked.set()
 
+    def _hurry(self, piece: _Piece) -> None:
+        """Somebody waits for it: if it waits for its turn, it goes before those that nobody waits for."""
+        stream = self._waiting.pop(piece, None)
+        if stream is not None:
+            self._wanted[piece] = stream
+
+    def _leave_out(self, piece: _Piece) -> None:
+        """It need not be read any more."""
+        self._waiting.pop(piece, None)
+        self._wanted.pop(piece, None)
+
+    def _start_next(self) -> None:
+        while self._under_way < PIECES_AT_ONCE and (line := self._wanted or self._waiting):
+            piece, stream = line.popitem(last=False)
+            self._under_way += 1
+            # Told of the end also where it is cancelled before it has begun.
+            self._work(stream, self._read(piece)).add_done_callback(self._ended)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._under_way -= 1
+        self._start_next()
+
     async def _read(self, piece: _Piece) -> None:
         try:
-            async with self._room:
-                rows = list(piece.rows)
-                batches = await self._logs.read_many(rows)
+            rows = list(piece.rows)
+            batches = await self._logs.read_many(rows)
             # The first of them may have been found elsewhere meanwhile.
             piece.batches.extend(batches[len(rows) - len(piece.rows) :])
             self.read_batches += len(batches)
@@ -269,7 +299,7 @@ class ReadAhead:
         piece.held_bytes -= size
         self.held_bytes -= size
         if not piece.rows:
-            stream.pieces.popleft()
+            self._leave_out(stream.pieces.popleft())
 
     def _drop(self, stream: _Stream) -> None:
         stream.dropped = True
@@ -278,6 +308,7 @@ class ReadAhead:
             del self._streams[stream.ledger_id, stream.next_id]
         self.held_bytes -= stream.held_bytes
         for piece in stream.pieces:
+            self._leave_out(piece)
             piece.read.set()
         stream.pieces.clear()
         for task in list(stream.work):

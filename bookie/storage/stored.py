@@ -18,6 +18,7 @@ from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
 from .read_ahead import BatchReader, ReadAhead
 from .read_cache import ReadCache
+from .told import RowKey
 
 _ATTEMPTS: Final = 3
 """Looks into the index for one read; a batch that moves more often is reported as it was found last."""
@@ -36,6 +37,7 @@ class StoredBatches:
 
     Args:
         on_damage: told of each batch that fails its checks, or was in a log that is lost.
+        on_damaged_row: told of each row of the index that fails its check.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class StoredBatches:
         cache: ReadCache,
         ahead: ReadAhead,
         on_damage: Callable[[IndexRow], None],
+        on_damaged_row: Callable[[RowKey], None],
     ) -> None:
         self._index = index
         self._on_damage = on_damage
+        self._on_damaged_row = on_damaged_row
         self._logs = logs
         self._cache = cache
         self._ahead = ahead
@@ -101,13 +105,21 @@ class StoredBatches:
         """Every stored batch with an entry in ``first .. last``; ``None`` in place of one that is damaged.
 
         Args:
-            mending: so it is with one that is lost, and with one that the device refuses twice: a good copy is at hand.
+            mending: so it is with one that is lost, with one that the device refuses twice, and with one whose row is
+                damaged: a good copy is at hand.
 
         Raises:
             EntryUnknown: it cannot be told.
         """
-        rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
         found: list[Buffer | None] = []
+        if mending:
+            told = await self._index.survey(ledger_id, first, last, MAX_FIND_ROWS)
+            told.check_readable()
+            rows = told.rows
+            if told.is_damaged_at(ledger_id, first):
+                found.append(None)
+        else:
+            rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
         for row in rows:
             try:
                 found += await self._read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
@@ -176,7 +188,11 @@ class StoredBatches:
 
     async def _rows(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[IndexRow]:
         """Rows from the one that holds ``first``, without a gap, for about ``max_bytes``."""
-        start = await self._index.find(ledger_id, first)
+        try:
+            start = await self._index.find(ledger_id, first)
+        except EntryUnknown:
+            await self._look_for_damaged_row(ledger_id, first)
+            raise
         if start is None:
             return []
         limit = min(MAX_FIND_ROWS, max_bytes // start.location.size + 1)
@@ -187,6 +203,12 @@ class StoredBatches:
         except EntryUnknown:
             return [start]  # a row further on: told to whoever asks for its entries
         return _contiguous(rows, first, max_bytes)
+
+    async def _look_for_damaged_row(self, ledger_id: int, entry_id: int) -> None:
+        """Tell of the row that cannot be told, if that is why nothing is known of this entry."""
+        for each in (await self._index.survey(ledger_id, entry_id, entry_id, MAX_FIND_ROWS)).untold:
+            if each.is_row:
+                self._on_damaged_row(each.begin)
 
 
 def is_damage(error: EntryCorrupt | EntryUnknown) -> bool:

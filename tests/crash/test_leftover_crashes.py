@@ -19,7 +19,8 @@ from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, 
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
 
-SETTINGS = tiny_settings(entry_log_bytes=4 * KIB, unnamed_delay_s=0)
+DELAY_S = 20
+SETTINGS = tiny_settings(entry_log_bytes=4 * KIB, unnamed_delay_s=DELAY_S)
 FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
 KEPT, LEFT = 1, 2
 ENTRIES = 3
@@ -46,15 +47,21 @@ async def node_on(disk: SimDisk) -> DiskBookie:
     return await bookie_on(disk, SETTINGS, fates={LEFT: Fate.UNNAMED}, settled={LEFT: Settled(ENTRIES, closed=True)})
 
 
+async def collect_what_is_left_for_long(node: DiskBookie) -> None:
+    await node.bookie.collect()
+    await SimClock().sleep(DELAY_S)
+    await node.bookie.collect()
+
+
 async def collect(disk: SimDisk, promises: Promises) -> None:
-    """A batch of each ledger that only the journal has, then one round, and what comes after it."""
+    """A batch of each ledger that only the journal has, then the rounds, and what comes after it."""
     node = await node_on(disk)
     await node.boot()
     for ledger_id in (LEFT, KEPT):
         assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
     promises.add(Acked(ENTRIES))
     await node.bookie.flush()
-    await node.bookie.collect()
+    await collect_what_is_left_for_long(node)
     assert node.bookie.stats()["leftovers_dropped_total"] == 1
     promises.add(Gone(LEFT))
     await node.bookie.collect()
@@ -85,7 +92,7 @@ async def nothing_is_taken_where_a_copy_is_gone(disk: SimDisk, promises: tuple[o
 
 async def ends_what_was_begun(node: DiskBookie) -> None:
     await node.bookie.flush()
-    await node.bookie.collect()
+    await collect_what_is_left_for_long(node)
     assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     assert (await node.add(batch(LEFT, 50))).code == LedgerFenced.wire_code
     for entry_id in range(ENTRIES):

@@ -9,7 +9,9 @@ import uuid
 import pytest
 
 from tallybook.bookie.storage.entry_log import EntryLogs
+from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.storage.inspect_entry_log import lost_bytes
 from tallybook.bookie.storage.location import IndexRow
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import StorageSettings
@@ -207,6 +209,51 @@ def test_no_power_loss_loses_what_was_stored_or_leads_a_row_astray(workload, cra
     report = crashes(workload, check, options=OPTIONS, doubles=40)
     assert report.checked > 150
     assert report.doubles >= 40
+
+
+async def removal_from_a_full_disk(disk: SimDisk, promises: Promises) -> None:
+    """Two logs go from a disk on which not even a note that they are gone has room."""
+    store = await Store.open(disk, promises, create=True)
+    for _ in range(8):
+        await store.checkpoint((1, 5))
+    await store.index.apply([], {1: b"0"}, drop_ledgers=[1])
+    await store.index.sync()
+    promises.add(("dropped", 1))
+    disk.capacity_bytes = disk.state.used_bytes()
+    removed = store.logs.settled_log_ids[:2]
+    for log_id in removed:
+        disk.fail("write", f"{LOGS}/lengths", error=DiskFull)
+        await store.logs.remove(log_id)
+        promises.add(("removed", log_id))
+    assert len(removed) == 2
+    assert disk.free_bytes() > 2 * SETTINGS.entry_log_bytes * 9 // 10
+
+
+async def misses_no_log(disk: SimDisk, promises: tuple[object, ...]) -> None:
+    """Whatever went is gone for good, with its room, and is not taken for lost."""
+    removed = {promise[1] for promise in promises if promise[0] == "removed"}
+    for _ in range(2):
+        await disk.make_directory(LOGS)
+        logs = await EntryLogs.open(disk, [LOGS], UUID, SETTINGS, SimClock())
+        # A torn footer is told, and does no harm; that a log is missing, or too short, would be wrong.
+        assert not any("durable" in damage.message for damage in await logs.damaged())
+        assert await lost_bytes(disk, LOGS) == []
+        assert logs.strays == []
+        assert not removed & set(logs.log_ids)
+        await logs.finish_removals()
+        kept = {f"{LOGS}/{log_name(log_id)}" for log_id in logs.log_ids}
+        for name in disk.state.names(LOGS):
+            assert f"{LOGS}/{name}" in kept or len(disk.peek(f"{LOGS}/{name}")) < KIB, name
+        disk.capacity_bytes += 64 * KIB  # there is none if it crashed before
+        (location,) = await logs.append([batch(9, 0)])
+        assert location.log_id not in removed
+        await logs.sync()
+        await logs.close()
+
+
+def test_no_power_loss_leaves_a_log_that_went_from_a_full_disk_half_there(crashes):
+    report = crashes(removal_from_a_full_disk, misses_no_log, options=OPTIONS, doubles=40)
+    assert report.checked > 150
 
 
 async def test_the_check_itself_notices_a_lost_batch():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import gzip
 import itertools
@@ -149,9 +150,11 @@ async def listening(bookie: Any, tasks: Tasks, admission: AdmissionSettings, con
         yield port
         await port.works()
         async with asyncio.timeout(SETTLING_SECONDS):
-            # This process is the client, too, and what it sent is let go by threads of gRPC, a moment later.
+            # This process is the client, too, and what it sent is let go by threads of gRPC, a moment later; what they
+            # let go stays with the allocator of the C library until it is asked to give it back.
             while resident_bytes() - before >= MOST_GROWTH_BYTES:
                 gc.collect()
+                ctypes.CDLL(None).malloc_trim(0)
                 await asyncio.sleep(0.05)
     finally:
         await listener.close(0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from contextlib import aclosing
 from dataclasses import replace
 
 from tallybook.client.client import Client
@@ -19,7 +21,10 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.record_kinds import STREAM_KINDS
+from tallybook.stream.head import MAX_SEGMENTS
+from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
+from tallybook.stream.subscription.handle import CURSOR
+from tallybook.stream.writer.segments import STREAM
 
 KINDS = (*RECORD_KINDS, *STREAM_KINDS)
 
@@ -45,7 +50,7 @@ def cookie(name: str, directory_uuid: str) -> bytes:
 
 
 async def found_in(world: ClientWorld, bucket: Bucket | None = None) -> list[Finding]:
-    return [found async for found in Fsck(world, KINDS, bucket, None).run()]
+    return [found async for found in Fsck(world, KINDS, STREAM_OWNERS, bucket, None).run()]
 
 
 async def the_only_one(world: ClientWorld, bucket: Bucket | None = None) -> Finding:
@@ -70,7 +75,7 @@ async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_
         from tallybook.repair.tasks import tasks_of  # noqa: PLC0415
 
         await board.publish(tasks_of(ledgers, thorough=True, why="x"))
-        check = Fsck(client.world, KINDS, Bucket(stage.store, stage.reader), None)
+        check = Fsck(client.world, KINDS, STREAM_OWNERS, Bucket(stage.store, stage.reader), None)
         assert [found async for found in check.run()] == []
         assert (check.totals.findings, check.totals.notes) == (0, 0)
         assert check.totals.steps > 15
@@ -92,7 +97,7 @@ async def test_missing_and_damaged_copies_are_found_and_with_repair_given_back(
     ]
     assert (await client.world.store.list_records("repair/tasks/")).names == (), "a dry run changes nothing"
     board = TaskBoard(client.world.store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
-    check = Fsck(client.world, KINDS, None, board)
+    check = Fsck(client.world, KINDS, STREAM_OWNERS, None, board)
     assert len([found async for found in check.run()]) == check.totals.mended == 2
     async with cluster.client(SMALL) as repairing:
         replicator = RepairService(repairing, RepairSettings(lease_s=5)).replicator
@@ -199,7 +204,7 @@ async def test_a_task_that_cannot_be_read_is_deleted_with_repair_and_any_other_r
     board = TaskBoard(store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
     assert len(await found_in(client.world)) == 6
     assert len((await store.list_records()).names) == 6, "a dry run deletes nothing"
-    check = Fsck(client.world, KINDS, None, board)
+    check = Fsck(client.world, KINDS, STREAM_OWNERS, None, board)
     found = {each.where: each async for each in check.run()}
     assert {where: each.how_bad for where, each in found.items()} == {
         "repair/tasks/0-x": "bad",
@@ -232,6 +237,44 @@ async def test_a_stream_whose_ledger_was_deleted_and_a_name_that_leads_nowhere_a
         await client.world.store.delete_record(head, record.version)
         told = [each for each in await found_in(client.world) if each.where.startswith("stream-names/")]
         assert ["leads to" in each.what for each in told] == [True]
+
+
+@scenario(bookies=3)
+async def test_every_segment_in_head_and_chapters_and_every_cursor_ledger_is_named_by_who_it_was_made_for(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    async with StreamStore(client, name="x") as streams:
+        await streams.create("orders", roll_bytes=1024)
+        async with await streams.writer("orders") as writer:
+            for _ in range(2 * MAX_SEGMENTS + 20):
+                await writer.append(b"x" * 1024)
+        async with (
+            await streams.subscribe("orders", "billing") as subscription,
+            aclosing(subscription.batches()) as batches,
+        ):
+            batch = await anext(batches)
+            assert isinstance(batch, list)
+            await subscription.advance(batch[-1].position)
+            custom = [(await client.ledger_metadata(each)).custom async for each in client.list_ledgers()]
+            assert sum(CURSOR in each for each in custom) == 1
+            assert sum(STREAM in each for each in custom) > MAX_SEGMENTS
+            assert len((await client.world.store.list_records("stream-chapters/")).names) == 1
+            assert await found_in(client.world) == []
+
+
+@scenario(bookies=1)
+async def test_a_ledger_that_nobody_names_although_it_was_made_for_somebody_is_found(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await cookies(cluster, client.world)
+    for key, value in itertools.product((STREAM, CURSOR), (b"cec032ad/1", b"/", b"", b"\xff/../1", b"\x00")):
+        ledger = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1, custom={key: value})
+        found = await the_only_one(client.world)
+        assert (found.where, found.how_bad, found.fix) == (f"ledger {ledger.id}", "bad", None)
+        assert "does not name it" in found.what
+        assert f"ledger rm {ledger.id}" in found.remedy
+        await client.delete_ledger(ledger.id)
 
 
 @scenario(bookies=2)

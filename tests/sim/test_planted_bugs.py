@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 
@@ -25,7 +26,6 @@ LONG_SOUGHT = (
     "condition looked at too early",
     "deleted before it is truncated",
     "next segment before the last is settled",
-    "silence taken for completeness",
     "log removed before the index is synced",
     "copies not synced",
     "log removed before its batches have moved",
@@ -127,6 +127,18 @@ def test_a_failure_says_what_was_broken_and_leaves_the_end_of_the_trace() -> Non
     assert report.failure.startswith("InvariantBroken: I")
     assert any("VIOLATION" in line for line in report.trace)
     assert report.config.startswith("theme=")
+
+
+@pytest.mark.parametrize("bug", list(BUGS))
+def test_a_wrong_function_takes_whatever_the_right_one_takes(bug: str) -> None:
+    # One that does not only makes something crash, and shows nothing.
+    rights = [(owner, name, getattr(owner, name)) for owner, name, _ in BUGS[bug].changes]
+    with planted(bug):
+        for owner, name, right in rights:
+            taken = inspect.signature(right).parameters.values()
+            by_place = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD]
+            by_name = {each.name: each for each in taken if each.kind is each.KEYWORD_ONLY}
+            inspect.signature(getattr(owner, name)).bind(*by_place, **by_name)
 
 
 @pytest.mark.parametrize("bug", list(BUGS))

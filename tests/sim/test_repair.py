@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.repair.mender import Order
 from tallybook.repair.service import RepairService, repair_status
+from tallybook.repair.tasks import PREFIX
 from tallybook.runtime.deterministic import run_seed
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -163,6 +165,7 @@ async def test_a_damaged_copy_is_replaced_by_a_good_one(cluster: MemoryCluster, 
     bookie.faults.rot(ledger.ledger_id, first)
     async with repair(cluster) as service:
         await eventually(lambda: service.replicator.totals.batches > 0, cluster, 300)
+        await eventually(lambda: service.auditor.audit.findings.under_replicated == 0, cluster, 60)
     answer = await (await client.world.connections.get(name)).read_entry(ledger.ledger_id, first)
     assert answer.payload == lines(40)[first]
 
@@ -357,6 +360,54 @@ async def test_a_bookie_that_lost_its_disk_gets_everything_back_and_can_say_abse
         assert not (await connection.held(each.ledger_id, 0, 39)).limbo
 
 
+@scenario(bookies=3, deadline_seconds=20_000)
+async def test_trouble_that_lasts_is_not_looked_for_in_all_ledgers_again_and_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 40)
+    growing = await client.create_ledger()
+    await growing.append_many(lines(5))
+    lost, other, _ = ledger.last_fragment.bookies
+    cluster.die(other)
+    # Of a ledger that grows, nothing is given back before it is closed.
+    cluster.bookies[other].replace(limbo_below=growing.id + 1)
+    await cluster.register(other)
+    asked: Counter[str] = Counter()
+
+    async def counts(method: str, _ledger_id: int) -> None:
+        asked[method] += 1
+
+    counted = Counted()
+    # Nobody will ever be done with it.
+    await client.world.store.write_record(f"{PREFIX}0-of a later version", b"?", None)
+    async with repair(cluster, seen_through=through(cluster, counted)) as service:
+        await eventually(lambda: service.replicator.totals.ledgers > 0, cluster, 300)
+        cluster.bookies[other].gate = counts
+        cluster.die(lost)
+        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 60)
+        before = counted.asked["list_ledgers"]
+        asked.clear()
+        await cluster.world.clock.sleep(7_200)
+        assert service.replicator.totals.lost_ledgers == 0
+        assert 5 < counted.asked["list_ledgers"] - before < 30
+        assert asked["held_ledgers"] < 30
+        # Who comes may help: that is news.
+        cluster.add("bookie-new")
+        await cluster.register("bookie-new")
+        await until_named_nowhere(cluster, [ledger.ledger_id], lost, 30)
+
+
+class Counted:
+    """Counts what is asked of the metadata store."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def next(self, operation: str) -> Fault | None:
+        self.asked[operation] += 1
+        return None
+
+
 class Outage:
     """The metadata store does not answer while it is ``on``."""
 
@@ -491,6 +542,42 @@ async def test_what_a_bookie_dropped_before_it_was_named_is_given_to_it_again(
     mended = await metadata_of(cluster, ledger.ledger_id)
     assert target in mended.last_fragment.bookies
     assert cluster.held_by_too_few(mended, copies=3) == []
+
+
+@pytest.mark.parametrize("striped", [False, True])
+def test_copies_that_a_newcomer_has_from_before_are_proven_before_it_is_named(striped: bool) -> None:
+    async def play(world) -> None:
+        cluster = MemoryCluster(world, bookies=5 if striped else 4)
+        await cluster.start()
+        shape = {"ensemble": 4, "write_quorum": 2, "ack_quorum": 1, "stripe_entries": 7} if striped else {}
+        async with cluster.client(SMALL) as client:
+            ledger = await closed(client, 84, **shape)
+            lost = ledger.last_fragment.bookies[0]
+            [target] = set(cluster.bookies) - set(ledger.last_fragment.bookies)
+            batches = cluster.bookies[lost].durable_batches(ledger.ledger_id)
+            leftovers = sorted(batches)[1:3]
+            connection = await client.world.connections.get(target)
+            for first in leftovers:
+                await connection.repair_add(batches[first])
+            cluster.bookies[target].faults.rot(ledger.ledger_id, leftovers[1])
+            right = LedgerUpdater.update
+            when_named: list[int] = []
+
+            async def looks_first(self: LedgerUpdater, ledger_id: int, *args: Any, **named: Any) -> Any:
+                when_named.append(len(await connection.damaged((-1, -1), 10)))
+                return await right(self, ledger_id, *args, **named)
+
+            cluster.die(lost)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(LedgerUpdater, "update", looks_first)
+                async with repair(cluster):
+                    await until_named_nowhere(cluster, [ledger.ledger_id], lost)
+            assert when_named == [0]
+            mended = await metadata_of(cluster, ledger.ledger_id)
+            assert cluster.held_by_too_few(mended, copies=mended.quorum.write_quorum) == []
+        await cluster.stop()
+
+    run_seed(7, play, deadline_seconds=4000)
 
 
 @scenario(bookies=4)

@@ -12,12 +12,13 @@ from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
 from tallybook.core.errors import InvalidArgument, NoSuchBookie, RequestTimeout
 from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
+from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.repair.check import CopyCheck, LedgerCheck
 from tallybook.repair.drain import switch_mode, who_names
 from tallybook.repair.one_round import OneRound
-from tallybook.repair.overview import STALE_SECONDS, overview
-from tallybook.repair.service import RepairService
+from tallybook.repair.overview import overview
+from tallybook.repair.service import STALE_SECONDS, RepairService
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
@@ -172,6 +173,9 @@ async def test_a_glance_tells_bookies_ledgers_and_what_is_wrong_with_them(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert healthy.problems == []
+    assert healthy.audit_age_s is not None
+    assert healthy.walk_age_s is not None
+    assert healthy.audit_age_s < healthy.walk_age_s, "it looks more often than it counts"
     assert (healthy.ledgers.total, dict(healthy.ledgers.states)) == (5, {"closed": 4, "open": 1})
     assert [bookie.mode for bookie in healthy.bookies] == ["writable"] * 4
     assert sum(bookie.ledgers for bookie in healthy.bookies) == 15
@@ -233,7 +237,7 @@ async def test_a_round_on_demand_hands_out_what_a_standing_repair_then_does(
     assert lost not in (await client.ledger_metadata(ledger.ledger_id)).last_fragment.bookies
 
 
-@scenario(bookies=4)
+@scenario(bookies=4, deadline_seconds=2 * STALE_SECONDS)
 async def test_a_round_on_demand_believes_the_standing_auditor_and_no_word_against_a_bookie_that_is_there(
     cluster: MemoryCluster, client: Client
 ) -> None:
@@ -242,10 +246,58 @@ async def test_a_round_on_demand_believes_the_standing_auditor_and_no_word_again
     assert (await OneRound(client, QUICK, [one]).audit()).lost == frozenset()
     cluster.die(other)
     assert (await OneRound(client, QUICK).audit()).findings.under_replicated == 0
-    await client.world.store.write_record("repair/status", b'{"lost": ["%s"]}' % other.encode(), None)
+    status = b'{"lost": ["%s"], "at_ms": %d}' % (other.encode(), client.world.clock.wall_us() // 1000)
+    await client.world.store.write_record("repair/status", status, None)
     audit = await OneRound(client, QUICK).audit(hand_out=False)
     assert (audit.lost, audit.findings.under_replicated) == (frozenset([other]), 1)
     assert (await client.world.store.list_records("repair/tasks/")).names == ()
+    # Who was lost long ago may have come back since, and be away for a moment now.
+    await cluster.world.clock.sleep(STALE_SECONDS)
+    assert (await OneRound(client, QUICK).audit()).lost == frozenset()
+
+
+class Stale:
+    """Reads show what was seen before, unless they have to be linearizable."""
+
+    def next(self, operation: str) -> Fault | None:
+        return Fault.STALE if operation == "read_record" else None
+
+
+@scenario(bookies=4)
+async def test_a_round_on_demand_knows_what_was_ordered_and_written_before_it_began(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    lost, drained, _ = ledger.last_fragment.bookies
+    store, clock = client.world.store, client.world.clock
+    await switch(client, drained, WantedMode.DRAINING, on=True)
+    await switch(client, drained, WantedMode.DRAINING, on=False)
+    status = b'{"lost": [], "at_ms": %d}' % (clock.wall_us() // 1000)
+    await store.write_record("repair/status", status, None)
+    cluster.die(lost)
+    async with cluster.client(SMALL, seen_through=lambda store: FaultyStore(store, Stale(), clock)) as late:
+        before = await OneRound(late, QUICK).audit(hand_out=False)
+        assert (before.lost, before.draining) == (frozenset(), frozenset())
+        await switch(client, drained, WantedMode.DRAINING, on=True)
+        held = await store.read_record("repair/status")
+        assert held is not None
+        await store.write_record("repair/status", status.replace(b"[]", b'["%s"]' % lost.encode()), held.version)
+        after = await OneRound(late, QUICK).audit(hand_out=False)
+        assert (after.lost, after.draining) == ({lost}, {drained})
+
+
+@scenario(bookies=4)
+async def test_a_round_on_demand_tells_who_does_not_answer_since_they_may_have_lost_data(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    name = ledger.last_fragment.bookies[0]
+    round_ = OneRound(client, QUICK)
+    assert (await round_.audit()).silent == frozenset()
+    cluster.bookies[name].pause()
+    assert (await round_.audit()).silent == {name}
+    cluster.bookies[name].resume()
+    assert (await round_.audit()).silent == frozenset()
 
 
 # -- emptying a bookie -------------------------------------------------------------------------------------------------

@@ -128,7 +128,9 @@ def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_delet
     assert (ledger.refuses_add, ledger.refuses_recovery) == (EntryUnknown.wire_code, 0)
     ledger.set_fenced()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
-    ledger.end_limbo(1)
+    ledger.got_back(1)
+    assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
+    ledger.end_limbo()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
     ledger.set_deleted()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, NoSuchLedger.wire_code)
@@ -136,8 +138,13 @@ def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_delet
 
 def test_a_repaired_ledger_stays_fenced_because_its_fence_may_be_among_what_was_lost() -> None:
     ledger = Ledger(3, LedgerRow(limbo=True))
-    ledger.end_limbo(2)
-    assert (ledger.limbo, ledger.fenced, ledger.row().repaired_limbo) == (False, True, 2)
+    ledger.got_back(2)
+    assert ledger.row() == LedgerRow(limbo=True), "it is not written yet"
+    assert ledger.row_to_write() == LedgerRow(fenced=True, repaired_limbo=2)
+    ledger.end_limbo()
+    assert ledger.row() == ledger.row_to_write() == LedgerRow(fenced=True, repaired_limbo=2)
+    ledger.set_deleted()
+    assert ledger.row_to_write() == TOMBSTONE
 
 
 def test_a_key_fits_its_verifier_only_and_a_ledger_without_password_takes_the_empty_key_only() -> None:

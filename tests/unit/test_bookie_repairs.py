@@ -399,8 +399,9 @@ def test_the_end_of_limbo_is_answered_when_it_is_durable_also_to_who_asks_second
     async def scenario(node: DiskBookie, world: World) -> None:
         parts = node.bookie._parts
         first = asyncio.ensure_future(node.bookie.end_limbo(CLOSED))
-        while (await node.bookie.held(CLOSED, 0, 9)).limbo:  # noqa: ASYNC110 (nothing tells of it)
-            await asyncio.sleep(0)
+        async with parts.table.using(CLOSED) as ledger:
+            while ledger.given_back is None:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0)
         await node.bookie.end_limbo(CLOSED)
         ledger = parts.table.get(CLOSED)
         assert ledger is not None

@@ -4,7 +4,7 @@ import pytest
 
 from tallybook.bookie import disk_watch
 from tallybook.bookie.garbage import Fate
-from tallybook.core.errors import BookieReadOnly, Busy, LedgerFenced, NoSuchLedger
+from tallybook.core.errors import BookieReadOnly, Busy, DiskFull, LedgerFenced, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -149,6 +149,35 @@ def test_e04_a_ledger_that_fills_the_disk_can_go_although_a_checkpoint_waits_for
                 await node.bookie.read_batches(10, 0, 0, 1)
             assert await node.bookie._parts.index.ledgers_with_rows(-1, 10) == [KEPT]
         await node.stop()
+
+    run_seed(1, scenario, deadline_seconds=86_400)
+
+
+def test_logs_go_from_a_ledger_disk_of_its_own_that_has_no_byte_left_for_anything() -> None:
+    async def scenario(world: World) -> None:
+        filling = Filling(world)
+        node = filling.node
+        await node.boot()
+        for entry_id in range(40):
+            await filling.add(10 if entry_id % 4 else KEPT, entry_id if entry_id % 4 else entry_id // 4)
+            if entry_id % 4 == 3:
+                await node.bookie.flush()
+        node.disk.fail("write", f"{ROOT}/ledgers/", times=10**9, error=DiskFull)
+        node.metadata.fates[10] = node.metadata.fates[KEPT] = Fate.RELEASED
+        before = len(logs(node.disk))
+        await world.clock.sleep(5)
+        assert node.bookie.stats()["entry_logs_removed_total"] >= before - 1
+        removed = [name for name in logs(node.disk) if name.endswith(".removed")]
+        assert len(removed) == before - 1
+        assert not any(node.disk.peek(f"{ROOT}/ledgers/{name}") for name in removed)
+        await node.lose_power()
+        node.disk.faults.clear()
+        await node.boot()
+        assert await filling.add(11, 0)
+        await node.bookie.flush()
+        assert not [name for name in logs(node.disk) if name.endswith(".removed")]
+        await node.stop()
+        assert node.failures == []
 
     run_seed(1, scenario, deadline_seconds=86_400)
 

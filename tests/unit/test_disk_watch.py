@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from tallybook.bookie.disk_watch import LOOK_SECONDS
 from tallybook.bookie.garbage import Fate
+from tallybook.bookie.settled import Settled
 from tallybook.bookie.watermarks import Level, Watermarks
-from tallybook.core.errors import BookieReadOnly
+from tallybook.core.errors import BookieReadOnly, Busy
 from tallybook.core.limits import KIB, MIB
+from tallybook.repair.copier import BUSY_SECONDS
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
@@ -44,6 +46,31 @@ def test_a_bookie_whose_disk_fills_up_takes_only_recoveries_and_comes_back_when_
             assert node.bookie.read_only == bool(code)
             assert (await node.add(batch_of(1), recovery=True)).code == 0
             await node.bookie.fence(7, b"")
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+def test_repairs_leave_the_last_room_of_a_disk_to_recoveries_fences_and_compaction() -> None:
+    async def scenario(world: World) -> None:
+        metadata = KnownMetadata(settled={2: Settled(99, closed=True)})
+        node = DiskBookie(SimDisk(world.rng, capacity_bytes=2 * MIB), world.clock, metadata, tiny_settings())
+        await node.boot()
+        await world.clock.sleep(1)  # the journal has made all its segments by then
+        used = node.disk.capacity_bytes - (await node.disk.space(ROOT)).free_bytes
+        for first, used_part in enumerate((0.91, 0.96, 0.93, 0.5)):
+            node.disk.capacity_bytes = int(used / used_part)
+            await world.clock.sleep(2 * LOOK_SECONDS)
+            answer = await node.add(batch_of(first, ledger_id=2), repair=True)
+            if used_part in (0.96, 0.93):
+                assert answer.code == Busy.wire_code
+                assert answer.retry_after_ms / 1000 > BUSY_SECONDS, "whoever repairs does not wait for it"
+            else:
+                assert answer.code == 0
+            assert (await node.add(batch_of(first), recovery=True)).code == 0
+            await node.bookie.fence(7, b"")
+        assert node.bookie.stats()["refused_room_for_repairs_total"] == 2
         await node.stop()
         assert node.failures == []
 

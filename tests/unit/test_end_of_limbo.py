@@ -129,6 +129,29 @@ def test_many_batches_are_looked_through_in_pages() -> None:
     run_seed(1, scenario)
 
 
+def test_a_limbo_does_not_seem_to_have_ended_before_its_end_is_durable() -> None:
+    """Who repairs would not look again, and a crash brings it back."""
+
+    async def scenario(world: World) -> None:
+        node = await in_limbo(world)
+        await node.bookie.flush()
+        node.disk.fail("sync", "index/changes.log", error=None, delay_seconds=5)
+        ending = asyncio.ensure_future(end_limbo(node, []))
+        await world.clock.sleep(1)
+        assert not ending.done()
+        assert (await node.bookie.held(1, 0, 9)).limbo
+        assert [ledger.limbo for ledger in (await node.bookie.held_ledgers(-1, 9)).ledgers] == [True]
+        assert (await node.bookie.trace(1, 0)).limbo
+        assert await said_of(node, 5) == "EntryUnknown"
+        assert (await node.add(batch_of(9))).code == EntryUnknown.wire_code
+        await ending
+        assert not (await node.bookie.held(1, 0, 9)).limbo
+        assert await said_of(node, 5) == "EntryAbsent"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
 def test_an_end_that_was_cancelled_is_made_durable_by_the_next_one() -> None:
     async def scenario(world: World) -> None:
         node = await in_limbo(world)

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from tallybook.bookie.storage.entry_log import EntryLogs
-from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.bookie.storage.entry_log_format import log_name, removed_name
 from tallybook.bookie.storage.entry_log_lengths import FILE_NAME, read_lengths, write_lengths
 from tallybook.bookie.storage.inspect_entry_log import lost_bytes
 from tallybook.core.batch import encode_batch
@@ -122,6 +122,51 @@ async def test_a_removed_log_is_not_missed():
     disk = SimDisk()
     await three_logs(disk)
     logs = await open_logs(disk)
+    await logs.remove(1)
+    assert await said(disk) == []
+
+
+async def test_on_a_disk_without_a_free_byte_a_log_gives_its_room_back_and_is_not_missed():
+    disk = SimDisk()
+    await three_logs(disk)
+    logs = await open_logs(disk)
+    disk.capacity_bytes = disk.state.used_bytes()
+    size = len(disk.peek(f"{HOME}/{log_name(1)}"))
+    assert disk.free_bytes() == 0
+    assert await logs.remove(1) == size
+    assert disk.free_bytes() >= size
+    assert logs.log_ids == [2, 3]
+    assert await said(disk) == []
+    assert await lost_bytes(disk, HOME) == []
+    assert disk.state.names(HOME) == [log_name(2), log_name(3), FILE_NAME]
+
+
+async def test_a_log_that_went_without_a_note_is_noted_by_the_next_sync():
+    disk = SimDisk()
+    await three_logs(disk)
+    logs = await open_logs(disk)
+    await logs.append([batch(6)])
+    disk.fail("write", NOTE, times=2, error=DiskFull)
+    await logs.remove(1)
+    assert disk.peek(f"{HOME}/{removed_name(1)}") == b""
+    assert 1 in await read_lengths(disk, HOME, UUID.bytes)
+    assert await said(disk) == []
+    assert await lost_bytes(disk, HOME) == []
+    await logs.sync()
+    assert 1 not in await read_lengths(disk, HOME, UUID.bytes)
+    assert removed_name(1) not in disk.state.names(HOME)
+
+
+async def test_a_log_of_which_not_even_the_name_can_be_changed_stays_and_is_removed_later():
+    disk = SimDisk()
+    await three_logs(disk)
+    logs = await open_logs(disk)
+    disk.fail("write", NOTE, error=DiskFull)
+    disk.fail("rename", log_name(1), error=DiskFull)
+    with pytest.raises(DiskFull):
+        await logs.remove(1)
+    assert logs.log_ids == [1, 2, 3]
+    assert await said(disk) == []
     await logs.remove(1)
     assert await said(disk) == []
 

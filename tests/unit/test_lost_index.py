@@ -8,8 +8,10 @@ from tallybook.bookie.limbo import Limbo, load_limbo, store_limbo
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.bookie.storage.told import Told
 from tallybook.core.errors import (
     DiskFailed,
+    EntryAbsent,
     EntryUnknown,
     ForeignDirectory,
     MetadataUnavailable,
@@ -413,6 +415,113 @@ def test_c20_of_copies_in_one_log_that_differ_or_overlap_none_counts_and_their_n
         assert {await said_of(node, 2, each) for each in unknown} == {"EntryUnknown"}
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
         assert await said_of(node, 2, 13) == "held"
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("bring", ["repair", "recovery"])
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize(
+    ("copies", "good"),
+    [
+        ([(5, 3), (7, 3)], [(5, 3), (8, 2)]),
+        ([(5, 3), (7, 3)], [(7, 3), (5, 2)]),
+        ([(7, 3), (5, 3)], [(5, 5)]),
+        ([(6, 1), (8, 1), (5, 5)], [(5, 4), (9, 1)]),
+        ([(5, 5), (6, 2)], [(6, 2), (8, 2), (5, 1)]),
+    ],
+)
+def test_copies_that_overlap_keep_no_good_one_out_whatever_its_bounds(
+    copies: list[tuple[int, int]], good: list[tuple[int, int]], bring: str, crashes: bool
+) -> None:
+    """The bytes of one of them may be those that a repair brings, or none of them."""
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        node.metadata.settled[2] = Settled(9, closed=True)
+        await append_to_logs(node, *(batch_of(first, count, ledger_id=2) for first, count in copies))
+        await lose(node.disk)
+        await node.boot()
+        for at, (first, count) in enumerate(good):
+            data = batch_of(first, count, ledger_id=2)
+            for _ in range(2):
+                assert (await node.add(data, repair=bring == "repair", recovery=bring == "recovery")).code == 0
+            if crashes:
+                await node.lose_power()
+                await node.boot()
+            elif at % 2:
+                await node.bookie.flush()
+        await node.bookie.flush()
+        for first, count in good:
+            for entry_id in range(first, first + count):
+                answer = await node.bookie.read_batches(2, entry_id, entry_id, 1)
+                assert answer.batches == (batch_of(first, count, ledger_id=2),)
+        rows = await node.bookie._parts.index.find_range(2, 5, 20, 100)
+        assert [(row.first_entry_id, row.location.entry_count) for row in rows] == sorted(good)
+        assert (await node.bookie.held(2, 5, 9)).ranges[0].last == 9
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("flushed", ["before", "just now"])
+def test_way_is_not_made_over_a_good_copy_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch, flushed: str) -> None:
+    """Between the look at the rows and their change, the neighbour is put; its row comes before the cache lets go."""
+    neighbour, late = batch_of(5, 2, ledger_id=2), batch_of(7, 3, ledger_id=2)
+
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        node.metadata.settled[2] = Settled(9, closed=True)
+        await append_to_logs(node, batch_of(5, 5, ledger_id=2), batch_of(7, 1, ledger_id=2))
+        await lose(node.disk)
+        await node.boot()
+        index, cache = node.bookie._parts.index, node.bookie._parts.cache
+        survey, release = index.survey, cache.release
+        looks: list[int] = []
+
+        async def slow_survey(*asked: int) -> Told:
+            told = await survey(*asked)
+            looks.append(asked[1])
+            if looks == [7]:
+                assert (await node.add(neighbour, repair=True)).code == 0
+                if flushed == "just now":
+                    monkeypatch.setattr(cache, "release", lambda: None)
+                await node.bookie.flush()
+            return told
+
+        monkeypatch.setattr(index, "survey", slow_survey)
+        code = (await node.add(late, repair=True)).code
+        monkeypatch.setattr(index, "survey", survey)
+        monkeypatch.setattr(cache, "release", release)
+        assert code == 0
+        if flushed == "just now":
+            release()
+        await node.bookie.flush()
+        for entry_id in range(5, 10):
+            answer = await node.bookie.read_batches(2, entry_id, entry_id, 1)
+            assert answer.batches == (neighbour if entry_id < 7 else late,)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_what_is_left_of_copies_that_overlap_stays_unknown() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        node.metadata.settled[2] = Settled(9, closed=True)
+        await append_to_logs(node, batch_of(5, 3, ledger_id=2), batch_of(7, 5, ledger_id=2))
+        await lose(node.disk)
+        await node.boot()
+        assert (await node.add(batch_of(6, 2, ledger_id=2), repair=True)).code == 0
+        await node.bookie.flush()
+        await node.bookie.end_limbo(2)
+        for entry_id in (5, 8, 9, 10, 11):
+            with pytest.raises(EntryUnknown):
+                await node.bookie.read_batches(2, entry_id, entry_id, 1)
+        with pytest.raises(EntryAbsent):
+            await node.bookie.read_batches(2, 12, 12, 1)
         await node.stop()
 
     run_seed(1, scenario)

@@ -42,6 +42,9 @@ class Store:
         self.damaged: set[tuple[int, int]] = set()
         self.reads: list[tuple[int, int]] = []
         self.reading = self.most_reading = 0
+        self.started: list[tuple[int, int]] = []
+        self.held_up_from = 0
+        """Only reads from this batch on may be held up."""
         self.go_on = asyncio.Event()
         self.go_on.set()
 
@@ -67,9 +70,12 @@ class Store:
     async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
         self.reading += 1
         self.most_reading = max(self.reading, self.most_reading)
+        first = rows[0].ledger_id, rows[0].first_entry_id // ENTRIES
+        self.started.append(first)
         try:
             await asyncio.sleep(0)
-            await self.go_on.wait()
+            if first[1] >= self.held_up_from:
+                await self.go_on.wait()
         finally:
             self.reading -= 1
         found: list[bytes] = []
@@ -90,7 +96,9 @@ class Rig:
         self.tasks = tasks
         self.damage: list[IndexRow] = []
         self.ahead = ReadAhead(store, store, lambda work, name: tasks.spawn(work, name=name), max_bytes)
-        self.stored = StoredBatches(store, store, ReadCache(cache_bytes), self.ahead, self.damage.append)
+        self.stored = StoredBatches(
+            store, store, ReadCache(cache_bytes), self.ahead, self.damage.append, lambda _key: None
+        )
 
     async def read(self, ledger_id: int, number: int, last: int = 10**6, ask: int = ASK) -> list[int]:
         """The numbers of the batches that a read gives, each as it was written."""
@@ -139,6 +147,44 @@ async def test_the_first_reads_and_those_that_jump_bring_nothing_ahead():
             await it.read(7, number)
         await it.settled()
         assert (it.ahead.read_batches, it.ahead.held_bytes, len(it.ahead)) == (0, 0, 0)
+
+
+async def test_what_somebody_waits_for_does_not_wait_for_what_is_read_ahead_for_others():
+    async with rig(dict.fromkeys(range(20), 40)) as it:
+        it.store.held_up_from = 8
+        it.store.go_on.clear()
+        for ledger_id in range(20):
+            await it.read(ledger_id, 0)
+            await it.read(ledger_id, 4)
+        await turns()
+        assert [each for each in it.store.started if each[1] >= 8] == [(0, 8), (1, 8)]
+        asked = [asyncio.ensure_future(it.read(ledger_id, 8)) for ledger_id in (19, 0, 12)]
+        await turns()
+        assert it.store.reading == PIECES_AT_ONCE
+        it.store.go_on.set()
+        for reading in asked:
+            assert (await reading)[0] == 8
+        await it.settled()
+        began = [each for each in it.store.started if each[1] == 8]
+        assert began[:6] == [(0, 8), (1, 8), (19, 8), (12, 8), (2, 8), (3, 8)]
+
+
+async def test_what_waits_for_its_turn_goes_with_its_stream():
+    async with rig(dict.fromkeys(range(20), 40)) as it:
+        it.store.held_up_from = 8
+        it.store.go_on.clear()
+        for ledger_id in range(20):
+            await it.read(ledger_id, 0)
+            await it.read(ledger_id, 4)
+        await turns()
+        assert len(it.ahead._waiting) == 18
+        for ledger_id in range(1, 20):
+            it.ahead.forget(ledger_id)
+        assert len(it.ahead._waiting) == 0
+        it.store.go_on.set()
+        await it.settled()
+        assert [each for each in it.store.started if each[1] >= 8] == [(0, 8), (1, 8)]
+        assert await it.scan(5) == list(range(40))
 
 
 async def test_what_is_read_ahead_doubles_while_a_reader_goes_on_up_to_its_share():

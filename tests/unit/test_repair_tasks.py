@@ -1,10 +1,13 @@
 """Tasks: taken by one at a time, taken over from whoever is silent, and never a condition of anything."""
 
+import asyncio
+
 import pytest
 
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.repair.tasks import LEDGERS_OF_A_TASK, PREFIX, Task, TaskBoard, decode_task, tasks_of
+from tallybook.metadata.store import Ok
+from tallybook.repair.tasks import LEDGERS_OF_A_TASK, MOST_READ, PREFIX, Task, TaskBoard, decode_task, tasks_of
 from tallybook.runtime.deterministic import run_seed
 from tallybook.runtime.rng import SeededRng
 
@@ -46,6 +49,82 @@ async def test_two_do_not_take_the_same_task(world, store, one, other) -> None:
     await one.publish([Task((1,), why="lost bookie")])
     assert await one.take() is not None
     assert await other.take() is None
+
+
+class Counted:
+    """A store that counts what is asked of records."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+        self.read: list[str] = []
+        self.listed = 0
+        self.refused = 0
+
+    async def read_record(self, name, **how):
+        self.read.append(name)
+        await asyncio.sleep(0)  # so that others come between
+        return await self._store.read_record(name, **how)
+
+    async def list_records(self, *what):
+        self.listed += 1
+        return await self._store.list_records(*what)
+
+    async def write_record(self, *what):
+        result = await self._store.write_record(*what)
+        self.refused += not isinstance(result, Ok)
+        return result
+
+
+@play
+async def test_who_takes_a_task_reads_no_more_than_it_must_however_many_there_are(world, store, one, other) -> None:
+    await one.publish([Task((each,), why="lost bookie") for each in range(3 * MOST_READ)])
+    counted = Counted(store)
+    board = TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE)
+    assert await board.take() is not None
+    assert (len(counted.read), counted.listed) == (1, 1)
+
+
+@play
+async def test_who_finds_none_that_is_free_stops_after_a_few(world, store, one, other) -> None:
+    await one.publish([Task((each,), why="lost bookie", owner="a third") for each in range(3 * MOST_READ)])
+    counted = Counted(store)
+    board = TaskBoard(counted, world.clock, SeededRng(7), lease_s=LEASE)
+    assert await board.take() is None
+    assert len(counted.read) == MOST_READ
+
+
+@play
+async def test_workers_that_come_at_once_begin_at_different_tasks(world, store, one, other) -> None:
+    await one.publish([Task((each,), why="lost bookie") for each in range(500)])
+    counted = Counted(store)
+    boards = [TaskBoard(counted, world.clock, SeededRng(each), lease_s=LEASE) for each in range(5)]
+    held = await asyncio.gather(*(board.take() for board in boards))
+    assert len({each.name for each in held if each}) == 5
+    assert counted.refused == 0
+
+
+@play
+async def test_every_task_is_taken_in_the_end_those_that_are_urgent_first(world, store, one, other) -> None:
+    await one.publish([Task((each,), why="lost bookie" if each % 2 else "") for each in range(MOST_READ)])
+    taken = []
+    while (held := await one.take()) is not None:
+        taken += held.task.ledger_ids
+    assert sorted(taken) == list(range(MOST_READ))
+    assert [each % 2 for each in taken] == [1] * (MOST_READ // 2) + [0] * (MOST_READ // 2)
+
+
+@play
+async def test_of_more_tasks_than_are_read_at_a_time_all_those_of_silent_holders_are_found(
+    world, store, one, other
+) -> None:
+    await one.publish([Task((each,), why="lost bookie", owner="a third") for each in range(2 * MOST_READ)])
+    found = set()
+    for _ in range(30):
+        while (held := await other.take()) is not None:
+            found.update(held.task.ledger_ids)
+            await other.finish(held)
+        await world.clock.sleep(LEASE)
+    assert len(found) == 2 * MOST_READ
 
 
 @play

@@ -2,9 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 
+import pytest
+
+from tallybook.bookie import scrub
 from tallybook.bookie.damage import DamageList
 from tallybook.bookie.garbage import Fate
-from tallybook.bookie.storage.location import IndexRow
+from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.errors import Busy
 from tallybook.core.ids import MAX_ID
@@ -87,6 +90,17 @@ def test_a_batch_that_rots_when_it_was_just_looked_at_is_found_within_a_period_o
         assert await known(node) == [0]
 
     play(scenario, period_s=60)
+
+
+def test_what_rots_in_the_log_that_still_grows_is_found_too() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        row = await row_of(node, ENTRIES - 1)
+        assert row.location.log_id not in node.bookie._parts.logs.settled_log_ids
+        rot(node, row)
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == [ENTRIES - 1]
+
+    play(scenario)
 
 
 def test_damage_that_was_mended_is_damage_no_more() -> None:
@@ -177,6 +191,77 @@ def test_a_ledger_that_is_dropped_takes_its_damage_along() -> None:
         assert node.bookie.stats()["damaged_batches"] == 0
 
     play(scenario)
+
+
+def test_one_question_what_is_damaged_reads_a_bounded_number_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "MAX_LOOKS", 4)
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        parts = node.bookie._parts
+        for entry_id in range(ENTRIES):
+            parts.damage.add(DamagedBatch(LEDGER, entry_id, entry_id))
+        rot(node, await row_of(node, 9))
+        rot(node, await row_of(node, 10))
+        reads = len(node.disk.trace)
+        for left in (8, 4):
+            with pytest.raises(Busy):
+                await node.bookie.damaged((-1, -1), 1_000)
+            assert len(parts.damage) == left
+        operations = list(node.disk.trace)[reads:]
+        assert sum(each.name == "read" and "entrylog" in each.path for each in operations) == 2 * 4
+        assert await known(node) == [9, 10]
+        for entry_id in range(5):
+            parts.damage.add(DamagedBatch(LEDGER, entry_id, entry_id))
+        assert [each[1] for each in await node.bookie.damaged((LEDGER, 2), 1_000)] == [9, 10]
+        assert await node.bookie.damaged((LEDGER, 10), 1_000) == ()
+
+    play(scenario, period_s=0)
+
+
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def compared(work: Callable[[], object]) -> int:
+    before = Counted.compared
+    work()
+    return Counted.compared - before
+
+
+def test_what_is_asked_of_a_long_list_of_damage_costs_no_look_at_all_of_it() -> None:
+    damage = DamageList()
+    for number in range(10_000):
+        damage.add(DamagedBatch(Counted(number // 10), Counted(number % 10), 9))
+    rows = [IndexRow(500, first, Location(1, 0, 100, 1)) for first in (3, 4)]
+    assert compared(lambda: damage.page((998, 5), 3)) < 200
+    assert compared(lambda: damage.page((-1, -1), 3)) < 200
+    assert compared(lambda: damage.written_anew(rows)) < 500
+    assert compared(lambda: damage.forget_ledgers([7, 9_999])) < 500
+    assert len(damage) == 10_000 - 2 - 10
+    assert [each[:2] for each in damage.page((500, 2), 1)] == [(500, 5)]
+    assert [each[:2] for each in damage.page((6, 9), 1)] == [(8, 0)]
+
+
+def test_rows_written_anew_are_taken_off_the_list_whichever_is_longer() -> None:
+    for on_list, written in ((range(0, 90, 3), range(30, 36)), (range(33, 36), range(90)), ((1,), ()), ((), (1,))):
+        damage = DamageList()
+        for first in on_list:
+            damage.add(DamagedBatch(LEDGER, first, first))
+        damage.written_anew([IndexRow(LEDGER, first, Location(1, 0, 100, 1)) for first in written])
+        assert [each[1] for each in damage.page((-1, -1), 100)] == sorted(set(on_list) - set(written))
+        assert len(damage) == len(set(on_list) - set(written))
 
 
 def test_the_list_is_bounded_and_told_in_pages() -> None:

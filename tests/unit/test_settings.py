@@ -58,6 +58,13 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
         ({}, {"ledger_directories": ["/a", "/b", "/a/"]}, "none of them twice"),
         ({}, {"ledger_directories": ["/a", "/b"], "journal_directories": ["/b/"]}, "either one of journals or"),
         ({}, {"ledger_directories": [f"/{number}" for number in range(9)]}, "at most 8 directories"),
+        ({}, {"collection": {"unnamed_delay_s": 0}}, "unnamed_delay_s must be at least 10 s more"),
+        ({}, {"collection": {"unnamed_delay_s": 10}}, "unnamed_delay_s must be at least 10 s more"),
+        (
+            {"TALLYBOOK_ADMISSION__MAX_CACHE_WAIT_MS": "50001"},
+            {"collection": {"unnamed_delay_s": 60}},
+            "unnamed_delay_s must be at least 10 s more",
+        ),
         ({}, {"journal": {"segment_count": 2}}, "segment_count must be at least 3"),
         ({}, {"storage": {"flush_interval_ms": float("nan")}}, "storage.flush_interval_ms"),
     ],
@@ -65,6 +72,13 @@ def test_sizes_have_units_that_mean_what_they_say() -> None:
 def test_a_bad_setting_is_named(environment: dict[str, str], overrides: dict[str, object], complaint: str) -> None:
     with pytest.raises(InvalidConfig, match=complaint.replace(".", r"\.")):
         load_settings(BookieSettings, environment=environment, overrides={**REQUIRED, **overrides})
+
+
+def test_copies_that_nobody_names_may_stay_for_as_short_as_a_repair_needs_to_name_them() -> None:
+    for delay_s, cache_wait_ms in ((11, 1_000), (10, 0), (60, 50_000)):
+        chosen = {"collection": {"unnamed_delay_s": delay_s}, "admission": {"max_cache_wait_ms": cache_wait_ms}}
+        settings = load_settings(BookieSettings, environment={}, overrides={**REQUIRED, **chosen})
+        assert settings.collection.unnamed_delay_s == delay_s
 
 
 def test_what_is_missing_is_named() -> None:

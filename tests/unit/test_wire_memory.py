@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tallybook.bookie.admission import RECOVERY_SHARE
 from tallybook.bookie.request_lane import DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS, AnswerRoom
-from tallybook.core.answers import AddAnswer, FenceAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, HeldLedgers, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import BookieUnavailable, Busy, InvalidArgument
-from tallybook.core.limits import KIB, MIB
+from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.deterministic import SimDisk, run_seed
@@ -184,6 +186,40 @@ async def test_long_polls_bring_something_along_only_where_there_is_room(made):
     await poll.send(wire.encode_request(2, ask))
     assert await reply_on(poll, 2) == LacAnswer(1, False)
     assert made.world.clock.monotonic() - before < 0.1
+
+
+class Inspected(Library):
+    """Looks at what it holds for ever, until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.go_on = asyncio.Event()
+
+    async def held(self, ledger_id, first, last):
+        self.looks += 1
+        await self.go_on.wait()
+        return HeldAnswer((), last, False)
+
+    async def held_ledgers(self, after, limit):
+        self.looks += 1
+        await self.go_on.wait()
+        return HeldLedgers((), True)
+
+
+@pytest.mark.parametrize("ask", [inspection.AskHeld(1, 0, 9), inspection.AskHeldLedgers(-1, 1_000)])
+@bench(store=Inspected, max_read_bytes=SHARED_BYTES)
+async def test_questions_what_is_held_have_their_room_reserved_like_reads(made, ask):
+    streams = [(await made.open(Lane.CONTROL))[0] for _ in range(4)]
+    for stream in streams:
+        for request_id in range(1, 51):
+            await stream.send(wire.encode_request(request_id, ask))
+    await made.world.clock.sleep(0.1)
+    assert made.bookie.looks == SHARED_BYTES // RECOVERY_SHARE // MAX_BATCH_BYTES
+    made.bookie.go_on.set()
+    answers = [wire.decode_reply(await stream.receive()).outcome for stream in streams for _ in range(50)]
+    assert all(isinstance(answer, HeldAnswer | HeldLedgers) for answer in answers)
+    assert made.service.answer_bytes == 0
 
 
 class SlowLibrary(Library):

@@ -103,7 +103,7 @@ public final class CatchUp {
       for (long entry = 0; entry <= last; ) {
         try (LedgerEntries entries = reader.batchRead(entry, BATCH_ENTRIES, BATCH_BYTES)) {
           for (LedgerEntry each : entries) {
-            bytes.addAndGet(each.getEntryNio().remaining());
+            bytes.addAndGet(each.getEntryNioBuffer().remaining());
             entry = each.getEntryId() + 1;
           }
         }

@@ -1,0 +1,200 @@
+"""A damaged row of an index is found by whoever meets it, and repaired from other bookies until all copies are good.
+
+Bookies, wire, client and repair are those that run in production; the disk and the index under them are simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.storage.location import IndexRow
+from tallybook.bookie.storage.told import RowKey, Untold
+from tallybook.client.client import Client
+from tallybook.core.config import RepairSettings
+from tallybook.core.errors import EntryAbsent, EntryUnknown, StorageError
+from tallybook.core.ids import MAX_ID
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.repair.check import CopyCheck
+from tallybook.repair.service import RepairService
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.node import BookieNode
+from tallybook.sim.run import Universe
+from tallybook.sim.stage.scenario import lines, read_all
+from tallybook.sim.swarm import swarm_of
+
+ENTRIES: Final = 60
+HURT: Final = "b1"
+QUICK: Final = RepairSettings(lost_after_s=600, interval_s=5, lease_s=6, check_period_s=0)
+CALM: Final = replace(
+    swarm_of(SeededRng("calm")),
+    bookies=3,
+    faults=(),
+    batch_bytes=256,
+    in_flight=4,
+    write_cache_bytes=64 * 1024,
+    segment_bytes=64 * 1024,
+    add_timeout_ms=10_000,
+    request_timeout_ms=1_000,
+)
+"""Three bookies, each of which has a copy of everything, where nothing goes wrong by itself."""
+
+
+def index_of(bookie: Bookie) -> MemoryIndex:
+    index = bookie._parts.index
+    assert isinstance(index, MemoryIndex)
+    return index
+
+
+def bookie_of(node: BookieNode) -> Bookie:
+    assert node.bookie is not None
+    return node.bookie
+
+
+async def written(client: Client) -> LedgerMetadata:
+    """A closed ledger of many batches, with a copy on every bookie."""
+    ledger = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+    for at in range(0, ENTRIES, 4):
+        await ledger.append_many(lines(4, at))
+    await ledger.close()
+    return ledger.metadata
+
+
+async def said_of_all(bookie: Bookie, metadata: LedgerMetadata) -> set[str]:
+    """What the bookie says of the entries: "held" for what it gives."""
+    said = set[str]()
+    for entry_id in range(ENTRIES):
+        try:
+            entry = await bookie.read_entry(metadata.ledger_id, entry_id)
+        except StorageError as error:
+            said.add(type(error).__name__)
+        else:
+            assert bytes(entry.payload) == lines(ENTRIES)[entry_id]
+            said.add("held")
+    return said
+
+
+def which(rows: list[IndexRow], what: str) -> list[RowKey]:
+    keys = [RowKey(*row[:2]) for row in rows]
+    return {"the first": keys[:1], "two in a row": keys[2:4], "the last": keys[-1:], "all": keys}[what]
+
+
+@pytest.mark.parametrize("finder", ["scrub", "reader"])
+@pytest.mark.parametrize("what", ["the first", "two in a row", "the last", "all"])
+def test_damaged_rows_are_found_and_every_copy_comes_back(finder: str, what: str) -> None:
+    async def scene(universe: Universe, client: Client) -> None:
+        metadata = await written(client)
+        bookie = bookie_of(universe.nodes[HURT])
+        await bookie.flush()
+        index = index_of(bookie)
+        keys = which(await index.find_range(metadata.ledger_id, 0, MAX_ID, 100), what)
+        index.damaged.update(keys)
+        said = await said_of_all(bookie, metadata) if finder == "reader" else set()
+        assert EntryAbsent.__name__ not in said
+        assert (EntryUnknown.__name__ in said) == (finder == "reader")
+        if finder == "scrub":
+            await bookie._parts.scrub.round()
+        assert [each[:2] for each in await bookie.damaged((-1, -1), 100)] == keys
+        assert not (await CopyCheck(client.world.store, client.world.connections).one(metadata)).good
+
+        await mended(universe, client, bookie)
+
+        assert index.damaged == set()
+        assert await said_of_all(bookie, metadata) == {"held"}
+        check = CopyCheck(client.world.store, client.world.connections, read=True)
+        found = await check.one(metadata)
+        assert (found.places, found.lacks) == (3, [])
+        assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
+        assert await read_all(client, metadata.ledger_id) == lines(ENTRIES)
+
+    played(scene)
+
+
+def test_a_check_calls_what_a_damaged_row_may_cover_unknown_and_not_absent() -> None:
+    async def scene(universe: Universe, client: Client) -> None:
+        metadata = await written(client)
+        bookie = bookie_of(universe.nodes[HURT])
+        await bookie.flush()
+        index = index_of(bookie)
+        row = (await index.find_range(metadata.ledger_id, 0, MAX_ID, 100))[2]
+        index.damaged.add(RowKey(*row[:2]))
+        found = await CopyCheck(client.world.store, client.world.connections).one(metadata)
+        assert [lack[:4] for lack in found.lacks] == [(HURT, row.first_entry_id, row.last_entry_id, "unknown")]
+        index.damaged.clear()
+
+    played(scene)
+
+
+def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_with_the_next_start() -> None:
+    async def scene(universe: Universe, client: Client) -> None:
+        metadata = await written(client)
+        node = universe.nodes[HURT]
+        bookie = bookie_of(node)
+        await bookie.flush()
+        index = index_of(bookie)
+        keys = [RowKey(*row[:2]) for row in await index.find_range(metadata.ledger_id, 0, MAX_ID, 100)]
+        index.unreadable = Untold(keys[1], keys[4], is_row=False)
+        index.damaged.update(keys[6:8])
+        assert await said_of_all(bookie, metadata) == {"held", EntryUnknown.__name__}
+        await mended(universe, client, bookie)
+        assert index.damaged == set()
+        found = await CopyCheck(client.world.store, client.world.connections).one(metadata)
+        lost = (HURT, keys[1].first_entry_id, keys[4].first_entry_id - 1, "unknown")
+        assert [lack[:4] for lack in found.lacks] == [lost]
+
+        await bookie._parts.scrub.round()
+        node.kill(down_seconds=1.0)
+        while not node.ready:
+            await universe.world.clock.sleep(0.1)
+        bookie = bookie_of(node)
+        assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
+        await mended(universe, client, bookie, limbo_of=metadata.ledger_id)
+        check = CopyCheck(client.world.store, client.world.connections, read=True)
+        assert (await check.one(metadata)).lacks == []
+        assert (await client.ledger_metadata(metadata.ledger_id)).fragments == metadata.fragments
+
+    played(scene)
+
+
+async def mended(universe: Universe, client: Client, bookie: Bookie, *, limbo_of: int | None = None) -> None:
+    """Let a repair run until the bookie knows of no damage any more, nor of limbo, and what it got is in its index."""
+    service = asyncio.ensure_future(RepairService(client, QUICK).run())
+    try:
+        async with asyncio.timeout(120):
+            while await bookie.damaged((-1, -1), 1) or (
+                limbo_of is not None and (await bookie.held(limbo_of, 0, MAX_ID)).limbo
+            ):
+                await universe.world.clock.sleep(1)
+                await bookie.flush()
+    finally:
+        service.cancel()
+        await asyncio.gather(service, return_exceptions=True)
+
+
+def played(scene: Callable[[Universe, Client], Awaitable[None]]) -> None:
+    """Run ``scene`` on bookies that serve, with a client in a process of its own."""
+
+    async def run(world: World) -> None:
+        universe = Universe(world, CALM)
+        try:
+            for node in universe.nodes.values():
+                node.start()
+            while not all(node.ready for node in universe.nodes.values()):
+                await world.clock.sleep(0.01)
+            async with universe.workload.guest("client") as guest:
+                await scene(universe, guest.client)
+            universe.god.raise_violations()
+        finally:
+            await universe.workload.close()
+            for node in universe.nodes.values():
+                node.process.kill()
+            universe.around.bury()
+
+    run_seed(1, run, deadline_seconds=600)
