@@ -15,7 +15,7 @@ from tallybook.bookie.settled import Settled
 from tallybook.core.errors import EntryAbsent, LedgerFenced
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimDisk, enumerate_crashes
+from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
 
