@@ -10,7 +10,9 @@ say so. Then the bookie is made fit to start, on what is left:
    counted: no later life is taken for an earlier one, and nothing that was in a lost log is looked for in another; a
    lost directory outside of the data directory that is not configured any more is not listed any more;
 3. what is left of a journal that cannot be read is put aside under other names, so that nobody loses more by this;
-4. lost parts are made again, empty, their cookies last, because a part without one keeps the bookie from starting.
+4. lost parts are made again, empty, their cookies last, because a part without one keeps the bookie from starting. A
+   directory of entry logs outside of the data directory gets another name: so the one that was lost is not taken for
+   it, should its disk be mounted again.
 
 After a crash in between, the same command does the rest. Where the limbo marker itself is lost, nobody knows which
 index is in use, nor which ledgers were repaired; so the index counts as lost, too, and the next start makes another.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final
 
 from tallybook.core.config import BookieSettings
@@ -50,7 +53,7 @@ from .journal.superblock_file import read_superblock
 from .journal_places import old_journal
 from .limbo import Limbo, load_limbo, store_limbo
 from .lost_places import FoundPlaces, find_places
-from .places import JOURNAL, LEDGERS, OWN, Place, listed_places, place_cookie
+from .places import JOURNAL, LEDGERS, NAME_LENGTH, OWN, Place, Places, listed_places, place_cookie, places_of
 from .storage.entry_log_format import parse_log_name
 
 NUMBERS_OF_A_LIFE: Final = 1 << 32
@@ -99,13 +102,15 @@ async def accept_loss(
         if losses.words:
             below = await counter_in_time(id_counter)
             limbo = await _into_limbo(disk, layout, losses, below)
-            await _write_format(disk, layout, losses, limbo)
+            lost = [each.place for each in losses.found.lost_of(LEDGERS) if each.wanted]
+            again = {place: _named_anew(place, limbo) for place in lost}
+            places = places_of([again.get(place, place) for place in losses.found.places])
+            await _write_format(disk, layout, losses, limbo, places)
             for place in losses.journals:
                 await _put_aside(disk, place.path, limbo.events)
                 await _make_place(disk, place, cookie)
-            for lost in losses.found.lost_of(LEDGERS):
-                if lost.wanted:
-                    await _make_place(disk, lost.place, cookie)
+            for place in again.values():
+                await _make_place(disk, place, cookie)
         return cookie, list(losses.words)
 
 
@@ -188,7 +193,14 @@ async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int) ->
     return limbo
 
 
-async def _write_format(disk: Disk, layout: Layout, losses: Losses, limbo: Limbo) -> None:
+def _named_anew(place: Place, limbo: Limbo) -> Place:
+    """The place that is made where one was lost."""
+    if place.name == OWN:
+        return place
+    return replace(place, name=sha256(f"{place.name} {limbo.events}".encode()).hexdigest()[:NAME_LENGTH])
+
+
+async def _write_format(disk: Disk, layout: Layout, losses: Losses, limbo: Limbo, places: Places) -> None:
     """Step 2."""
     values = dict(losses.format or {JOURNAL_STATE: BEGUN})
     if losses.journal:
@@ -196,7 +208,7 @@ async def _write_format(disk: Disk, layout: Layout, losses: Losses, limbo: Limbo
     if losses.found.lost_of(LEDGERS) or losses.format is None:
         # Without the file it is not known which logs were lost before.
         values[LOGS] = _further(values.get(LOGS, "0"), limbo)
-    await write_format(disk, layout, values, losses.found.places)
+    await write_format(disk, layout, values, places)
 
 
 def _further(number: str, limbo: Limbo) -> str:

@@ -48,7 +48,7 @@ PLACE_KIND: Final = "place"
 PLACE_VERSION: Final = 1
 
 _COOKIE: Final = "cookie"
-_NAME_LENGTH: Final = 8
+NAME_LENGTH: Final = 8
 _HARMLESS: Final = frozenset({"LOCK", _COOKIE, LENGTHS_FILE, "lost+found"})
 """What may lie in a directory that holds no data."""
 
@@ -205,7 +205,7 @@ class PlaceClaim:
         if carried is not None and carried in {place.title for place in listed}:
             return _listed(carried, path, self._root)
         await self._check_empty(path, carried)
-        place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:_NAME_LENGTH], path)
+        place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:NAME_LENGTH], path)
         if carried is None:
             await self._disk.replace_file(f"{path}/{_COOKIE}", place_cookie(self._cookie, place.title).encode())
         return place

@@ -28,6 +28,7 @@ from tallybook.metadata.model import LedgerMetadata
 
 INTACT: Final = "intact"
 ABSENT: Final = "absent"
+DAMAGED: Final = "damaged"
 SILENT: Final = "no answer"
 
 
@@ -109,6 +110,9 @@ class EntryTrace:
         found = []
         if self.intact < self.wanted:
             found.append(f"{self.intact} bookies have an intact copy, and {self.wanted} should")
+        elif self.wanted:
+            # Where a ledger grows a copy may be missing, and none may be damaged.
+            found += [f"the copy of {copy.bookie_id} is damaged" for copy in self.copies if copy.verdict == DAMAGED]
         if self.archive is not None and self.archive.verdict != INTACT:
             found.append(f"the archive's copy is not intact: {self.archive.why or self.archive.verdict}")
         if not self.same:
@@ -154,7 +158,7 @@ async def _archived(world: ClientWorld, receipt: Receipt, ledger_id: int, entry_
     except ObjectMissing as error:
         return ArchiveCopy(receipt.key, ABSENT, error.message, place)
     except (ObjectDamaged, EntryAbsent) as error:
-        return ArchiveCopy(receipt.key, "damaged", error.message, place)
+        return ArchiveCopy(receipt.key, DAMAGED, error.message, place)
     except (ArchiveUnavailable, ArchiveDenied) as error:
         return ArchiveCopy(receipt.key, SILENT, error.message, place)
     return ArchiveCopy(receipt.key, INTACT, "", place, len(batch))

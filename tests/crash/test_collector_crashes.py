@@ -14,19 +14,11 @@ from tallybook.bookie.compaction import Compaction
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.core.errors import NoSuchLedger
-from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import (
-    CrashFound,
-    CrashOptions,
-    Promises,
-    SimClock,
-    SimDisk,
-    World,
-    enumerate_crashes,
-    run_seed,
-)
-from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
 
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB)
 FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
@@ -53,26 +45,12 @@ def batch(ledger_id: int, entry_id: int) -> bytes:
 
 def filled() -> SimDisk:
     """The disk of a bookie with three ledgers, each alone in a log and together in others."""
-
-    async def scenario(world: World) -> SimDisk:
-        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
-        await node.boot()
-        for ledger_id in (RELEASED, DELETED, KEPT):
-            for entry_id in range(ENTRIES):
-                assert (await node.add(batch(ledger_id, entry_id))).code == 0
-                await node.bookie.flush()
-                await world.clock.sleep(0.1)
-        await node.stop()
-        return node.disk
-
-    return run_seed(1, scenario).value
+    groups = [[batch(each, entry_id)] for each in (RELEASED, DELETED, KEPT) for entry_id in range(ENTRIES)]
+    return disk_after(SETTINGS, groups)
 
 
 async def node_on(disk: SimDisk) -> DiskBookie:
-    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
-    assert cookie is not None
-    metadata = KnownMetadata(cookies={"b1": cookie}, fates=FATES)
-    return DiskBookie(disk, SimClock(), metadata, SETTINGS)
+    return await bookie_on(disk, SETTINGS, fates=FATES)
 
 
 async def collect(disk: SimDisk, promises: Promises) -> None:
@@ -103,7 +81,7 @@ async def holds_or_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
         assert len(held) == 1, f"a part of ledger {ledger_id} is gone"
         assert held == {True} or ledger_id != KEPT
         assert held == {False} or ledger_id not in gone
-    await rows_find_their_logs(node)
+    assert await rows_without_logs(node) == []
     await ends_what_was_begun(node)
 
 
@@ -115,13 +93,6 @@ async def is_held(node: DiskBookie, ledger_id: int, entry_id: int) -> bool:
         return False
     assert answer.batches == (batch(ledger_id, entry_id),)
     return True
-
-
-async def rows_find_their_logs(node: DiskBookie) -> None:
-    parts = node.bookie._parts
-    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, 100):
-        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, 1000)
-        assert {row.location.log_id for row in rows} <= set(parts.logs.log_ids)
 
 
 async def ends_what_was_begun(node: DiskBookie) -> None:

@@ -11,19 +11,11 @@ import pytest
 from tallybook.bookie.compaction import Compaction
 from tallybook.bookie.garbage import Fate
 from tallybook.core.errors import NoSuchLedger
-from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import (
-    CrashFound,
-    CrashOptions,
-    Promises,
-    SimClock,
-    SimDisk,
-    World,
-    enumerate_crashes,
-    run_seed,
-)
-from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimDisk, enumerate_crashes
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
 
 SETTINGS = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=100)
 FEW = CrashOptions(subsets=2, singles=2, torn_writes=1, tear_points=1)
@@ -41,26 +33,11 @@ def batch(ledger_id: int, entry_id: int) -> bytes:
 
 def filled() -> SimDisk:
     """The disk of a bookie with two ledgers, side by side in each log."""
-
-    async def scenario(world: World) -> SimDisk:
-        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
-        await node.boot()
-        for entry_id in range(ENTRIES):
-            for ledger_id in (DROPPED, KEPT):
-                assert (await node.add(batch(ledger_id, entry_id))).code == 0
-            await node.bookie.flush()
-            await world.clock.sleep(0.1)
-        await node.stop()
-        return node.disk
-
-    return run_seed(1, scenario).value
+    return disk_after(SETTINGS, ([batch(DROPPED, each), batch(KEPT, each)] for each in range(ENTRIES)))
 
 
 async def node_on(disk: SimDisk) -> DiskBookie:
-    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
-    assert cookie is not None
-    metadata = KnownMetadata(cookies={"b1": cookie}, fates={DROPPED: Fate.RELEASED})
-    return DiskBookie(disk, SimClock(), metadata, SETTINGS)
+    return await bookie_on(disk, SETTINGS, fates={DROPPED: Fate.RELEASED})
 
 
 async def compact(disk: SimDisk, promises: Promises) -> None:
@@ -86,7 +63,7 @@ async def holds_all(disk: SimDisk, promises: tuple[object, ...]) -> None:
         for entry_id in acked:
             answer = await node.bookie.read_batches(KEPT, entry_id, entry_id, 1)
             assert answer.batches == (batch(KEPT, entry_id),)
-        await rows_find_their_logs(node)
+        assert await rows_without_logs(node) == []
         await node.bookie.collect()
     assert node.bookie.stats()["compacted_bytes_total"] <= sum(len(batch(KEPT, each)) for each in range(ENTRIES + 2))
     with pytest.raises(NoSuchLedger):
@@ -94,13 +71,6 @@ async def holds_all(disk: SimDisk, promises: tuple[object, ...]) -> None:
     assert await node.bookie._parts.index.ledgers_with_rows(NO_ENTRY, 100) == [KEPT]
     await node.stop()
     assert node.failures == []
-
-
-async def rows_find_their_logs(node: DiskBookie) -> None:
-    parts = node.bookie._parts
-    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, 100):
-        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, 1000)
-        assert {row.location.log_id for row in rows} <= set(parts.logs.log_ids)
 
 
 def test_e02_every_entry_is_there_whenever_the_power_is_lost_while_logs_are_copied(crashes) -> None:

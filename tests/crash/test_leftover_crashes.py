@@ -13,19 +13,11 @@ from tallybook.bookie.fences import Fences
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.settled import Settled
 from tallybook.core.errors import EntryAbsent, LedgerFenced
-from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import (
-    CrashFound,
-    CrashOptions,
-    Promises,
-    SimClock,
-    SimDisk,
-    World,
-    enumerate_crashes,
-    run_seed,
-)
-from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
+from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
 
 DELAY_S = 20
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB, unnamed_delay_s=DELAY_S)
@@ -48,28 +40,11 @@ def batch(ledger_id: int, entry_id: int) -> bytes:
 
 def filled() -> SimDisk:
     """The disk of a bookie with two ledgers, each alone in a log."""
-
-    async def scenario(world: World) -> SimDisk:
-        node = DiskBookie(SimDisk(world.rng), world.clock, None, SETTINGS)
-        await node.boot()
-        for ledger_id in (LEFT, KEPT):
-            for entry_id in range(ENTRIES):
-                assert (await node.add(batch(ledger_id, entry_id))).code == 0
-            await node.bookie.flush()
-            await world.clock.sleep(0.1)
-        await node.stop()
-        return node.disk
-
-    return run_seed(1, scenario).value
+    return disk_after(SETTINGS, ([batch(each, entry_id) for entry_id in range(ENTRIES)] for each in (LEFT, KEPT)))
 
 
 async def node_on(disk: SimDisk) -> DiskBookie:
-    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
-    assert cookie is not None
-    metadata = KnownMetadata(
-        cookies={"b1": cookie}, fates={LEFT: Fate.UNNAMED}, settled={LEFT: Settled(ENTRIES, closed=True)}
-    )
-    return DiskBookie(disk, SimClock(), metadata, SETTINGS)
+    return await bookie_on(disk, SETTINGS, fates={LEFT: Fate.UNNAMED}, settled={LEFT: Settled(ENTRIES, closed=True)})
 
 
 async def collect_what_is_left_for_long(node: DiskBookie) -> None:
@@ -111,10 +86,7 @@ async def nothing_is_taken_where_a_copy_is_gone(disk: SimDisk, promises: tuple[o
     left = [await is_held(node, LEFT, entry_id) for entry_id in acked]
     if not all(left) or Gone(LEFT) in promises:
         assert (await node.add(batch(LEFT, 50))).code == LedgerFenced.wire_code
-    parts = node.bookie._parts
-    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, 100):
-        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, 1000)
-        assert {row.location.log_id for row in rows} <= set(parts.logs.log_ids)
+    assert await rows_without_logs(node) == []
     await ends_what_was_begun(node)
 
 

@@ -11,7 +11,7 @@ from tallybook.core.errors import NoSuchLedger, ReadBeyondLac
 from tallybook.repair.entry_trace import trace_entry
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.sim.stage.scenario import eventually, lines, scenario
 
 
 async def closed(client: Client, count: int = 20) -> int:
@@ -138,3 +138,18 @@ async def test_of_an_open_ledger_an_ack_quorum_of_copies_is_enough_and_what_nobo
         await trace_entry(client.world, ledger.id, 5)
     with pytest.raises(NoSuchLedger):
         await trace_entry(client.world, 999, 0)
+
+
+@scenario(bookies=3)
+async def test_a_damaged_copy_in_a_ledger_that_grows_is_told_though_others_are_enough(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(3))
+    one, *_ = (await client.ledger_metadata(ledger.id)).last_fragment.bookies
+    await eventually(lambda: bool(cluster.bookies[one].durable_batches(ledger.id)), cluster, 10)
+    cluster.bookies[one].faults.rot(ledger.id, 0)
+    found = await trace_entry(client.world, ledger.id, 0)
+    assert found.intact >= found.wanted
+    assert found.problems == [f"the copy of {one} is damaged"]
+    ledger.abandon()

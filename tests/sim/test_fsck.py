@@ -186,7 +186,7 @@ async def test_a_task_that_changes_while_it_is_deleted_is_not_told_as_deleted(
 
     store.delete_record = late  # type: ignore[method-assign]
     board = TaskBoard(store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
-    check = Fsck(client.world, KINDS, None, board)
+    check = Fsck(client.world, KINDS, STREAM_OWNERS, None, board)
     [found] = [each async for each in check.run()]
     assert (found.fix, check.totals.mended) == (None, 0)
     assert "run fsck again" in found.remedy

@@ -200,6 +200,31 @@ def test_j13_one_lost_directory_of_entry_logs_costs_the_logs_in_it_and_nothing_e
     run_seed(1, scenario)
 
 
+def test_a_directory_of_entry_logs_that_comes_back_is_not_taken_for_the_one_made_in_its_place() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        path = LEDGERS[1]
+        before = {name: node.disk.peek(f"{path}/{name}") for name in await node.disk.list(path)}
+        await lose(node.disk, path)
+        await accept(node)
+        await node.boot()
+        await node.stop()
+        made = {name: node.disk.peek(f"{path}/{name}") for name in await node.disk.list(path)}
+        await lose(node.disk, path)
+        for name, data in before.items():
+            await node.disk.replace_file(f"{path}/{name}", data)
+        with pytest.raises(ForeignDirectory, match=f"{path} is known as .*swapped"):
+            await node.boot()
+        await lose(node.disk, path)
+        for name, data in made.items():
+            await node.disk.replace_file(f"{path}/{name}", data)
+        await node.boot()
+        await node.stop()
+        assert await accept(node) == []
+
+    run_seed(1, scenario)
+
+
 def test_where_the_list_of_directories_is_lost_it_is_made_again_from_their_cookies() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)

@@ -1,0 +1,62 @@
+"""A disk that a bookie has left behind, and the bookie that finds it: the set-up of whoever enumerates crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import DamagedFile
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.limits import KIB
+from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+
+from .disk_bookie import ROOT, DiskBookie, KnownMetadata
+
+_MOST_LEDGERS = 100
+_MOST_ROWS = 1000
+
+
+def disk_after(settings: BookieSettings, groups: Iterable[Iterable[bytes]]) -> SimDisk:
+    """The disk of a bookie that was stopped cleanly; each group of batches was moved to entry logs by itself."""
+
+    async def scenario(world: World) -> SimDisk:
+        node = DiskBookie(SimDisk(world.rng), world.clock, None, settings)
+        await node.boot()
+        for group in groups:
+            for batch in group:
+                answer = await node.add(batch)
+                if answer.code:
+                    raise RuntimeError(f"the bookie does not take a batch: {answer}")
+            await node.bookie.flush()
+            await world.clock.sleep(0.1)
+        await node.stop()
+        return node.disk
+
+    return run_seed(1, scenario).value
+
+
+async def bookie_on(disk: SimDisk, settings: BookieSettings, **known: Any) -> DiskBookie:
+    """The bookie whose disk this is, not started yet.
+
+    Args:
+        known: what the metadata know besides its cookie; see ``KnownMetadata``.
+
+    Raises:
+        DamagedFile: the disk has no cookie.
+    """
+    cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
+    if cookie is None:
+        raise DamagedFile(f"{ROOT}/cookie is missing")
+    return DiskBookie(disk, SimClock(), KnownMetadata(cookies={"b1": cookie}, **known), settings)
+
+
+async def rows_without_logs(node: DiskBookie) -> list[int]:
+    """Ledgers with a row in the index that points into an entry log which is not there."""
+    parts = node.bookie._parts  # noqa: SLF001 - nobody else asks a bookie for this
+    found = []
+    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, _MOST_LEDGERS):
+        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, _MOST_ROWS)
+        if not {row.location.log_id for row in rows} <= set(parts.logs.log_ids):
+            found.append(ledger_id)
+    return found
