@@ -314,14 +314,7 @@ class _Assembly:
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         ahead = self._read_ahead()
-        stored = StoredBatches(
-            self._index,
-            self._logs,
-            read_cache,
-            ahead,
-            on_damage=lambda row: damage.add(batch_of(row)),
-            on_damaged_row=lambda key: damage.add(batch_under(key)),
-        )
+        stored = self._stored(read_cache, ahead, damage)
         settled = SettledLedgers(world.closed_up_to)
         visits = RepairVisits(world.clock)
         way = Way(self._index, self._cache)
@@ -344,8 +337,7 @@ class _Assembly:
         journals.call_on_room(adds.journal_room_freed)
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        pressed = _pressed(disk_watch, admission)
-        collector = self._collector(stored, fences, fail_safe, pressed, damage, visits)
+        collector = self._collector(stored, fences, fail_safe, _pressed(disk_watch, admission), damage, visits)
         _follow_room(disk_watch, self._flush, admission, collector)
         disk_watch.on_look = self._logs.avoid
         rows = PresentRows(self._index, lambda: self._logs.log_ids)
@@ -376,6 +368,16 @@ class _Assembly:
             tracer=Tracer(table, cache, read_cache, self._index, stored, self._in_journal),
             fail_safe=fail_safe,
             note_enrolment=self._note_enrolment,
+        )
+
+    def _stored(self, read_cache: ReadCache, ahead: ReadAhead, damage: DamageList) -> StoredBatches:
+        return StoredBatches(
+            self._index,
+            self._logs,
+            read_cache,
+            ahead,
+            on_damage=lambda row: damage.add(batch_of(row)),
+            on_damaged_row=lambda key: damage.add(batch_under(key)),
         )
 
     def _admission(self, journals: Journals) -> Admission:
