@@ -342,8 +342,7 @@ class _Assembly:
         journals.call_on_room(adds.journal_room_freed)
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
-        pressed = _pressed(disk_watch, admission)
-        collector = self._collector(stored, fences, fail_safe, pressed, damage, visits)
+        collector = self._collector(stored, fences, fail_safe, _pressed(disk_watch, admission), damage, visits)
         _follow_room(disk_watch, self._flush, admission, collector)
         disk_watch.on_look = self._logs.avoid
         rows = PresentRows(self._index, lambda: self._logs.log_ids)

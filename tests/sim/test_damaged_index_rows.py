@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from tallybook.bookie.bookie import Bookie
+from tallybook.bookie.ledger_state import decode_row
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.location import IndexRow
 from tallybook.bookie.storage.told import RowKey, Untold
@@ -33,6 +34,7 @@ from tallybook.sim.swarm import swarm_of
 ENTRIES: Final = 60
 HURT: Final = "b1"
 QUICK: Final = RepairSettings(lost_after_s=600, interval_s=5, lease_s=6, check_period_s=0)
+CHECKING: Final = QUICK.model_copy(update={"check_period_s": 3_600})
 CALM: Final = replace(
     swarm_of(SeededRng("calm")),
     bookies=3,
@@ -163,9 +165,33 @@ def test_a_lost_part_of_an_index_keeps_nothing_else_from_repair_and_comes_back_w
     played(scene)
 
 
-async def mended(universe: Universe, client: Client, bookie: Bookie, *, limbo_of: int | None = None) -> None:
+def test_a_damaged_state_of_a_ledger_is_whole_again_once_all_copies_were_checked() -> None:
+    async def scene(universe: Universe, client: Client) -> None:
+        metadata = await written(client)
+        bookie = bookie_of(universe.nodes[HURT])
+        await bookie.flush()
+        index, table = index_of(bookie), bookie._parts.table
+        # It is in memory, and will be looked for in the index once others have pushed it out.
+        del table._all[metadata.ledger_id], table._idle[metadata.ledger_id]
+        index._states[metadata.ledger_id] = b"damaged"
+        assert (await bookie.held(metadata.ledger_id, 0, MAX_ID)).limbo
+        await mended(universe, client, bookie, limbo_of=metadata.ledger_id, settings=CHECKING)
+        state = decode_row(metadata.ledger_id, await index.load_state(metadata.ledger_id) or b"")
+        assert (state.limbo, state.last_held) == (False, ENTRIES - 1)
+
+    played(scene)
+
+
+async def mended(
+    universe: Universe,
+    client: Client,
+    bookie: Bookie,
+    *,
+    limbo_of: int | None = None,
+    settings: RepairSettings = QUICK,
+) -> None:
     """Let a repair run until the bookie knows of no damage any more, nor of limbo, and what it got is in its index."""
-    service = asyncio.ensure_future(RepairService(client, QUICK).run())
+    service = asyncio.ensure_future(RepairService(client, settings).run())
     try:
         async with asyncio.timeout(120):
             while await bookie.damaged((-1, -1), 1) or (
