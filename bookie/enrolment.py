@@ -65,6 +65,8 @@ class Enrolment:
         self._free_bytes = 0
         self._measure_at = clock.monotonic()
         self._registration: Registration | None = None
+        self._is_in_doubt = False
+        """Whether something else may be registered than ``_info`` says."""
 
     @property
     def listed(self) -> bool:
@@ -110,7 +112,7 @@ class Enrolment:
                 await registration.lost()
         except TimeoutError:
             present = await self._present()
-            if present != self._info:
+            if present != self._info or self._is_in_doubt:
                 await self._tell(registration, present)
             return
         sometimes("enrolment: registration lost")
@@ -136,7 +138,9 @@ class Enrolment:
         except PeerError as error:
             # The next look tries again, or finds the registration lost.
             _log.warning("change not registered", mode=info.mode.value, reason=error.message)
+            self._is_in_doubt = True
             return
+        self._is_in_doubt = False
         if info.mode is not self._info.mode:
             _log.info("mode registered", mode=info.mode.value)
         self._info = info
@@ -158,7 +162,9 @@ class Enrolment:
 
     async def _register(self) -> Registration:
         self._info = await self._present()
-        return await self._membership.register(self._info)
+        registration = await self._membership.register(self._info)
+        self._is_in_doubt = False
+        return registration
 
     async def _is_ourselves(self) -> bool:
         """Whether what stands in the way is an earlier entry of this very life, which will expire.

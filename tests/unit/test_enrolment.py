@@ -136,6 +136,26 @@ def test_the_registered_mode_follows_the_bookie_also_over_a_lost_registration():
     play(scenario)
 
 
+def test_a_mode_whose_registration_is_in_doubt_is_told_again_although_it_was_taken_back():
+    async def scenario(bookie: Bookie, keeping) -> None:
+        registration = bookie.enrolment._registration
+        update = registration.update
+
+        async def update_in_doubt(info: BookieInfo) -> None:
+            registration.update = update
+            await update(info)
+            bookie.mode = BookieMode.WRITABLE
+            raise MetadataOutcomeUnknown("update: the answer is lost")
+
+        registration.update = update_in_doubt
+        bookie.mode = BookieMode.READ_ONLY
+        await bookie.clock.sleep(2 * SECONDS)
+        assert registration.update == update
+        assert bookie.listed.mode is BookieMode.WRITABLE
+
+    play(scenario)
+
+
 def test_free_disk_is_registered_again_when_it_has_changed_by_a_tenth_and_at_most_once_a_minute():
     async def scenario(bookie: Bookie, keeping) -> None:
         for free_bytes, told in ((999, 1000), (905, 1000), (895, 895), (0, 0), (5, 5)):
