@@ -11,6 +11,7 @@ its disk and compares, and takes the new copy where its own is damaged.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -48,6 +49,8 @@ BUSY_SECONDS: Final = 30.0
 """How long a bookie may be too busy for a copy before it is left for later."""
 SHORTEST_PAUSE_SECONDS: Final = 0.01
 DAMAGED_AT_ONCE: Final = 100
+GIVEN_AT_ONCE: Final = 16
+"""Batches on their way to a bookie, of those that were read at a time: they share commits of its journal."""
 
 
 class Copied(NamedTuple):
@@ -73,6 +76,30 @@ class Copier:
         self.copied_batches = 0
         self.copied_bytes = 0
 
+    async def give_all(
+        self, metadata: LedgerMetadata, place: Place, target: str, *, lost: Collection[str] = ()
+    ) -> Copied:
+        """Give a newcomer all of ``place``, and prove what it had before.
+
+        Args:
+            lost: bookies that are not waited for: their silence leaves no hope.
+
+        Raises:
+            As ``complete``.
+        """
+        connection = await self._connections.get(target)
+        given = _Given(metadata.quorum, place)
+        look = _Look(connection, metadata, place, ())
+        async for gap in look.gaps():
+            await self._copy(connection, metadata, place, gap, lost, given)
+        given.check_taken()
+        # Last, so that where something lacks for good, not all is read again at each attempt.
+        for gap in lacking(ranges_of(metadata.quorum, place.position, place.first, place.last), given.ranges):
+            sometimes("repair: a newcomer has copies from before")
+            await self._copy(connection, metadata, place, gap, lost, given)
+        given.check_taken()
+        return Copied(given.batches, given.size, look.limbo)
+
     async def complete(
         self,
         metadata: LedgerMetadata,
@@ -80,13 +107,13 @@ class Copier:
         target: str,
         *,
         lost: Collection[str] = (),
-        newcomer: bool = False,
+        damaged_too: bool = True,
     ) -> Copied:
-        """Make sure that ``target`` holds all that belongs to ``place``.
+        """Make sure that ``target``, which the metadata name, holds all that belongs to ``place``.
 
         Args:
             lost: bookies that are not waited for: their silence leaves no hope.
-            newcomer: prove what ``target`` has from before; of damage to that it need not know.
+            damaged_too: replace what it knows to be damaged; what it was just given need not be asked for.
 
         Raises:
             DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
@@ -95,20 +122,14 @@ class Copier:
         """
         connection = await self._connections.get(target)
         given = _Given(metadata.quorum, place)
-        unproven = newcomer
-        for _ in range(LOOKS + newcomer):
-            damaged = [] if newcomer else await self._damaged(connection, metadata.ledger_id, given)
+        for _ in range(LOOKS):
+            damaged = await self._damaged(connection, metadata.ledger_id, given) if damaged_too else []
             look = _Look(connection, metadata, place, damaged)
             found = False
-            refused: EntryUnknown | None = None
             async for gap in look.gaps():
                 found = True
-                refused = await self._copy(connection, metadata, place, gap, lost, given) or refused
-            if refused is not None:
-                raise refused
-            if not found and unproven:
-                # Last, so that where something lacks for good, not all is read again at each attempt.
-                unproven, found = False, await self._prove(connection, metadata, place, lost, given)
+                await self._copy(connection, metadata, place, gap, lost, given)
+            given.check_taken()
             if not found:
                 return Copied(given.batches, given.size, look.limbo)
         raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")
@@ -121,36 +142,16 @@ class Copier:
         gap: EntryRange,
         lost: Collection[str],
         given: _Given,
-    ) -> EntryUnknown | None:
-        """Give it what lacks; why it could not take some of it, if so."""
-        refused = None
-        async for header, batch in self._batches(metadata, place, gap, connection.bookie_id, lost):
-            try:
-                await self._give(connection, batch)
-            except EntryUnknown as error:
-                refused = error  # a part of its index is lost: others of the place can be given back
-                continue
-            given.note(header, len(batch))
-        return refused
-
-    async def _prove(
-        self,
-        connection: BookieConnection,
-        metadata: LedgerMetadata,
-        place: Place,
-        lost: Collection[str],
-        given: _Given,
-    ) -> bool:
-        """Give a newcomer again what it had before; whether there was anything."""
-        wanted = ranges_of(metadata.quorum, place.position, place.first, place.last)
-        found = False
-        for gap in lacking(wanted, given.ranges):
-            sometimes("repair: a newcomer has copies from before")
-            found = True
-            refused = await self._copy(connection, metadata, place, gap, lost, given)
-            if refused is not None:
-                raise refused
-        return found
+    ) -> None:
+        """Give it what lacks, as far as it can take it."""
+        async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
+            for at in range(0, len(batches), GIVEN_AT_ONCE):
+                some = batches[at : at + GIVEN_AT_ONCE]
+                outcomes = await asyncio.gather(
+                    *(self._give(connection, batch) for _, batch in some), return_exceptions=True
+                )
+                for (header, batch), outcome in zip(some, outcomes, strict=True):
+                    given.note(header, len(batch), outcome)
 
     async def _damaged(self, connection: BookieConnection, ledger_id: int, given: _Given) -> list[EntryRange]:
         """What the bookie holds damaged, apart from what it was given since: its list follows later."""
@@ -168,17 +169,19 @@ class Copier:
 
     async def _batches(
         self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str, lost: Collection[str]
-    ) -> AsyncIterator[tuple[BatchHeader, Buffer]]:
-        """The batches that hold the entries of ``gap``, from whoever has them."""
+    ) -> AsyncIterator[list[tuple[BatchHeader, Buffer]]]:
+        """The batches that hold the entries of ``gap``, from whoever has them, as many as are read at a time."""
         at = gap.first
         while at <= gap.last:
             last = min(gap.last, metadata.quorum.stripe_end(at))
+            found = []
             for batch in await self._read(metadata, at, last, target, lost):
                 header = _checked(batch, metadata.ledger_id, at, place)
-                yield header, batch
+                found.append((header, batch))
                 at = header.last_entry_id + 1
                 if at > last:
                     break
+            yield found
 
     async def _read(
         self, metadata: LedgerMetadata, first: int, last: int, target: str, lost: Collection[str]
@@ -186,7 +189,8 @@ class Copier:
         """Batches from the one that holds ``first``, from the first source that gives it."""
         refusals: list[TallybookError] = []
         hope = False
-        for source in metadata.bookies_of(first):
+        # Who is lost is asked last: others answer sooner.
+        for source in sorted(metadata.bookies_of(first), key=lambda name: name in lost):
             if source == target:
                 continue
             try:
@@ -236,11 +240,30 @@ class _Given:
         self._quorum = quorum
         self._place = place
         self._ranges: list[EntryRange] = []
+        self._refused: EntryUnknown | None = None
         self.batches = 0
         self.size = 0
 
-    def note(self, header: BatchHeader, size: int) -> None:
-        """One more batch."""
+    def check_taken(self) -> None:
+        """See whether all was taken.
+
+        Raises:
+            EntryUnknown: why some was not.
+        """
+        if self._refused is not None:
+            raise self._refused
+
+    def note(self, header: BatchHeader, size: int, outcome: BaseException | None) -> None:
+        """One more batch, and how the bookie took it.
+
+        Raises:
+            ``outcome``, unless it says that a part of the bookie's index is lost: others can be given back there.
+        """
+        if isinstance(outcome, EntryUnknown):
+            self._refused = outcome
+            return
+        if outcome is not None:
+            raise outcome
         self.batches += 1
         self.size += size
         new = EntryRange(header.first_entry_id, header.last_entry_id)

@@ -24,7 +24,7 @@ from tallybook.core.errors import (
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import copies_given_back, replace_member
-from tallybook.metadata.store import BookieInfo
+from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.rng import Rng
 
@@ -103,10 +103,10 @@ class Mender:
         """
         done = Mended()
         try:
-            metadata = await self._read(ledger_id)
-            if order.end and must_end(metadata, order.leaving):
-                metadata = await self._ended(metadata, order, done)
-            await self._mend_places(metadata, order, done)
+            current = await self._read(ledger_id)
+            if order.end and must_end(current.value, order.leaving):
+                current = await self._ended(current, order, done)
+            await self._mend_places(current, order, done)
         except NoSuchLedger as error:
             if await self._is_there(ledger_id):
                 # A bookie says so, of a ledger that is there: it was told wrongly, and for ever. People must look.
@@ -122,19 +122,20 @@ class Mender:
             return False
         return True
 
-    async def _read(self, ledger_id: int) -> LedgerMetadata:
-        return (await self._updater.store.read_ledger(ledger_id, linearizable=True)).value
+    async def _read(self, ledger_id: int) -> Versioned:
+        return await self._updater.store.read_ledger(ledger_id, linearizable=True)
 
-    async def _ended(self, metadata: LedgerMetadata, order: Order, done: Mended) -> LedgerMetadata:
+    async def _ended(self, current: Versioned, order: Order, done: Mended) -> Versioned:
         """The ledger, recovered; or as it is, where that cannot be."""
+        metadata = current.value
         free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
         if not free:
             done.left.append(
                 NotEnoughBookies(f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it")
             )
-            return metadata
+            return current
         try:
-            return await self._client.recover_ledger(metadata.ledger_id)
+            await self._client.recover_ledger(metadata.ledger_id)
         except NoSuchLedger:
             raise
         except TallybookError as error:
@@ -142,9 +143,11 @@ class Mender:
                 raise
             # A password that only its users know: they recover it when they open it.
             done.left.append(error)
-            return metadata
+            return current
+        return await self._read(metadata.ledger_id)
 
-    async def _mend_places(self, metadata: LedgerMetadata, order: Order, done: Mended) -> None:
+    async def _mend_places(self, current: Versioned, order: Order, done: Mended) -> None:
+        metadata = current.value
         if metadata.copies_released:
             return
         incomplete: set[str] = set()
@@ -152,10 +155,10 @@ class Mender:
         for place in places_of(metadata):
             try:
                 if place.bookie_id in order.leaving:
-                    metadata = await self._replace(metadata, place, order, done)
-                elif place.bookie_id in order.alive and (order.thorough or _missed(metadata, place)):
+                    current = await self._replace(current, place, order, done)
+                elif place.bookie_id in order.alive and (order.thorough or _missed(current.value, place)):
                     # One that does not answer is no finding: how long it may be away is for the auditor to say.
-                    metadata = await self._give_back(metadata, place, order, limbo, done)
+                    current = await self._give_back(current, place, order, limbo, done)
             except NoSuchLedger:
                 raise
             except TallybookError as error:
@@ -163,42 +166,44 @@ class Mender:
                     raise
                 incomplete.add(place.bookie_id)
                 done.left.append(error)
-        if metadata.closed and order.thorough:
+        if current.value.closed and order.thorough:
             # Otherwise a bookie may have places that were not looked at: the auditor sends somebody who looks at all.
             for bookie_id in sorted(limbo - incomplete):
                 await self._end_limbo(metadata.ledger_id, bookie_id, done)
 
     async def _give_back(
-        self, metadata: LedgerMetadata, place: Place, order: Order, limbo: set[str], done: Mended
-    ) -> LedgerMetadata:
+        self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
+    ) -> Versioned:
         """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
+        metadata = current.value
         copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.gone)
         done.count(copied)
         if copied.limbo:
             limbo.add(place.bookie_id)
         if not _missed(metadata, place):
-            return metadata
+            return current
         given = partial(copies_given_back, bookie_id=place.bookie_id, first=place.first, last=place.last)
-        return (await self._updater.update(metadata.ledger_id, given)).value
+        return await self._updater.update(metadata.ledger_id, given, known=current)
 
-    async def _replace(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> LedgerMetadata:
+    async def _replace(self, current: Versioned, place: Place, order: Order, done: Mended) -> Versioned:
         """Let another bookie take a place: first the copies, then the metadata."""
+        metadata = current.value
         target = self._replacement(metadata, place, order)
-        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, newcomer=True))
+        done.count(await self._copier.give_all(metadata, place, target, lost=order.gone))
         taken = partial(
             replace_member, first_entry_id=place.first, position=place.position, old=place.bookie_id, new=target
         )
         try:
-            changed = (await self._updater.update(metadata.ledger_id, taken)).value
+            changed = await self._updater.update(metadata.ledger_id, taken, known=current)
         except InvalidArgument as error:
             # Somebody else has given it another place of this fragment meanwhile.
             raise NotEnoughBookies(error.message) from error
-        if target not in changed.fragment_of(place.first).bookies:
+        if target not in changed.value.fragment_of(place.first).bookies:
             return changed  # somebody else was first, with another one
         sometimes("repair: a bookie takes a lost place")
         done.places += 1
         # Until it was named, it might have dropped them, had this process slept for long: now it keeps what it has.
-        done.count(await self._copier.complete(metadata, place, target, lost=order.gone))
+        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False))
         return changed
 
     def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:

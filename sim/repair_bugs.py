@@ -22,11 +22,12 @@ from .bug import Bug
 
 
 def _named_before_copied(_right: Any) -> Any:
-    async def replace(self: Any, metadata: Any, place: Any, order: Any, done: Any) -> Any:
+    async def replace(self: Any, current: Any, place: Any, order: Any, done: Any) -> Any:
+        metadata = current.value
         target = self._replacement(metadata, place, order)
         at = {"first_entry_id": place.first, "position": place.position}
         taken = partial(replace_member, **at, old=place.bookie_id, new=target)
-        changed = (await self._updater.update(metadata.ledger_id, taken)).value
+        changed = await self._updater.update(metadata.ledger_id, taken)
         done.count(await self._copier.complete(metadata, place, target, lost=order.gone))
         return changed
 
@@ -52,10 +53,10 @@ def _silence_is_completeness(right: Any) -> Any:
 
 
 def _limbo_ended_first(right: Any) -> Any:
-    async def give_back(self: Any, metadata: Any, place: Any, order: Any, limbo: Any, done: Any) -> Any:
-        if metadata.closed:
-            await self._end_limbo(metadata.ledger_id, place.bookie_id, done)
-        return await right(self, metadata, place, order, limbo, done)
+    async def give_back(self: Any, current: Any, place: Any, order: Any, limbo: Any, done: Any) -> Any:
+        if current.value.closed:
+            await self._end_limbo(current.value.ledger_id, place.bookie_id, done)
+        return await right(self, current, place, order, limbo, done)
 
     return give_back
 
@@ -93,7 +94,7 @@ REPAIR_BUGS: Final = {
     "silence taken for completeness": Bug(
         "a bookie that does not tell a repair what it has is taken for one that has everything",
         "I1 I10 I11 L3",
-        [(Copier, "complete", _silence_is_completeness)],
+        [(Copier, "complete", _silence_is_completeness), (Copier, "give_all", _silence_is_completeness)],
         of_repairs=True,
     ),
     "limbo ended too early": Bug(

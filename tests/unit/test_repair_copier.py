@@ -56,7 +56,7 @@ def copy(bookie: BusyBookie) -> tuple[float, bool]:
         began = world.clock.monotonic()
         copier = Copier(Everybody(bookie), Pace(world.clock, 0), world.clock)
         try:
-            await copier.complete(LEDGER, next(iter(places_of(LEDGER))), "full", newcomer=True)
+            await copier.give_all(LEDGER, next(iter(places_of(LEDGER))), "full")
         except Busy:
             return world.clock.monotonic() - began, False
         return world.clock.monotonic() - began, True
