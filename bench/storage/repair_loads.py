@@ -36,9 +36,10 @@ from .windows import save
 
 READS_PER_S: Final = 100.0
 OPEN_LEDGERS: Final = 200
-LOOKUPS_PER_S: Final = 2_000
+SAMPLE: Final = 100
+"""Ledgers that are looked at to see when the repair begins."""
+LOOK_SECONDS: Final = 0.05
 _MOST_UNDER_WAY: Final = 1_000
-_PAGE: Final = 100
 _NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
@@ -130,22 +131,25 @@ async def _read_until(client: Client, known: Sequence[Ledger], over: asyncio.Eve
 
 
 async def _changes(client: Client, known: Sequence[Ledger], bookie: str) -> dict[str, int]:
-    naming = [each for each in known if await _names(client, each, bookie)]
-    copied, count, began_ns = sum(each.size for each in naming), len(naming), 0
-    while naming:
-        left = []
-        for number, each in enumerate(naming):
-            if await _names(client, each, bookie):
-                left.append(each)
-            if number % _PAGE == 0:
-                # Not to be what is measured.
-                await asyncio.sleep(_PAGE / LOOKUPS_PER_S)
-        if not began_ns and len(left) < count:
-            began_ns = time.monotonic_ns()
-            # What was changed before somebody looked is not counted.
-            copied = sum(each.size for each in left)
-        naming = left
-    return {"ledgers": count, "copied_bytes": copied, "began_ns": began_ns, "ended_ns": time.monotonic_ns()}
+    """When ledgers began to change, and when the last had; with few lookups, not to be what is measured."""
+    rng = SeededRng(2)
+    naming = sorted([each for each in known if await _names(client, each, bookie)], key=lambda _: rng.random())
+    sample, changed = naming[:SAMPLE], 0
+    while naming and not changed:
+        await asyncio.sleep(LOOK_SECONDS)
+        changed = sum([not await _names(client, each, bookie) for each in sample])
+    began_ns = time.monotonic_ns()
+    for each in naming:
+        # A ledger does not come back, so each is waited for once, and the last one for which that takes any time is
+        # the last one that changes.
+        while True:
+            if not await _names(client, each, bookie):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+    ended_ns = time.monotonic_ns()
+    # What was changed before somebody looked is not counted.
+    copied = sum(each.size for each in naming) * (1 - changed / max(1, len(sample)))
+    return {"ledgers": len(naming), "copied_bytes": round(copied), "began_ns": began_ns, "ended_ns": ended_ns}
 
 
 async def _names(client: Client, ledger: Ledger, bookie: str) -> bool:
