@@ -3,14 +3,18 @@
 Whatever SQLite does may wait for the disk, so none of it happens on the event loop: a *job*
 is a function of the connection, run on the thread as one transaction. Another process may
 hold the write lock; then the job is tried again after a random pause, until the deadline.
+
+A commit waits for the disk, so jobs that came to write meanwhile share the next one. If one of
+them fails, all are rolled back, and each is run by itself: none is the worse for another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from tallybook.core.errors import InvariantViolation, MetadataOutcomeUnknown, MetadataUnavailable
 from tallybook.runtime.clock import Clock
@@ -28,6 +32,8 @@ LONGEST_PAUSE_SECONDS: Final = 0.032
 SHORTEST_TRY_SECONDS: Final = 0.25
 """A last try before the deadline gets so long, or it would only be an outcome that nobody knows."""
 CLOSE_SECONDS: Final = 10.0
+MOST_TOGETHER: Final = 64
+"""Jobs that share a commit: other processes wait for the lock that long."""
 
 
 class _Busy(Exception):
@@ -36,6 +42,28 @@ class _Busy(Exception):
 
 class _CommitFailed(Exception):
     """The commit reported an error: part of it may be on the disk."""
+
+
+class _Write:
+    """A job that is to be run with the write lock, and what came of it."""
+
+    def __init__(self, job: Job[Any]) -> None:
+        self.job = job
+        self.wanted = True
+        """Whether anybody waits for it: what was given up must not land an hour later."""
+        self.done = False
+        self._result: Any = None
+        self._error: Exception | None = None
+
+    def end(self, result: Any, error: Exception | None = None) -> None:
+        """It took place, or failed."""
+        self._result, self._error, self.done = result, error, True
+
+    def result(self) -> Any:
+        """What the job returned, or raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Database:
@@ -56,6 +84,8 @@ class Database:
         self._timeout_seconds = timeout_seconds
         self._workers = ThreadWorkers(1, "tallybook-sqlite")
         self._connection: sqlite3.Connection | None = None
+        self._waiting: deque[_Write] = deque()
+        """Put there on the event loop, taken on the thread."""
         self._closed = False
 
     async def open(self) -> None:
@@ -73,7 +103,7 @@ class Database:
                 raise _Busy(str(error)) from error
 
         try:
-            await self._retry(job, writing=False)
+            await self._retry(lambda: job, writing=False)
         except BaseException:
             await self.close()
             raise
@@ -85,7 +115,7 @@ class Database:
             MetadataUnavailable: it was not answered in time.
             DamagedFile: the file is damaged.
         """
-        return await self._retry(lambda: self._on_thread(_reading, job), writing=False)
+        return await self._retry(lambda: lambda: self._on_thread(_reading, job), writing=False)
 
     async def write(self, job: Job[T]) -> T:
         """Run ``job`` with the write lock, and make what it did durable.
@@ -95,9 +125,21 @@ class Database:
             MetadataOutcomeUnknown: it was not answered in time, or the commit failed.
             DamagedFile: the file is damaged.
         """
-        return await self._retry(lambda: self._on_thread(_writing, job), writing=True)
+        begun: list[_Write] = []
 
-    async def _retry(self, work: Callable[[], T], *, writing: bool) -> T:
+        def begin() -> Callable[[], T]:
+            write = _Write(job)
+            begun.append(write)
+            self._waiting.append(write)
+            return lambda: self._written(write)
+
+        try:
+            return await self._retry(begin, writing=True)
+        finally:
+            for write in begun:
+                write.wanted = False
+
+    async def _retry(self, begin: Callable[[], Callable[[], T]], *, writing: bool) -> T:
         deadline = self.clock.monotonic() + self._timeout_seconds
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -105,7 +147,7 @@ class Database:
                 raise MetadataUnavailable(f"{self.name}: this client is closed")
             try:
                 async with asyncio.timeout(max(SHORTEST_TRY_SECONDS, deadline - self.clock.monotonic())):
-                    return await self._workers.run(work)
+                    return await self._workers.run(begin())
             except TimeoutError as error:
                 # A job that has begun goes on, on its thread: the disk is stuck, and may come back.
                 late = f"{self.name} did not answer within {self._timeout_seconds} s"
@@ -118,6 +160,32 @@ class Database:
                     raise MetadataUnavailable(held) from error
             await self.clock.sleep(self.rng.random() * pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _written(self, write: _Write) -> Any:
+        """What came of a job, which may have been run with earlier ones; else it is run now, with those that wait."""
+        while write.wanted and not write.done:
+            waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TOGETHER))]
+            self._write_together([each for each in waiting if each.wanted])
+        return write.result()
+
+    def _write_together(self, writes: list[_Write]) -> None:
+        def all_jobs(connection: sqlite3.Connection) -> list[Any]:
+            return [write.job(connection) for write in writes]
+
+        try:
+            results = self._on_thread(_writing, all_jobs)
+        except (_Busy, _CommitFailed) as error:
+            for write in writes:
+                write.end(None, type(error)(str(error)))
+        except Exception as error:  # noqa: BLE001 - told to whose job it was
+            if len(writes) == 1:
+                writes[0].end(None, error)
+                return
+            for write in writes:
+                self._write_together([write])
+        else:
+            for write, result in zip(writes, results, strict=True):
+                write.end(result)
 
     def _on_thread(self, transaction: Transaction[T], job: Job[T]) -> T:
         """Run ``job`` as a transaction, and say what went wrong in terms that do not mention SQLite."""
