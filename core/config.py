@@ -382,7 +382,9 @@ class RepairSettings(Settings):
     check_period_s: Seconds = Field(
         7 * 86_400, description="Seconds in which all copies of all ledgers are looked at once; 0: never."
     )
-    concurrent_ledgers: Count = Field(8, description="Ledgers mended at a time by one process.")
+    concurrent_ledgers: Count = Field(
+        16, description="Ledgers mended at a time by one process; a periodic check looks at 2."
+    )
     bytes_per_second: Size = Field(_size(0), description="Copied per second by one process; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another auditor, or replicator, takes over.")
     placement: PlacementPolicy = Field("rack_aware", description="How replacements are chosen, as for clients.")

@@ -31,6 +31,8 @@ ORDER_SECONDS: Final = 1.0
 """Who is there is asked for so often, and not for each ledger."""
 RENEWALS: Final = 3
 """A task is renewed so often within a lease."""
+ROUTINE_LEDGERS: Final = 2
+"""Ledgers at a time of a task of the periodic check."""
 
 
 Mend: TypeAlias = Callable[[int, Task], Awaitable[None]]
@@ -112,7 +114,9 @@ class Replicator:
             return False
         _log.info("task taken", task=held.name, ledgers=len(held.task.ledger_ids), why=held.task.why)
         work = _Work(held, self._board, self._store, self._clock, self._lease_s)
-        await work.run(self._mend, self._concurrent)
+        # A check has days: what is known to be wrong goes as fast as it can, and what is not disturbs nobody.
+        concurrent = self._concurrent if held.task.urgent else min(self._concurrent, ROUTINE_LEDGERS)
+        await work.run(self._mend, concurrent)
         self.totals.tasks += 1
         return True
 
