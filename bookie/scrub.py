@@ -118,7 +118,7 @@ class Scrub:
             try:
                 if not is_looked_for_lost:
                     # What lay in a log that is not there any more need not wait for a round to be given back.
-                    await self._check_rows_into(await self._agree({}))
+                    await self._agree({}, growing=())
                     is_looked_for_lost = True
                 await self.round()
             except TallybookError as error:
@@ -147,13 +147,13 @@ class Scrub:
         low, high = int(self._settings.min_bytes_per_second), int(self._settings.max_bytes_per_second)
         self._pace = Pace(self._clock, min(max(per_second, low), high))
         found: dict[int, int] = {}
-        for log_id in self._logs.settled_log_ids:
+        settled = self._logs.settled_log_ids
+        for log_id in settled:
             if log_id > after:
                 found[log_id] = await self._scrub(log_id)
                 await self._note(log_id)
         # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
-        growing = set(self._logs.log_ids).difference(self._logs.settled_log_ids)
-        await self._check_rows_into(growing | await self._agree(found))
+        await self._agree(found, growing=set(self._logs.log_ids).difference(settled))
         await self._note(0)
         self.rounds += 1
 
@@ -228,18 +228,22 @@ class Scrub:
 
     # -- index and logs -----------------------------------------------------------------------
 
-    async def _agree(self, found: Mapping[int, int]) -> set[int]:
-        """Logs that do not have all that rows point at: fewer was found in them, or they are missing."""
-        rows, present = await self._rows_by_log(), set(self._logs.log_ids)
+    async def _agree(self, found: Mapping[int, int], *, growing: Container[int]) -> None:
+        """See whether all that rows point at was found in the logs that were gone through, and no log is missing.
+
+        Args:
+            growing: logs that were not, whose batches are read on the way.
+        """
+        rows, present = await self._rows_by_log(growing), set(self._logs.log_ids)
         # Fewer rows than batches is what drops leave behind.
         lacking = {
             log_id for log_id, count in rows.items() if count > found.get(log_id, count) or log_id not in present
         }
         if lacking:
             sometimes("scrub: rows point at what a log does not say that it has")
-        return lacking
+            await self._check_rows_into(lacking)
 
-    async def _rows_by_log(self) -> Counter[int]:
+    async def _rows_by_log(self, growing: Container[int]) -> Counter[int]:
         counts: Counter[int] = Counter()
         lost = False
         async with aclosing(self._pages()) as pages:
@@ -250,6 +254,7 @@ class Scrub:
                     log.error("a scrub found damage in the index, from %s up to %s", untold.begin, untold.end)
                     self._damage.pass_over(untold)
                     lost = lost or not (untold.is_row or untold.refused)
+                await self._check([row for row in page.rows if row.location.log_id in growing])
         if lost:
             sometimes("scrub: gives the index up")
             log.error("a part of the index cannot be read: start the bookie again, and it makes another index")
