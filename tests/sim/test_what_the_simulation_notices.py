@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, NoReturn
 
 import pytest
@@ -25,6 +25,18 @@ from tallybook.sim.pens import Pen, Written
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of
 from tallybook.sim.swarm import swarm_of_seed
 from tallybook.sim.workload import Workload
+
+
+def first_failure(seeds: Iterable[int]) -> str:
+    """Of the first of these seeds that fails.
+
+    Which seed meets a defect changes with every change of what a bookie does and when; that one of a few meets it
+    does not.
+
+    Raises:
+        StopIteration: None of them fails.
+    """
+    return next(filter(None, (run_quietly(seed).failure for seed in seeds)))
 
 
 @pytest.mark.parametrize("error", [KeyError("gone"), BookieUnavailable("gone"), asyncio.CancelledError("gone")])
@@ -136,8 +148,7 @@ def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
     monkeypatch.setattr(Offloader, step, nothing)
     monkeypatch.setattr(settling, "SETTLING_SECONDS", 30.0)  # to be done sooner
     archives = [seed for seed in range(40) if swarm_of_seed(seed).archive is not None]
-    failures = (run_quietly(seed).failure for seed in archives)
-    assert next(filter(None, failures)).startswith(f"InvariantBroken: {invariant}: ")
+    assert first_failure(archives).startswith(f"InvariantBroken: {invariant}: ")
 
 
 def test_a_client_that_stands_still_goes_on_when_all_others_are_long_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +167,7 @@ def test_a_repair_that_mends_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch)
         return False
 
     monkeypatch.setattr(Replicator, "work_once", idle)
-    assert run_quietly(9).failure.startswith("InvariantBroken: L3: ")
+    assert first_failure(range(9, 20)).startswith("InvariantBroken: L3: ")
 
 
 def test_a_bookie_that_keeps_what_others_have_for_ever_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +175,7 @@ def test_a_bookie_that_keeps_what_others_have_for_ever_is_noticed(monkeypatch: p
         """Nothing goes."""
 
     monkeypatch.setattr(Collector, "_drop_leftovers", keep)
-    assert run_quietly(9).failure.startswith("InvariantBroken: L4: ")
+    assert first_failure(range(23, 123)).startswith("InvariantBroken: L4: ")
 
 
 def test_rot_comes_to_an_index_that_was_made_again_as_to_the_first_one() -> None:
