@@ -18,6 +18,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from .heap import heap_usage
+
 
 class Kind(Enum):
     """How a number behaves."""
@@ -43,6 +45,21 @@ class MetricInfo(NamedTuple):
 PROCESS_METRICS: Final = (
     MetricInfo(
         "tasks", "tallybook_process_tasks", Kind.GAUGE, "Tasks of the event loop: work that is under way, or waits."
+    ),
+    MetricInfo(
+        "heap_used", "tallybook_process_heap_used_bytes", Kind.GAUGE, "Memory that the C library has given out."
+    ),
+    MetricInfo(
+        "heap_kept",
+        "tallybook_process_heap_kept_bytes",
+        Kind.GAUGE,
+        "Memory that was given back to the C library, and that it keeps for what comes next.",
+    ),
+    MetricInfo(
+        "python_blocks",
+        "tallybook_process_python_blocks",
+        Kind.GAUGE,
+        "Small blocks that Python's own allocator has given out.",
     ),
 )
 """What any process tells of itself, besides what the platform knows."""
@@ -104,8 +121,10 @@ class Metrics:
 
 
 def _of_this_process() -> dict[str, float]:
+    used_bytes, kept_bytes, blocks = heap_usage()
+    heap = {"heap_used": used_bytes, "heap_kept": kept_bytes, "python_blocks": blocks}
     try:
-        return {"tasks": len(asyncio.all_tasks())}
+        return {**heap, "tasks": len(asyncio.all_tasks())}
     except RuntimeError:
         # Nobody's loop runs here: there are no tasks.
-        return {"tasks": 0}
+        return {**heap, "tasks": 0}

@@ -16,7 +16,13 @@ from tallybook.runtime.metrics_text import fetch_metrics
 from .slope import Growth, Sample, growth
 
 ALLOWANCES: Final[Mapping[str, float]] = {"memory": 8 * MIB, "descriptors": 8, "threads": 4, "tasks": 16}
-"""What is looked at, and by how much it may grow in a run of any length."""
+"""What is judged, and by how much it may grow in a run of any length."""
+TOLD: Final[Mapping[str, str]] = {
+    "heap in use": "tallybook_process_heap_used_bytes",
+    "heap kept": "tallybook_process_heap_kept_bytes",
+    "python blocks": "tallybook_process_python_blocks",
+}
+"""Metrics that are shown beside, since they say what memory that grows is made of."""
 
 _TASKS_METRIC: Final = "tallybook_process_tasks"
 
@@ -28,7 +34,7 @@ class Watched:
     name: str
     pid: int
     http_port: int
-    samples: dict[str, list[Sample]] = field(default_factory=lambda: {figure: [] for figure in ALLOWANCES})
+    samples: dict[str, list[Sample]] = field(default_factory=lambda: {figure: [] for figure in (*ALLOWANCES, *TOLD)})
 
     @property
     def answers(self) -> bool:
@@ -57,9 +63,11 @@ class Watched:
         """
         now = time.monotonic()
         try:
-            seen = {**_seen_by_the_kernel(self.pid), "tasks": self.metrics()[_TASKS_METRIC]}
+            metrics = self.metrics()
+            seen = {**_seen_by_the_kernel(self.pid), "tasks": metrics[_TASKS_METRIC]}
         except OSError as error:
             raise ProgramFailed(f"{self.name} cannot be looked at: {error}") from error
+        seen |= {figure: metrics[name] for figure, name in TOLD.items()}
         for figure, value in seen.items():
             self.samples[figure].append(Sample(now, value))
 

@@ -19,6 +19,7 @@ from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable
 from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
 from tallybook.offload.offloader import Backlog, Totals
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.heap import heap_usage
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.metrics import PROCESS_METRICS, Kind, MetricInfo, Metrics
 from tallybook.runtime.metrics_text import parse_metrics
@@ -139,3 +140,14 @@ def test_names_follow_the_conventions() -> None:
         assert info.name.startswith("tallybook_")
         assert info.name.endswith("_total") == (info.kind is Kind.COUNTER)
         assert info.help.endswith(".")
+
+
+def test_what_a_process_has_in_use_and_what_it_keeps_are_told_apart():
+    before = heap_usage()
+    held = [bytearray(1_000_000) for _ in range(20)]
+    during = heap_usage()
+    assert during.used_bytes - before.used_bytes >= 15_000_000
+    held.clear()
+    after = heap_usage()
+    assert during.used_bytes - after.used_bytes >= 15_000_000
+    assert after.blocks > 0
