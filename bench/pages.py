@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from tallybook.core.errors import InvalidArgument
 
 from .gates import Figures, Gate
 from .report import table
@@ -37,6 +40,55 @@ def keep_results(path: Path, machine: Mapping[str, str], sizes: Mapping[str, int
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": dict(machine), "sizes": dict(sizes), "figures": dict(figures)}
     path.write_text(json.dumps(results, indent=2) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What ``keep_results`` wrote."""
+
+    machine: Mapping[str, str]
+    figures: Figures
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """From a file.
+
+        Raises:
+            InvalidArgument: there is something else in it, or it cannot be read.
+        """
+        try:
+            found = json.loads(path.read_text())
+            return cls({str(name): str(value) for name, value in found["machine"].items()}, dict(found["figures"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"{path} has no results of a benchmark: {error!r}") from error
+
+
+def with_earlier(
+    machine: Mapping[str, str], figures: Figures, gates: Sequence[Gate], earlier: Iterable[Results]
+) -> tuple[dict[str, str], Figures]:
+    """What earlier runs found of other parts, put beside this run's; and when they did, with what.
+
+    A part that several have measured counts once, by this run, or by the earlier one that is named last.
+    """
+    told, all_figures = dict(machine), dict(figures)
+    taken = _parts(gates, figures)
+    for results in reversed(list(earlier)):
+        new = _parts(gates, results.figures) - taken
+        if not new:
+            continue
+        taken |= new
+        all_figures = {
+            **{name: value for name, value in results.figures.items() if name not in all_figures},
+            **all_figures,
+        }
+        told[f"measured before: {', '.join(sorted(new))}"] = (
+            f"{results.machine['date']}, {results.machine['tallybook']}"
+        )
+    return told, all_figures
+
+
+def _parts(gates: Sequence[Gate], figures: Figures) -> set[str]:
+    return {gate.workload for gate in gates if gate.figure in figures}
 
 
 def write_page(

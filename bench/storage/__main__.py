@@ -16,8 +16,9 @@ import typer
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import keep_results, verdict, write_page
+from tallybook.bench.pages import Results, keep_results, verdict, with_earlier, write_page
 from tallybook.bench.programs import print_json_line
+from tallybook.core.errors import InvalidArgument
 
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
@@ -46,17 +47,28 @@ def main(
     rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
     period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
     ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
+    ledger_kib: Annotated[int, typer.Option(help="Size of each of these, on average, in KiB.")] = 1024,
     small: Annotated[int, typer.Option(help="Small ledgers in one bookie.")] = 1_000_000,
     brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled to the brim.")] = 256,
     peer: Annotated[bool, typer.Option(help="Compare with BookKeeper, which needs Java and Maven.")] = True,
     port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
     only: Annotated[str, typer.Option(metavar="PART[,PART...]", help=f"Parts: {', '.join(PARTS)}.")] = "",
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with", metavar="FILE", help="Results of an earlier run, for the parts that this one leaves out."
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     wanted = only.split(",") if only else list(PARTS)
     if unknown := set(wanted) - set(PARTS):
         raise typer.BadParameter(f"no such part: {', '.join(sorted(unknown))}")
+    try:
+        before = [Results.load(path) for path in earlier or ()]
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message) from error
     directory.mkdir(parents=True, exist_ok=True)
     machine, mib = facts(directory), round(gib * 1024)
     figures: Figures = {}
@@ -69,7 +81,7 @@ def main(
             figures |= measure_catch_up(scratch, plan, directory.resolve() / "bookkeeper" if peer else None, port)
     if REPAIR in wanted:
         with _scratch(directory) as scratch:
-            figures |= measure_repair(scratch, RepairPlan(ledgers, seconds, SETTLE_SECONDS, REPAIR_SECONDS))
+            figures |= measure_repair(scratch, RepairPlan(ledgers, ledger_kib, seconds, SETTLE_SECONDS, REPAIR_SECONDS))
     if ROT in wanted:
         with _scratch(directory) as scratch:
             figures |= measure_rot(scratch, mib=min(512, max(64, mib // 10)), period_seconds=period, flips=turns)
@@ -83,13 +95,16 @@ def main(
     measured = {*wanted, *([PEER] if peer and CATCH_UP in wanted else [])}
     lines = [verdict(gate, figures) for gate in GATES if gate.workload in measured]
     print("\n".join(lines))
-    sizes = {"MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate)}
-    sizes |= {"period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "MiB_of_the_disk_that_is_filled": brim_mib}
-    sizes |= {"small_ledgers": small}
+    sizes = {
+        "MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate),
+        "period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "KiB_of_each_of_these": ledger_kib,
+        "MiB_of_the_disk_that_is_filled": brim_mib, "small_ledgers": small,
+    }  # fmt: skip
     results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "storage.json"
     keep_results(results, machine, sizes, figures)
     if report is not None:
-        page = write_page(report / "benchmarks-storage.md", HEAD, GATES, machine, sizes, figures)
+        told, all_figures = with_earlier(machine, figures, GATES, before)
+        page = write_page(report / "benchmarks-storage.md", HEAD, GATES, told, sizes, all_figures)
         print(f"written: {page}")
     raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
 

@@ -26,8 +26,6 @@ from .catch_up import rate_of
 from .windows import Latencies, Window
 
 BOOKIES: Final = 5
-LEDGER_BYTES: Final = 256 * KIB
-"""Of 10,000 ledgers, a bookie holds 1.5 GiB then: few for so many, but what a small machine repairs in minutes."""
 SETTINGS: Final = ("collection.interval_ms=0", "scrub.period_s=0")
 REPAIR: Final = ("lost_after_s=2", "interval_s=1")
 """The delay before a bookie counts as lost is for operators; what is measured is the work after it."""
@@ -44,12 +42,14 @@ class RepairPlan:
 
     Args:
         ledgers: how many; most of them have a copy on the bookie that dies.
+        ledger_kib: how large they are, on average.
         quiet_seconds: for which nothing but reads happens.
         settle_seconds: after writing, until it is in entry logs.
         deadline_seconds: for the whole repair.
     """
 
     ledgers: int
+    ledger_kib: int
     quiet_seconds: float
     settle_seconds: float
     deadline_seconds: float
@@ -64,7 +64,7 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
     metadata = ["--metadata", metadata_in(directory)]
     ledgers = [*metadata, "--ledgers", str(directory / "ledgers.json")]
     with bookies(directory, BOOKIES, SETTINGS) as cluster:
-        mib = max(1, plan.ledgers * LEDGER_BYTES // (KIB * KIB))
+        mib = max(1, plan.ledgers * plan.ledger_kib // KIB)
         _run("fill", *ledgers, "--mib", str(mib), "--count", str(plan.ledgers))
         time.sleep(plan.settle_seconds)
         slower = min(_read_rate(directory, ledgers, plan.quiet_seconds), _write_rate(metadata))

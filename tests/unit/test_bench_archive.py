@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from tallybook.bench.archive.gates import GATES, HEAD
-from tallybook.bench.pages import keep_results, verdict, write_page
+from tallybook.bench.pages import Results, keep_results, verdict, with_earlier, write_page
 from tallybook.bench.streams.gates import GATES as STREAM_GATES
+from tallybook.core.errors import InvalidArgument
 
 GATE_OF = {gate.figure: gate for gate in GATES}
 
@@ -41,3 +44,27 @@ def test_figures_are_kept_for_whoever_compares_runs(tmp_path):
     figures = {"memory_mib": 120.5}
     keep_results(tmp_path / "today" / "archive.json", {"processor": "one"}, {"rounds": 5}, figures)
     assert json.loads((tmp_path / "today" / "archive.json").read_text())["figures"] == figures
+
+
+def test_parts_of_earlier_runs_stand_on_the_page_with_their_date_and_revision(tmp_path):
+    path = tmp_path / "earlier.json"
+    keep_results(path, {"date": "May", "tallybook": "0.1"}, {}, {"add_p99_ratio": 9.0})
+    now = {"date": "June", "tallybook": "0.2"}
+    told, figures = with_earlier(now, {"large_offload_share": 0.5}, GATES, [Results.load(path)])
+    assert figures == {"large_offload_share": 0.5, "add_p99_ratio": 9.0}
+    assert told == {**now, "measured before: beside": "May, 0.1"}
+
+
+def test_a_part_that_was_measured_again_is_told_of_the_last_run_alone(tmp_path):
+    path = tmp_path / "earlier.json"
+    keep_results(path, {"date": "May", "tallybook": "0.1"}, {}, {"memory_mib": 100.0})
+    now = {"date": "June", "tallybook": "0.2"}
+    assert with_earlier(now, {"memory_mib": 90.0}, GATES, [Results.load(path)]) == (now, {"memory_mib": 90.0})
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"machine": {}, "figures": 3}'])
+def test_a_file_without_results_is_refused_by_its_name(text, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument, match=r"other\.json"):
+        Results.load(path)
