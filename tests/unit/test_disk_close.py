@@ -1,0 +1,40 @@
+"""Closing a file of the real disk, which may take long: where it is removed, its room is given back in there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tallybook.runtime.disk_real import RealDisk
+
+from .test_disk_real import DEADLINE_SECONDS, descriptors, until
+
+
+async def test_a_close_that_takes_long_holds_up_no_event_loop_and_ends_though_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    real, before = os.close, descriptors()
+
+    def slow(fd: int) -> None:
+        started.set()
+        go_on.wait(DEADLINE_SECONDS)
+        real(fd)
+
+    disk = RealDisk(direct=False)
+    file = await disk.open(f"{tmp_path}/f", create=True)
+    await disk.unlink(f"{tmp_path}/f")
+    monkeypatch.setattr(os, "close", slow)
+    closing = asyncio.ensure_future(file.close())
+    await until(started.is_set)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert descriptors() == before + 1
+    go_on.set()
+    await until(lambda: descriptors() == before)
+    await disk.close()
