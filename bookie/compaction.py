@@ -55,6 +55,9 @@ class CompactableLogs(WalkableLogs, Protocol):
     async def remove(self, log_id: int) -> int:
         """Delete a log, durably; how many bytes it had."""
 
+    async def give_back(self) -> None:
+        """Give back the room of what was removed, piece by piece."""
+
 
 class Compaction:
     """Copies logs.
@@ -117,6 +120,7 @@ class Compaction:
             removed = await self._logs.remove(log_id)
 
         await self._undisturbed(remove())
+        await self._logs.give_back()
         return removed
 
     async def _move(self, rows: Sequence[IndexRow]) -> bool:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 from tallybook.core.batch import Buffer
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk import Disk, DiskFile
 from tallybook.runtime.pace import Pace
 
 from .entry_log_format import LedgerShare, TableRow, uuid_bytes
@@ -30,6 +30,7 @@ from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
 from .log_directories import LogDirectories
+from .remains import PIECE_BYTES, Remains
 
 FULL_LEDGERS: Final = 50_000
 """A log with batches of so many ledgers is full, however small it is: what it says of each is held in memory while it
@@ -60,6 +61,8 @@ class EntryLogs:
         self._log_ids: list[int] = []
         self._next_id = 1
         self._lengths: dict[int, int] = {}
+        self._remains: list[Remains] = []
+        self._clock = clock
         self._stopped = ""
         self._awaits_rows: set[int] = set()
         """Logs that hold batches of a checkpoint whose rows are not in the index yet."""
@@ -178,14 +181,17 @@ class EntryLogs:
     async def remove(self, log_id: int) -> int:
         """Delete a log, durably. The caller has seen to it that no row points into it. Returns its size in bytes.
 
+        The room of a large one comes back by ``give_back``.
+
         Who is reading it goes on; whoever opens it from now on finds it missing, and looks into the index again.
 
         Raises:
             DiskFull: it is still there; it may be tried again.
             DiskFailed: it may or may not be there after a crash.
         """
-        async with self._exclusively():
+        async with self._exclusively(), AsyncExitStack() as undo:
             check(log_id in self.settled_log_ids, f"entry log {log_id} was to be removed while it is needed")
+            file = await self._opened_to_cut(log_id, undo)
             size = self._lengths.pop(log_id, 0)
             try:
                 await self._directories.note(self._lengths)
@@ -194,10 +200,35 @@ class EntryLogs:
                 return size
             await self._disk.unlink(self._directories.path_of(log_id))
             # After that: a reader that opened it in between would keep its space in use.
-            await self._reader.forget(log_id)
+            unread = await self._reader.forget(log_id)
             await self._disk.sync_directory(self._directories.home_of(log_id))
             self._forget(log_id)
+            if file is not None:
+                self._remains.append(Remains(file, size, unread, self._clock))
+                undo.pop_all()
             return size
+
+    async def _opened_to_cut(self, log_id: int, undo: AsyncExitStack) -> DiskFile | None:
+        """The file of a log that is too large to go at once."""
+        if self._lengths.get(log_id, 0) <= PIECE_BYTES:
+            return None
+        try:
+            file = await self._disk.open(self._directories.path_of(log_id))
+        except FileNotFoundError:
+            return None
+        undo.push_async_callback(file.close)
+        return file
+
+    async def give_back(self) -> None:
+        """Give back the room of the logs that were removed, which takes a while where they were large.
+
+        Nothing waits for it but whoever calls: adds, reads and other logs go on.
+
+        Raises:
+            DiskFailed: the device refused.
+        """
+        while self._remains:
+            await self._remains.pop().give_back()
 
     async def finish_removals(self) -> None:
         """Give back the room of logs that were removed while their note had none, and that a crash left.
@@ -241,6 +272,8 @@ class EntryLogs:
                 for writer in (*self._finished, *self._writers.values()):
                     await writer.close()
                 self._writers, self._finished = {}, []
+                while self._remains:
+                    await self._remains.pop().let_go()
                 await self._reader.close()
 
     async def _with_room(self, aside: bool) -> LogWriter:

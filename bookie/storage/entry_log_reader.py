@@ -8,6 +8,7 @@ that does not give any is UNKNOWN. Neither is ever ABSENT.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -216,9 +217,9 @@ class EntryLogReader:
         except FileNotFoundError as error:
             raise DamagedFile(f"{log.path} is missing, of which {at_least} bytes were durable") from error
 
-    async def forget(self, log_id: int) -> None:
-        """Let go of a log that is about to be removed."""
-        await self._files.forget(self.log(log_id).path)
+    async def forget(self, log_id: int) -> asyncio.Event:
+        """Let go of a log that is removed; what is returned is set when nobody reads it any more."""
+        return await self._files.forget(self.log(log_id).path)
 
     async def close(self) -> None:
         """Let go of every log."""

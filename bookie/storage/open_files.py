@@ -19,6 +19,8 @@ class _Entry:
     file: DiskFile | None = None
     users: int = 0
     forgotten: bool = False
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it was forgotten and nobody uses it."""
 
 
 class OpenFiles:
@@ -60,12 +62,12 @@ class OpenFiles:
             entry.users -= 1
             await self._settle(path, entry)
 
-    async def forget(self, path: str) -> None:
-        """Close the file, when its last user is done."""
-        entry = self._entries.pop(path, None)
-        if entry is not None:
-            entry.forgotten = True
-            await self._settle(path, entry)
+    async def forget(self, path: str) -> asyncio.Event:
+        """Close the file, when its last user is done; what is returned is set then."""
+        entry = self._entries.pop(path, None) or _Entry()
+        entry.forgotten = True
+        await self._settle(path, entry)
+        return entry.let_go
 
     async def close(self) -> None:
         """Close every file that nobody uses, the others when they are done."""
@@ -78,8 +80,10 @@ class OpenFiles:
             return
         if entry.file is None and not entry.forgotten:
             del self._entries[path]
-        elif entry.forgotten and entry.file is not None:
-            await entry.file.close()
+        elif entry.forgotten:
+            if entry.file is not None:
+                await entry.file.close()
+            entry.let_go.set()
         if len(self._entries) > self._max_open:
             idle = next((each for each, other in self._entries.items() if not other.users), None)
             if idle is not None:
