@@ -22,7 +22,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
 
 from .compaction import CompactableLogs, Compaction, Undisturbed
-from .compaction_plan import LogFacts, worth_copying
+from .compaction_plan import Bounds, LogFacts, worth_copying, worth_finishing
 from .damage import DamageList
 from .ledger_state import decode_row
 from .storage.entry_log_format import LedgerShare
@@ -166,37 +166,45 @@ class Reclaimer:
             DiskFull: there is no room for copies; the next round goes on.
             DiskFailed: the device failed in the middle of a change.
         """
-        below = self._below()
-        full = await self._settle_growing(below)
+        bounds = self._bounds()
+        full = await self._settle_growing(bounds)
         self._forget_removed()
         for log_id in self._logs.settled_log_ids:
             if self._live.of(log_id) is None and log_id not in self._left:
                 await self._unless_unreadable(log_id, self._measure(log_id))
-        for facts in worth_copying(self._facts(), below=below):
+        for facts in worth_copying(self._facts(), bounds):
             await self._unless_unreadable(facts.log_id, self._free(facts))
         if full is not None:
             raise full
 
-    async def _settle_growing(self, below: float) -> DiskFull | None:
+    async def _settle_growing(self, bounds: Bounds) -> DiskFull | None:
         """Finish logs early of which little counts. That takes room, and where there is none others still make some."""
         full: DiskFull | None = None
         for log_id in self._logs.growing_log_ids:
             if log_id in self._freed and self._logs.size_of(log_id) >= self._settle_bytes:
                 try:
-                    await self._unless_unreadable(log_id, self._settle_if_worth(log_id, below))
+                    await self._unless_unreadable(log_id, self._settle_if_worth(log_id, bounds))
                 except DiskFull as error:
                     full = error
         if full is None:
             self._freed.clear()
         return full
 
-    def _below(self) -> float:
-        """Logs of which less than this part counts are worth copying now."""
+    def _bounds(self) -> Bounds:
+        """What is worth copying now."""
         if self._clock.monotonic() >= self._all_due_at:
             self._all_due_at = self._clock.monotonic() + self._settings.compact_all_interval_ms / 1000
             self._left.clear()
-            return self._settings.compact_all_below_percent / 100
-        return PRESSED_BELOW if self._pressed() else self._settings.compact_below_percent / 100
+            return Bounds(self._settings.compact_all_below_percent / 100)
+        if self._pressed():
+            return Bounds(PRESSED_BELOW)
+        if not self._settings.compact_below_percent:
+            return Bounds(0.0)
+        return Bounds(
+            self._settings.compact_below_percent / 100,
+            self._settings.compact_above_garbage_percent / 100,
+            self._settings.compact_all_below_percent / 100,
+        )
 
     def _facts(self) -> list[LogFacts]:
         logs = ((log_id, self._live.of(log_id)) for log_id in self._logs.settled_log_ids if log_id not in self._left)
@@ -217,9 +225,9 @@ class Reclaimer:
         except (EntryUnknown, OutOfFiles) as error:
             log.warning("entry log %d is looked at later: %s", log_id, error)
 
-    async def _settle_if_worth(self, log_id: int, below: float) -> None:
+    async def _settle_if_worth(self, log_id: int, bounds: Bounds) -> None:
         found = await self._held_bytes(await self._logs.ledger_map(log_id))
-        if worth_copying([LogFacts(log_id, *found)], below=below):
+        if worth_finishing(LogFacts(log_id, *found), self._facts(), bounds):
             sometimes("reclaimer: finishes a log early")
             await self._undisturbed(self._logs.settle(log_id))
             # Of one that awaits rows it is not known how much counts.

@@ -182,6 +182,11 @@ class CollectionSettings(Settings):
     compact_below_percent: Share = Field(
         20, description="Entry logs of which less counts are compacted at once; 0: only what is dead is removed."
     )
+    compact_above_garbage_percent: Share = Field(
+        25,
+        description="If more of what finished entry logs hold counts no more, those with most garbage are compacted at "
+        "once, until it does not, also where only compact_all_below_percent chooses them; 100: never.",
+    )
     compact_all_below_percent: Share = Field(80, description="The same, once in compact_all_interval_ms.")
     compact_all_interval_ms: Milliseconds = Field(
         86_400_000, description="Pause between looks for logs of which less than compact_all_below_percent counts."

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallybook.bookie.compaction_plan import LogFacts, worth_copying
+from tallybook.bookie.compaction_plan import Bounds, LogFacts, worth_copying, worth_finishing
 from tallybook.bookie.garbage import Fate
 from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
@@ -21,9 +21,16 @@ DROPPED, KEPT = 1, 2
 SIZE = 1000
 
 
-def play(scenario: Scenario, *, below: int = 50, interval_ms: int = 0, failed: bool = False) -> None:
+def play(
+    scenario: Scenario, *, below: int = 50, garbage: int = 100, interval_ms: int = 0, failed: bool = False
+) -> None:
     async def run(world: World) -> None:
-        settings = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=below, collect_interval_ms=interval_ms)
+        settings = tiny_settings(
+            entry_log_bytes=16 * KIB,
+            compact_below_percent=below,
+            compact_above_garbage_percent=garbage,
+            collect_interval_ms=interval_ms,
+        )
         node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), settings)
         await node.boot()
         await scenario(node, world)
@@ -120,6 +127,21 @@ def test_logs_of_which_much_counts_are_copied_only_when_all_are_looked_at() -> N
         await holds(node, kept)
 
     play(scenario, below=5)
+
+
+def test_logs_of_which_much_counts_are_copied_at_once_where_much_of_the_whole_is_garbage() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(20), one_in=2)
+        await drop(node)
+        assert copied(node) > 0
+        await holds(node, kept)
+        # What was written meanwhile is looked at once it is finished.
+        await node.bookie.collect()
+        moved = copied(node)
+        await node.bookie.collect()
+        assert copied(node) == moved, "what is left is within the bound"
+
+    play(scenario, below=5, garbage=25)
 
 
 def test_a_bookie_whose_checkpoints_find_no_room_copies_out_of_logs_of_which_much_counts_at_once() -> None:
@@ -295,8 +317,25 @@ def test_a_full_disk_stops_copying_and_loses_nothing() -> None:
 
 def test_those_go_first_of_which_least_has_to_be_copied() -> None:
     logs = [LogFacts(1, 1000, 190), LogFacts(2, 1000, 500), LogFacts(3, 1000, 0), LogFacts(4, 1000, 10)]
-    assert [facts.log_id for facts in worth_copying(logs, below=0.2)] == [3, 4, 1]
-    assert [facts.log_id for facts in worth_copying(logs, below=0.0)] == [3]
+    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2))] == [3, 4, 1]
+    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.0))] == [3]
+
+
+def test_where_much_is_garbage_as_a_whole_logs_go_until_it_is_little() -> None:
+    logs = [LogFacts(number, 1000, live) for number, live in enumerate([100, 300, 400, 700, 900])]
+    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2))] == [0]
+    # Of 5,000 bytes 2,600 are garbage, then 1,700 of 4,100, then 1,000 of 3,400, and 400 of 2,800.
+    for garbage, wanted in ((0.6, [0]), (0.4, [0, 1]), (0.29, [0, 1, 2]), (0.1, [0, 1, 2, 3]), (0.0, [0, 1, 2, 3])):
+        assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2, garbage, 0.8))] == wanted, garbage
+    assert [facts.log_id for facts in worth_copying(logs, Bounds(0.2, 1.0, 0.8))] == [0]
+
+
+def test_a_log_that_is_written_is_finished_early_where_it_would_be_copied() -> None:
+    half = LogFacts(9, 1000, 500)
+    assert not worth_finishing(half, [], Bounds(0.2))
+    assert worth_finishing(half, [], Bounds(0.2, 0.25, 0.8))
+    assert not worth_finishing(half, [LogFacts(1, 9000, 9000)], Bounds(0.2, 0.25, 0.8))
+    assert worth_finishing(LogFacts(9, 1000, 0), [], Bounds(0.0))
 
 
 def test_no_room_to_finish_a_log_keeps_no_dead_log_from_going() -> None:
