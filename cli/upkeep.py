@@ -289,6 +289,11 @@ async def _audit(metadata: str, settings: RepairSettings, lost: list[str], patie
         clock = client.world.clock
         one_round = OneRound(client, settings, lost)
         found = await one_round.audit()
+        for name in lost:
+            if name in found.alive:
+                complain(f"{name} is there, so it does not count as lost")
+            elif await client.world.store.read_cookie(name) is None:
+                complain(f"no bookie {name} is known: is it another id? 'cluster status' has them")
         for name in sorted(found.silent):
             complain(f"{name} does not answer: whether it lost data, or knows of damaged copies, is not told here")
         if patience is not None and found.paused_since_ms is not None:

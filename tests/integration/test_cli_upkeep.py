@@ -96,6 +96,10 @@ def test_an_audit_on_demand_hands_out_what_is_lost_unless_the_repair_is_paused(c
     with cli.up(tmp_path / "data", "--no-repair", bookies=4) as cluster:
         ledger = written(cluster)
         name = min(named(cluster, ledger))
+        unknown = cluster("cluster", "audit", "--lost", name, "--lost", "bokie-1", "--json")
+        assert unknown.json["lost"] == ["bokie-1"]
+        assert f"{name} is there" in unknown.err
+        assert "no bookie bokie-1 is known" in unknown.err
         os.kill(cluster.run_file(int(name[-1]))["pid"], signal.SIGKILL)
         cli.wait_until(lambda: f"{name} is away" in cluster("cluster", "status").out.decode(), "it is known to be away")
         assert cluster("cluster", "audit", "--json").json["under_replicated"] == 0
