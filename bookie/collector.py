@@ -65,6 +65,9 @@ log = logging.getLogger(__name__)
 PAGE_LEDGERS: Final = WRITE_BATCH_ROWS // 2
 """Ledgers looked at together: the rows of all of them go, and their tombstones come, in one write batch."""
 
+ENDED_AT_ONCE: Final = 50
+"""Ledgers that are refused together: they share commits of the journal. Each begins with work that is done in one turn
+of the event loop with that of the others: 450 of them held up adds for 36 ms (measured)."""
 LOOKUPS_AT_ONCE: Final = 4
 LOOKUP_SECONDS: Final = 10.0
 """Longest wait for one answer of the metadata."""
@@ -263,7 +266,7 @@ class Collector:
     async def _drop(self, ledger_ids: Sequence[int]) -> None:
         """Steps 1 to 3."""
         held = self._held
-        refused = await asyncio.gather(*(_is_ended(held.fences.delete(each)) for each in ledger_ids))
+        refused = await _ended(held.fences.delete, ledger_ids)
         gone: list[int] = []
         # In one turn: what no buffer holds now, none will hold again.
         for ledger_id, is_refused in zip(ledger_ids, refused, strict=True):
@@ -288,7 +291,7 @@ class Collector:
     async def _drop_leftovers(self, ledger_ids: Sequence[int]) -> None:
         """Fence them, durably; then their rows go, and nothing else."""
         held = self._held
-        fenced = await asyncio.gather(*(_is_ended(held.fences.fence_unasked(each)) for each in ledger_ids))
+        fenced = await _ended(held.fences.fence_unasked, ledger_ids)
         known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]
         had = {ledger_id: await self.reclaimer.held_by([ledger_id]) for ledger_id in known}
         # In one turn, the call of the index included: what comes into a buffer from here on is put behind what goes.
@@ -312,6 +315,14 @@ class Collector:
             sometimes("collector: somebody is at copies that others have now")
             return False
         return self._leftovers.is_left_alone(ledger_id)
+
+
+async def _ended(end: Callable[[int], Awaitable[None]], ledger_ids: Sequence[int]) -> list[bool]:
+    """Of each ledger, whether nothing more is taken of it now."""
+    found: list[bool] = []
+    for at in range(0, len(ledger_ids), ENDED_AT_ONCE):
+        found += await asyncio.gather(*(_is_ended(end(each)) for each in ledger_ids[at : at + ENDED_AT_ONCE]))
+    return found
 
 
 async def _is_ended(ending: Awaitable[None]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tallybook.bookie import collector
 from tallybook.bookie.collector import Collector
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.ledger_state import TOMBSTONE, decode_row
@@ -157,6 +158,32 @@ def test_the_counter_is_read_before_the_first_question_and_nothing_is_deleted_wi
         await node.stop()
 
     run_seed(1, run, deadline_seconds=3600)
+
+
+def test_many_ledgers_are_refused_some_at_a_time_and_all_of_them_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "ENDED_AT_ONCE", 3)
+    at_once, most = 0, 0
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        fences = node.bookie._parts.collector._held.fences
+        delete = fences.delete
+
+        async def counted(ledger_id: int) -> None:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await delete(ledger_id)
+            at_once -= 1
+
+        monkeypatch.setattr(fences, "delete", counted)
+        for ledger_id in range(10, 18):
+            await fill(node, ledger_id, 0)
+            node.metadata.fates[ledger_id] = Fate.RELEASED
+        await node.bookie.collect()
+        assert await with_rows(node) == []
+        assert most == 3
+
+    play(scenario)
 
 
 def test_a_tombstone_is_all_that_stays_and_asks_the_metadata_nothing() -> None:
