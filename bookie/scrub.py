@@ -34,7 +34,7 @@ from .damage import DamageList, batch_of
 from .storage.index import Index
 from .storage.live_bytes import Measured
 from .storage.location import IndexRow
-from .storage.log_contents import LogContents, size_of
+from .storage.log_contents import LogContents, in_pieces, size_of
 from .storage.told import RowKey, Told
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
@@ -177,18 +177,24 @@ class Scrub:
         return count
 
     async def _check(self, rows: Sequence[IndexRow]) -> None:
-        while rows:
-            try:
-                batches = await self._logs.read_many(rows)
-            except (EntryCorrupt, EntryUnknown) as error:
-                if await self._index.find(rows[0].ledger_id, rows[0].first_entry_id) == rows[0]:
-                    self._found_damaged(rows[0], error)
-                rows = rows[1:]
-                continue
-            size = sum(map(len, batches))
-            self.checked_bytes += size
-            rows = rows[len(batches) :]
-            await self._pace.spend(size)
+        """Read these batches, never more than a piece of them at a time."""
+        for piece in in_pieces(rows):
+            left = piece
+            while left:
+                count, size = await self._read(left)
+                left = left[count:]
+                self.checked_bytes += size
+                await self._pace.spend(size)
+
+    async def _read(self, rows: Sequence[IndexRow]) -> tuple[int, int]:
+        """Read up to the first that cannot be had; how many batches are dealt with, and their bytes."""
+        try:
+            batches = await self._logs.read_many(rows)
+        except (EntryCorrupt, EntryUnknown) as error:
+            if await self._index.find(rows[0].ledger_id, rows[0].first_entry_id) == rows[0]:
+                self._found_damaged(rows[0], error)
+            return 1, 0
+        return len(batches), sum(map(len, batches))
 
     def _found_damaged(self, row: IndexRow, error: TallybookError) -> None:
         sometimes("scrub: found a damaged batch")

@@ -6,7 +6,7 @@ was dropped.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -87,6 +87,18 @@ class LogContents:
                 everything += size_of(piece)
                 live += size_of(await self.live(piece))
         return Measured(everything, live)
+
+
+def in_pieces(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
+    """Rows cut to so many that their batches are a piece, or one that is larger."""
+    start = size = 0
+    for at, row in enumerate(rows):
+        if size + row.location.size > PIECE_BYTES and at > start:
+            yield rows[start:at]
+            start, size = at, 0
+        size += row.location.size
+    if start < len(rows):
+        yield rows[start:]
 
 
 def size_of(rows: Sequence[IndexRow]) -> int:

@@ -1,12 +1,13 @@
 """Scrub on a simulated disk: what has rotted is found while nobody reads it, and index and logs are held together."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from tallybook.bookie import scrub
 from tallybook.bookie.damage import DamageList
 from tallybook.bookie.garbage import Fate
+from tallybook.bookie.storage import log_contents
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.errors import Busy
@@ -99,6 +100,32 @@ def test_what_rots_in_the_log_that_still_grows_is_found_too() -> None:
         rot(node, row)
         await world.clock.sleep(PERIOD_S)
         assert await known(node) == [ENTRIES - 1]
+
+    play(scenario)
+
+
+def test_of_a_log_that_grows_only_so_much_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
+    sizes: list[int] = []
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        for entry_id in range(ENTRIES, ENTRIES + 8):
+            await add(node, batch(entry_id))
+        await node.bookie.flush()
+        logs, checked = node.bookie._parts.logs, set[int]()
+        growing = set(logs.log_ids).difference(logs.settled_log_ids)
+        read_many = logs.read_many
+
+        async def counted(rows: Sequence[IndexRow]) -> list[bytes]:
+            if rows[0].location.log_id in growing:
+                sizes.append(sum(row.location.size for row in rows))
+                checked.update(row.first_entry_id for row in rows)
+            return await read_many(rows)
+
+        monkeypatch.setattr(logs, "read_many", counted)
+        await world.clock.sleep(PERIOD_S)
+        assert checked >= set(range(ENTRIES, ENTRIES + 8))
+        assert max(sizes) <= 3_000
 
     play(scenario)
 
