@@ -47,6 +47,7 @@ class Results:
     """What ``keep_results`` wrote."""
 
     machine: Mapping[str, str]
+    sizes: Mapping[str, int]
     figures: Figures
 
     @classmethod
@@ -58,31 +59,39 @@ class Results:
         """
         try:
             found = json.loads(path.read_text())
-            return cls({str(name): str(value) for name, value in found["machine"].items()}, dict(found["figures"]))
+            machine = {name: str(found["machine"][name]) for name in ("date", "tallybook")}
+            return cls(machine, dict(found["sizes"]), dict(found["figures"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(f"{path} has no results of a benchmark: {error!r}") from error
 
 
 def with_earlier(
-    machine: Mapping[str, str], figures: Figures, gates: Sequence[Gate], earlier: Iterable[Results]
+    machine: Mapping[str, str],
+    sizes: Mapping[str, int],
+    figures: Figures,
+    gates: Sequence[Gate],
+    earlier: Iterable[Results],
 ) -> tuple[dict[str, str], Figures]:
     """What earlier runs found of other parts, put beside this run's; and when they did, with what.
 
     A part that several have measured counts once, by this run, or by the earlier one that is named last.
     """
     told, all_figures = dict(machine), dict(figures)
+    part_of = {gate.figure: gate.workload for gate in gates}
     taken = _parts(gates, figures)
     for results in reversed(list(earlier)):
         new = _parts(gates, results.figures) - taken
         if not new:
             continue
+        for name, value in results.figures.items():
+            if part_of.get(name) not in taken:
+                all_figures.setdefault(name, value)
         taken |= new
-        all_figures = {
-            **{name: value for name, value in results.figures.items() if name not in all_figures},
-            **all_figures,
-        }
-        told[f"measured before: {', '.join(sorted(new))}"] = (
-            f"{results.machine['date']}, {results.machine['tallybook']}"
+        other = [
+            f"{name.replace('_', ' ')} {value:,}" for name, value in results.sizes.items() if sizes.get(name) != value
+        ]
+        told[f"measured before: {', '.join(sorted(new))}"] = ", ".join(
+            [results.machine["date"], results.machine["tallybook"], *other]
         )
     return told, all_figures
 

@@ -62,7 +62,7 @@ def worth_copying(logs: Iterable[LogFacts], bounds: Bounds) -> list[LogFacts]:
 
 def worth_finishing(log: LogFacts, others: Iterable[LogFacts], bounds: Bounds) -> bool:
     """Whether a log that is written is worth copying as well as ``others``, so that it should end now."""
-    return not log.live_bytes or log.live_part < bounds.of_one(*_totals([log, *others]))
+    return log in worth_copying([log, *others], bounds)
 
 
 def _totals(logs: Iterable[LogFacts]) -> tuple[int, int]:

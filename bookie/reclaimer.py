@@ -166,12 +166,14 @@ class Reclaimer:
             DiskFull: there is no room for copies; the next round goes on.
             DiskFailed: the device failed in the middle of a change.
         """
+        # Of a round that was cut off.
+        await self._logs.give_back()
         bounds = self._bounds()
-        full = await self._settle_growing(bounds)
         self._forget_removed()
         for log_id in self._logs.settled_log_ids:
             if self._live.of(log_id) is None and log_id not in self._left:
                 await self._unless_unreadable(log_id, self._measure(log_id))
+        full = await self._settle_growing(bounds)
         for facts in worth_copying(self._facts(), bounds):
             await self._unless_unreadable(facts.log_id, self._free(facts))
         if full is not None:

@@ -180,12 +180,14 @@ class CollectionSettings(Settings):
     )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
     compact_below_percent: Share = Field(
-        20, description="Entry logs of which less counts are compacted at once; 0: only what is dead is removed."
+        20,
+        description="Entry logs of which less counts are compacted at once; 0: none is, but what is dead is removed.",
     )
     compact_above_garbage_percent: Share = Field(
         25,
-        description="If more of what finished entry logs hold counts no more, those with most garbage are compacted at "
-        "once, until it does not, also where only compact_all_below_percent chooses them; 100: never.",
+        description="Where more than this part of all finished entry logs is garbage, logs of which less than "
+        "compact_all_below_percent counts are compacted at once, those with most garbage first, until no more "
+        "than this part is; 100: never. Without effect where compact_below_percent is 0.",
     )
     compact_all_below_percent: Share = Field(80, description="The same, once in compact_all_interval_ms.")
     compact_all_interval_ms: Milliseconds = Field(

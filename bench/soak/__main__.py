@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 import tempfile
@@ -117,10 +116,11 @@ def rows(watched: Sequence[Watched]) -> list[tuple[str, ...]]:
     for process in watched:
         for figure, growth in process.growths().items():
             unit, by = (" MiB", MIB) if figure in IN_MIB else ("", 1)
-            flat = "yes" if growth.is_flat(ALLOWANCES.get(figure, math.inf)) else "no"
+            judged = figure in ALLOWANCES
+            flat = ("yes" if growth.is_flat(ALLOWANCES[figure]) else "no") if judged else ""
             found.append((
                 process.name, figure, f"{growth.level / by:.1f}{unit}", f"{growth.grown / by:+.2f}{unit}",
-                f"{growth.part_per_hour:+.1%}", flat if figure in ALLOWANCES else "",
+                f"{growth.part_per_hour:+.1%}", flat,
             ))  # fmt: skip
     return found
 

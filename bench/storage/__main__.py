@@ -103,7 +103,7 @@ def main(
     results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "storage.json"
     keep_results(results, machine, sizes, figures)
     if report is not None:
-        told, all_figures = with_earlier(machine, figures, GATES, before)
+        told, all_figures = with_earlier(machine, sizes, figures, GATES, before)
         page = write_page(report / "benchmarks-storage.md", HEAD, GATES, told, sizes, all_figures)
         print(f"written: {page}")
     raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)

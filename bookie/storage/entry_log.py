@@ -30,7 +30,7 @@ from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
 from .log_directories import LogDirectories
-from .remains import PIECE_BYTES, Remains
+from .remains import PIECE_BYTES, Remains, read_out
 
 FULL_LEDGERS: Final = 50_000
 """A log with batches of so many ledgers is full, however small it is: what it says of each is held in memory while it
@@ -248,8 +248,10 @@ class EntryLogs:
         except DiskFull:
             self._lengths[log_id] = size
             raise
-        await self._reader.forget(log_id)
+        unread = await self._reader.forget(log_id)
         self._forget(log_id)
+        with suppress(TimeoutError):  # room is short: who reads for so long looks into the index again
+            await read_out(unread)
         with suppress(DiskFull):  # as in ``finish_removals``: others may have taken the room at once
             await self._directories.note(self._lengths)
 

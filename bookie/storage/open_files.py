@@ -81,9 +81,12 @@ class OpenFiles:
         if entry.file is None and not entry.forgotten:
             del self._entries[path]
         elif entry.forgotten:
-            if entry.file is not None:
-                await entry.file.close()
-            entry.let_go.set()
+            try:
+                if entry.file is not None:
+                    await entry.file.close()
+            finally:
+                # Also where who closes is cancelled: nobody reads it any more.
+                entry.let_go.set()
         if len(self._entries) > self._max_open:
             idle = next((each for each, other in self._entries.items() if not other.users), None)
             if idle is not None:

@@ -11,16 +11,32 @@ file for damage: the first cut waits for the last reader, who cannot be followed
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
+from tallybook.core.errors import DiskFull
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DiskFile
+
+_log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 8 * MIB
 """Room given back at a time: what takes a disk one to two milliseconds."""
 PAUSE_SECONDS: Final = 0.01
 """Between two pieces: 800 MB come back in a second, at most."""
+READ_SECONDS: Final = 10.0
+"""How long the reader of a removed log is waited for. One who takes longer gives the room back at once, by closing."""
+
+
+async def read_out(unread: asyncio.Event) -> None:
+    """Wait for the last reader.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    async with asyncio.timeout(READ_SECONDS):
+        await unread.wait()
 
 
 class Remains:
@@ -39,18 +55,20 @@ class Remains:
         self._clock = clock
 
     async def give_back(self) -> None:
-        """Give its room back; all that is left of it at once, where the caller is cancelled.
+        """Give its room back; all that is left of it at once, where the caller is cancelled or a cut needs room.
 
         Raises:
-            DiskFailed: the device refused.
+            DiskFailed: the device refused. That ends the node, though nobody needs this file: others lie there, too.
         """
         try:
-            await self._unread.wait()
+            await read_out(self._unread)
             for left in range(self._size - PIECE_BYTES, 0, -PIECE_BYTES):
                 await self._file.truncate(left)
                 # The disk is told when the change is durable, and would be told of all pieces together.
                 await self._file.sync()
                 await self._clock.sleep(PAUSE_SECONDS)
+        except (TimeoutError, DiskFull):
+            _log.info("the room of a removed log comes back at once")
         finally:
             await self.let_go()
 

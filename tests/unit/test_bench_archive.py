@@ -48,21 +48,24 @@ def test_figures_are_kept_for_whoever_compares_runs(tmp_path):
 
 def test_parts_of_earlier_runs_stand_on_the_page_with_their_date_and_revision(tmp_path):
     path = tmp_path / "earlier.json"
-    keep_results(path, {"date": "May", "tallybook": "0.1"}, {}, {"add_p99_ratio": 9.0})
+    keep_results(path, {"date": "May", "tallybook": "0.1"}, {"rounds": 5, "MiB_of_all": 1_024}, {"add_p99_ratio": 9.0})
     now = {"date": "June", "tallybook": "0.2"}
-    told, figures = with_earlier(now, {"large_offload_share": 0.5}, GATES, [Results.load(path)])
+    told, figures = with_earlier(now, {"rounds": 5}, {"large_offload_share": 0.5}, GATES, [Results.load(path)])
     assert figures == {"large_offload_share": 0.5, "add_p99_ratio": 9.0}
-    assert told == {**now, "measured before: beside": "May, 0.1"}
+    assert told == {**now, "measured before: beside": "May, 0.1, MiB of all 1,024"}
 
 
 def test_a_part_that_was_measured_again_is_told_of_the_last_run_alone(tmp_path):
     path = tmp_path / "earlier.json"
-    keep_results(path, {"date": "May", "tallybook": "0.1"}, {}, {"memory_mib": 100.0})
+    earlier = {"memory_mib": 100.0, "gets_per_read": 7.0, "add_p99_ratio": 9.0}
+    keep_results(path, {"date": "May", "tallybook": "0.1"}, {}, earlier)
     now = {"date": "June", "tallybook": "0.2"}
-    assert with_earlier(now, {"memory_mib": 90.0}, GATES, [Results.load(path)]) == (now, {"memory_mib": 90.0})
+    told, figures = with_earlier(now, {}, {"memory_mib": 90.0}, GATES, [Results.load(path)])
+    assert figures == {"memory_mib": 90.0, "add_p99_ratio": 9.0}, "nothing of a part that was measured now"
+    assert told == {**now, "measured before: beside": "May, 0.1"}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"machine": {}, "figures": 3}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"machine": {}, "sizes": {}, "figures": {}}'])
 def test_a_file_without_results_is_refused_by_its_name(text, tmp_path):
     path = tmp_path / "other.json"
     path.write_text(text)

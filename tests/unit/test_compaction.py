@@ -9,6 +9,8 @@ import pytest
 
 from tallybook.bookie.compaction_plan import Bounds, LogFacts, worth_copying, worth_finishing
 from tallybook.bookie.garbage import Fate
+from tallybook.bookie.storage import entry_log, remains
+from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
@@ -142,6 +144,32 @@ def test_logs_of_which_much_counts_are_copied_at_once_where_much_of_the_whole_is
         assert copied(node) == moved, "what is left is within the bound"
 
     play(scenario, below=5, garbage=25)
+
+
+def test_a_bookie_that_is_to_copy_nothing_copies_nothing_however_much_is_garbage() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(20), one_in=2)
+        await drop(node)
+        assert copied(node) == 0
+        await holds(node, kept)
+
+    play(scenario, below=0, garbage=25)
+
+
+def test_the_room_of_every_log_that_goes_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (remains, entry_log):
+        monkeypatch.setattr(module, "PIECE_BYTES", 8 * KIB)
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, range(20))
+        before = set(node.bookie._parts.logs.log_ids)
+        await drop(node)
+        gone = before.difference(node.bookie._parts.logs.log_ids)
+        cut = {op.path for op in node.disk.trace if op.name == "truncate" and op.path.endswith(".log")}
+        assert cut == {f"{ROOT}/ledgers/{log_name(log_id)}" for log_id in gone} != set()
+        assert node.bookie._parts.logs._remains == []
+
+    play(scenario)
 
 
 def test_a_bookie_whose_checkpoints_find_no_room_copies_out_of_logs_of_which_much_counts_at_once() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.runtime import disk_os
 from tallybook.runtime.disk_real import RealDisk
 
 from .test_disk_real import DEADLINE_SECONDS, descriptors, until
@@ -37,4 +38,25 @@ async def test_a_close_that_takes_long_holds_up_no_event_loop_and_ends_though_no
     assert descriptors() == before + 1
     go_on.set()
     await until(lambda: descriptors() == before)
+    await disk.close()
+
+
+async def test_a_close_that_has_not_begun_is_done_though_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    disk, before = RealDisk(direct=False, read_threads=1), descriptors()
+    file = await disk.open(f"{tmp_path}/f", create=True)
+    other = await disk.open(f"{tmp_path}/g", create=True)
+    monkeypatch.setattr(disk_os, "read_all", lambda *_: go_on.wait(DEADLINE_SECONDS))
+    reading = asyncio.ensure_future(other.read(0, 1))
+    closing = asyncio.ensure_future(file.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    go_on.set()
+    await reading
+    await until(lambda: descriptors() == before + 1)
+    await other.close()
     await disk.close()

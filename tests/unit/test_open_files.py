@@ -130,3 +130,30 @@ async def test_a_cancelled_user_does_not_keep_the_file_open():
     assert handles(disk) == 1
     await files.close()
     assert handles(disk) == 0
+
+
+async def test_a_forgotten_file_is_known_to_be_read_by_nobody_also_where_its_last_reader_does_not_wait_for_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    files, closing, go_on = OpenFiles(await disk_with(1), 4), asyncio.Event(), asyncio.Event()
+    reading = asyncio.Event()
+
+    async def slow() -> None:
+        closing.set()
+        await go_on.wait()
+
+    async def reader() -> None:
+        async with files.use("/d/0") as file:
+            monkeypatch.setattr(file, "close", slow)
+            await reading.wait()
+
+    last = asyncio.ensure_future(reader())
+    await asyncio.sleep(0.01)
+    unread = await files.forget("/d/0")
+    assert not unread.is_set()
+    reading.set()
+    await closing.wait()
+    last.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await last
+    assert unread.is_set()

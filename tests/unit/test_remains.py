@@ -6,11 +6,13 @@ import pytest
 
 from tallybook.bookie.storage import entry_log, remains
 from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import KIB
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk
 
 from .test_entry_logs import HOME, batch, open_logs, operations, path_of
+from .test_open_files import handles
 
 PIECE = 16 * KIB
 
@@ -19,7 +21,7 @@ PIECE = 16 * KIB
 def small_pieces(monkeypatch):
     for module in (remains, entry_log):
         monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
-    monkeypatch.setattr(remains, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(remains, "READ_SECONDS", 0.05)
 
 
 def cuts(disk):
@@ -27,9 +29,21 @@ def cuts(disk):
     return [max(offset, size) for path, offset, size in operations(disk, "truncate") if path == path_of(1)]
 
 
-async def large_log(disk):
+class Pauses(RealClock):
+    """A clock that notes each pause, and makes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.made.append(seconds)
+        await asyncio.sleep(0)
+
+
+async def large_log(disk, clock=None):
     """Log 1, of five pieces, which may be removed, and where its last batch lies."""
-    logs = await open_logs(disk, clock=RealClock())
+    logs = await open_logs(disk, clock=clock or Pauses())
     (location,) = await logs.append([batch(7, 0, 40_000)])
     await logs.append([batch(7, 2)])
     await logs.sync()
@@ -39,17 +53,21 @@ async def large_log(disk):
 
 
 async def test_the_room_of_a_large_log_comes_back_piece_by_piece_after_its_name_is_gone():
-    disk = SimDisk()
-    logs, _ = await large_log(disk)
-    used, size = disk.state.used_bytes(), await logs.remove(1)
+    disk, clock = SimDisk(), Pauses()
+    logs, _ = await large_log(disk, clock)
+    before = handles(disk)
+    size = await logs.remove(1)
     assert log_name(1) not in await disk.image({}).list(HOME)
     assert cuts(disk) == []
+    assert handles(disk) == before + 1
+    clock.made.clear()
     await logs.give_back()
     lengths = cuts(disk)
     assert len(lengths) == -(-size // PIECE) - 1
     assert all(before - after == PIECE for before, after in zip([size, *lengths], lengths, strict=False))
     assert len([path for path, _, _ in operations(disk, "sync") if path == path_of(1)]) >= len(lengths)
-    assert used - disk.state.used_bytes() >= size
+    assert clock.made == [remains.PAUSE_SECONDS] * len(lengths)
+    assert handles(disk) == before
     await logs.close()
 
 
@@ -68,23 +86,73 @@ async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
     await logs.close()
 
 
+async def test_who_reads_a_removed_log_for_very_long_is_not_waited_for_and_not_cut_off():
+    disk = SimDisk()
+    logs, location = await large_log(disk)
+    async with logs._reader._files.use(path_of(1)) as file:
+        before = handles(disk)
+        await logs.remove(1)
+        await logs.give_back()
+        assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
+        assert handles(disk) == before
+    assert cuts(disk) == []
+    assert handles(disk) == before - 1
+    await logs.close()
+
+
 async def test_the_room_comes_back_at_once_where_nobody_waits_for_the_pieces():
     disk = SimDisk()
     logs, _ = await large_log(disk)
-    used, size = disk.state.used_bytes(), await logs.remove(1)
+    before = handles(disk)
+    await logs.remove(1)
     giving = asyncio.ensure_future(logs.give_back())
     await asyncio.sleep(0)
     giving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await giving
-    assert used - disk.state.used_bytes() >= size
+    assert handles(disk) == before
+    await logs.close()
+
+
+async def test_the_room_comes_back_at_once_where_a_cut_needs_some():
+    disk = SimDisk()
+    logs, _ = await large_log(disk)
+    before = handles(disk)
+    await logs.remove(1)
+    disk.fail("truncate", log_name(1), error=DiskFull)
+    await logs.give_back()
+    assert handles(disk) == before
     await logs.close()
 
 
 async def test_logs_that_are_closed_before_let_go_of_what_is_left():
     disk = SimDisk()
     logs, _ = await large_log(disk)
-    used, size = disk.state.used_bytes(), await logs.remove(1)
+    await logs.remove(1)
     await logs.close()
-    assert used - disk.state.used_bytes() >= size - PIECE, "but for what the end of the last log takes"
+    assert handles(disk) == 0
     assert cuts(disk) == []
+
+
+async def test_a_log_that_cannot_be_removed_is_not_kept_open():
+    disk = SimDisk()
+    logs, _ = await large_log(disk)
+    before = handles(disk)
+    disk.fail("unlink", log_name(1), error=DiskFailed)
+    with pytest.raises(DiskFailed):
+        await logs.remove(1)
+    assert handles(disk) == before
+
+
+async def test_on_a_full_disk_who_reads_a_log_that_goes_reads_on():
+    disk = SimDisk()
+    logs, location = await large_log(disk)
+    async with logs._reader._files.use(path_of(1)) as file:
+        disk.fail("write", "lengths.tmp", error=DiskFull)
+        removing = asyncio.ensure_future(logs.remove(1))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
+    await removing
+    assert logs.log_ids == [2]
+    await logs.close()
