@@ -168,8 +168,11 @@ class EntryLogReader:
 
     async def _check_vouched(self, log_id: int, at_least: int) -> None:
         path = self.log(log_id).path
-        async with self._files.use(path) as file:
-            size = await file.size()
+        try:
+            async with self._files.use(path) as file:
+                size = await file.size()
+        except FileNotFoundError as error:
+            raise DamagedFile(f"{path} is missing") from error
         if not at_least and size > LOG_HEADER_BYTES:
             raise DamagedFile(f"{path} has no footer, and nothing tells how much of it was durable")
 

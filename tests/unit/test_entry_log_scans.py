@@ -225,6 +225,21 @@ async def test_the_ledger_map_of_a_finished_log_comes_from_its_footer_and_else_f
 # -- removing -------------------------------------------------------------------------------
 
 
+async def test_a_log_that_is_removed_while_it_is_looked_at_is_a_missing_log(monkeypatch):
+    disk = SimDisk()
+    logs, _ = await written(disk, [batch(7, 0)])
+    reader = logs._reader
+
+    async def footer(log_id):
+        await disk.unlink(path_of(log_id))
+        await reader.forget(log_id)
+
+    monkeypatch.setattr(reader, "footer", footer)
+    with pytest.raises(DamagedFile, match="is missing"):
+        _ = [found async for found in logs.durable_batches(1)]
+    await logs.close()
+
+
 async def test_a_removed_log_is_gone_durably_and_its_id_is_not_used_again():
     disk = SimDisk()
     logs = await open_logs(disk)
