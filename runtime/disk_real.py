@@ -1,6 +1,6 @@
 """The disk of the operating system.
 
-Reads run on reader threads and everything else on writer threads, so that a slow sync holds
+Reads and closes run on reader threads and everything else on writer threads, so that a slow sync holds
 up no read. Files opened ``durable`` bypass the page cache (``O_DIRECT|O_DSYNC``) where the file
 system lets them, and are written and then synced where it does not (tmpfs, macOS) or where
 ``direct=False`` asks for that.
