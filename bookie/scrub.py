@@ -6,12 +6,13 @@ goes through its logs, one after the other, at a pace at which it is through onc
 - each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
   from another bookie;
 - what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for;
-- of a log that still grows, what the index has in it is read;
+- of a log that still grows in the end, what the index has in it is read;
 - so is every row of the index: one that is damaged is put on the list. A part that cannot be read is passed over, and
   where it is damaged, and not only refused by the device just now, the index is given up: nothing that is put there
   could be found. It serves what it can, and the next start makes another one from the entry logs.
 
-Where it stands is noted in a file, so that a bookie that starts often comes to the end of its logs, too.
+How fast it reads is said in ``scrub_round.py``. Where it stands is noted in a file, so that a bookie that starts often
+comes to the end of its logs, too.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from tallybook.core.errors import Busy, DamagedFile, EntryCorrupt, EntryUnknown,
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
-from tallybook.runtime.pace import Pace
 
 from .damage import DamageList, batch_of
+from .scrub_round import LogSizes, ScrubRound
 from .storage.index import Index
 from .storage.live_bytes import Measured
 from .storage.location import IndexRow
@@ -50,22 +51,14 @@ RETRY_MS: Final = 20
 PAUSE_SECONDS: Final = 60.0
 """Between two rounds, at least; a tenth of the period where that is less."""
 ON_TIME: Final = 0.9
+"""A round begins after so much of a period. What is read just before it rots is read again within a period, then, even
+if the next round gets to it a little later than this one."""
+STEP_SECONDS: Final = 1.0
+"""How long a wait goes by one rate: the bookie may be filled meanwhile."""
 
 
-class ReadableLogs(Protocol):
+class ReadableLogs(LogSizes, Protocol):
     """The part of the entry logs that a scrub reads."""
-
-    @property
-    def log_ids(self) -> list[int]:
-        """All logs."""
-
-    @property
-    def settled_log_ids(self) -> list[int]:
-        """Logs to which nothing is added any more, ascending."""
-
-    @property
-    def durable_bytes(self) -> int:
-        """Size of all logs."""
 
     async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
         """The batches of ``rows``, up to the first that cannot be had."""
@@ -104,7 +97,7 @@ class Scrub:
         self._clock = clock
         self._give_up_index = give_up_index
         self._measured = measured
-        self._pace = Pace(clock, 0)
+        self._round = self._new_round(after=0)
         self.rounds = 0
         """Rounds that came to their end."""
         self.checked_bytes = 0
@@ -126,7 +119,7 @@ class Scrub:
                     raise
                 log.warning("the scrub goes on later: %s", error)
             took = self._clock.monotonic() - began
-            await self._clock.sleep(max(self._pause_seconds, self._settings.period_s - took))
+            await self._clock.sleep(max(self._pause_seconds, ON_TIME * self._settings.period_s - took))
 
     @property
     def _pause_seconds(self) -> float:
@@ -139,23 +132,20 @@ class Scrub:
             EntryUnknown: the index is not there to be asked.
             DiskFailed, DiskFull: it cannot be noted how far it has come.
         """
-        after = await self._noted()
-        # What is read just before it rots is to be read again before a period is over, so the pause is part of the
-        # period; and a tenth is for what holds a round up.
-        seconds = max(1.0, ON_TIME * (self._settings.period_s - self._pause_seconds))
-        per_second = int(self._logs.durable_bytes / seconds)
-        low, high = int(self._settings.min_bytes_per_second), int(self._settings.max_bytes_per_second)
-        self._pace = Pace(self._clock, min(max(per_second, low), high))
+        self._round = self._new_round(after=await self._noted())
         found: dict[int, int] = {}
-        settled = self._logs.settled_log_ids
-        for log_id in settled:
-            if log_id > after:
-                found[log_id] = await self._scrub(log_id)
-                await self._note(log_id)
+        while (log_id := self._round.next_log(self._clock.monotonic())) is not None:
+            found[log_id] = await self._scrub(log_id)
+            self._round.passed(log_id)
+            await self._note(log_id)
         # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
-        await self._agree(found, growing=set(self._logs.log_ids).difference(settled))
+        await self._agree(found, growing=self._round.growing())
         await self._note(0)
         self.rounds += 1
+
+    def _new_round(self, *, after: int) -> ScrubRound:
+        seconds = ON_TIME * self._settings.period_s - self._pause_seconds
+        return ScrubRound(self._logs, self._settings, after=after, now=self._clock.monotonic(), seconds=seconds)
 
     async def _scrub(self, log_id: int) -> int:
         """Check all that counts in a log; how many batches that are."""
@@ -184,7 +174,17 @@ class Scrub:
                 count, size = await self._read(left)
                 left = left[count:]
                 self.checked_bytes += size
-                await self._pace.spend(size)
+                await self._wait_for(size)
+
+    async def _wait_for(self, size: int) -> None:
+        """Give what was read the time that it is to take."""
+        self._round.read(size)
+        left = float(size)
+        while left >= 1:
+            began = self._clock.monotonic()
+            rate = self._round.bytes_per_second(began)
+            await self._clock.sleep(min(left / rate, STEP_SECONDS))
+            left -= rate * (self._clock.monotonic() - began)
 
     async def _read(self, rows: Sequence[IndexRow]) -> tuple[int, int]:
         """Read up to the first that cannot be had; how many batches are dealt with, and their bytes."""

@@ -207,7 +207,7 @@ class ScrubSettings(Settings):
     period_s: Seconds = Field(7 * 86_400, description="Seconds in which everything is read again once; 0: never.")
     min_bytes_per_second: Size = Field(_size(MIB), description="It is read at least so fast.")
     max_bytes_per_second: Size = Field(
-        _size(32 * MIB), description="And at most so fast, even if a round takes longer for it."
+        _size(32 * MIB), description="And at most so fast, even if a round takes longer for it; 0 is no limit."
     )
 
 

@@ -8,6 +8,7 @@ from tallybook.bookie import scrub
 from tallybook.bookie.damage import DamageList
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.storage import log_contents
+from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.errors import Busy
@@ -57,7 +58,7 @@ async def row_of(node: DiskBookie, entry_id: int) -> IndexRow:
 
 
 def path_of(row: IndexRow) -> str:
-    return f"{ROOT}/ledgers/entrylog-{row.location.log_id:016d}.log"
+    return f"{ROOT}/ledgers/{log_name(row.location.log_id)}"
 
 
 def rot(node: DiskBookie, row: IndexRow) -> None:
@@ -73,7 +74,7 @@ def test_a_batch_that_has_rotted_is_found_within_one_period_and_only_that_one() 
     async def scenario(node: DiskBookie, world: World) -> None:
         rot(node, await row_of(node, 3))
         await world.clock.sleep(PERIOD_S)
-        assert node.bookie.stats()["scrub_rounds_total"] == 1
+        assert node.bookie.stats()["scrub_rounds_total"] >= 1
         assert await node.bookie.damaged((-1, -1), 100) == (DamagedBatch(LEDGER, 3, 3),)
         assert node.bookie.stats()["damaged_batches"] == 1
 
@@ -195,6 +196,29 @@ def test_a_scrub_that_is_cut_off_goes_on_where_it_was() -> None:
         assert logs.settled_log_ids
 
     play(scenario)
+
+
+def test_what_rots_is_found_within_a_period_while_the_bookie_fills_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
+    period_s, more = 60, 200
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        scrub = node.bookie._parts.scrub
+        scrub._settings = scrub._settings.model_copy(update={"min_bytes_per_second": 1})
+        while not scrub.checked_bytes:
+            await world.clock.sleep(0.1)
+        for entry_id in range(ENTRIES, ENTRIES + more):
+            await add(node, batch(entry_id))
+            if not entry_id % 8:
+                await node.bookie.flush()
+        rows = [await row_of(node, ENTRIES + number) for number in (0, more // 2, more - 50)]
+        assert all(row.location.log_id in node.bookie._parts.logs.settled_log_ids for row in rows)
+        for row in rows:
+            rot(node, row)
+        await world.clock.sleep(period_s)
+        assert await known(node) == [row.first_entry_id for row in rows]
+
+    play(scenario, period_s=period_s)
 
 
 def test_it_reads_no_faster_than_it_may() -> None:
