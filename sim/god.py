@@ -400,9 +400,9 @@ class God:
             self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
             return False
         except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:
-            acked_by = expected.ackers[bookie_id]
+            acked_by, location = expected.ackers[bookie_id], await _location(bookie, ledger_id, first)
             self.expect(
-                excused() or self.harms.explain(acked_by, await _location(bookie, ledger_id, first)),
+                excused() or self.harms.explain(acked_by, (ledger_id, first), location),
                 "I12",
                 f"{bookie_id} acked entry {first} of ledger {ledger_id}, now: {error!r}",
             )

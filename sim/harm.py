@@ -7,6 +7,7 @@ place of a lost directory begins without any excuse.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +17,10 @@ from tallybook.core.answers import Incarnation
 from tallybook.core.limits import SECTOR_BYTES
 
 JOURNAL: Final = "journal"
+INDEX: Final = "index"
+
+BatchKey = tuple[int, int]
+"""Ledger and first entry."""
 
 
 @dataclass(slots=True)
@@ -29,18 +34,22 @@ class Harm:
     """Paths of what was damaged."""
     sectors: set[tuple[int, int]] = field(default_factory=set)
     """Ids of entry logs, and which of their sectors."""
+    batches: set[BatchKey] = field(default_factory=set)
+    """What lay in a damaged entry log when that was damaged."""
+    index: bool = False
+    """Another index may have been made from the entry logs since, without what could not be found there."""
     journal_boot: int = 0
     """What its lives up to this one acked may be gone, as far as it stood in the journal alone."""
 
-    def explains(self, acked_in: int, location: Location | None) -> bool:
+    def explains(self, acked_in: int, batch: BatchKey, location: Location | None) -> bool:
         """Whether a batch may be lost because of this.
 
         Args:
             acked_in: the boot of the life that acked it.
-            location: of the batch in an entry log; ``None``: in none.
+            location: of the batch in an entry log; ``None``: in none that the bookie knows of.
         """
         if self.lost or location is None:
-            return self.lost or acked_in <= self.journal_boot
+            return self.lost or acked_in <= self.journal_boot or (self.index and batch in self.batches)
         first, last = location.offset // SECTOR_BYTES, (location.offset + location.size - 1) // SECTOR_BYTES
         return any((location.log_id, sector) in self.sectors for sector in range(first, last + 1))
 
@@ -72,21 +81,30 @@ class Harms:
         harm = self.of(directory_uuid)
         return harm is not None and harm.lost
 
-    def damage(self, bookie_id: str, life: Incarnation, path: str, first: int, last: int) -> None:
-        """Sectors ``first .. last`` of a file changed."""
+    def damage(
+        self, bookie_id: str, life: Incarnation, path: str, first: int, last: int, batches: Iterable[BatchKey] = ()
+    ) -> None:
+        """Sectors ``first .. last`` of a file changed.
+
+        Args:
+            batches: that lie in this file, if it is an entry log.
+        """
         harm = self._harm(bookie_id, life.directory_uuid)
         harm.files.add(path)
         directory, name = path.split("/")[-2:]
         log_id = parse_log_name(name)
         if log_id is not None:
             harm.sectors.update((log_id, sector) for sector in range(first, last + 1))
+            harm.batches.update(batches)
+        elif directory == INDEX:
+            harm.index = True
         elif directory == JOURNAL:
             harm.journal_boot = life.boot
 
-    def explain(self, acked_by: Incarnation, location: Location | None) -> bool:
+    def explain(self, acked_by: Incarnation, batch: BatchKey, location: Location | None) -> bool:
         """Whether a batch that this life acked may be lost because of what was done to its directory."""
         harm = self.of(acked_by.directory_uuid)
-        return harm is not None and harm.explains(acked_by.boot, location)
+        return harm is not None and harm.explains(acked_by.boot, batch, location)
 
     def _harm(self, bookie_id: str, directory_uuid: str) -> Harm:
         return self._by_directory.setdefault(directory_uuid, Harm(bookie_id))

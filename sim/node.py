@@ -22,6 +22,7 @@ from tallybook.bookie.fates import fate_of
 from tallybook.bookie.modes import follow_mode, look_at_mode
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.settled import closed_up_to
+from tallybook.bookie.storage.entry_log_format import parse_log_name
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.location import IndexRow
@@ -46,7 +47,7 @@ from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
-from .harm import Harm
+from .harm import BatchKey, Harm
 from .observed import ObservedBookie
 from .process import SimProcess, Surroundings
 
@@ -54,9 +55,14 @@ PORT: Final = 3181
 
 
 class _WatchedIndex(MemoryIndex):
-    """One that tells of the ledgers of which all rows go, and nothing else."""
+    """One that tells of the ledgers of which all rows go, and what lies in a log."""
 
     on_left: Callable[[int], None]
+
+    def in_log(self, path: str) -> list[BatchKey]:
+        """The batches that have their rows in this file, if it is an entry log."""
+        log_id = parse_log_name(path.rpartition("/")[2])
+        return [key for key, location in self._locations.items() if location.log_id == log_id]
 
     async def apply(
         self,
@@ -189,7 +195,8 @@ class BookieNode:
     def damage(self, path: str, first: int, last: int) -> None:
         """Sectors ``first .. last`` of a file are changed on purpose, while it serves."""
         if self.bookie is not None:
-            self._around.god.harms.damage(self.name, self.bookie.incarnation, path, first, last)
+            batches = self._index.in_log(path)
+            self._around.god.harms.damage(self.name, self.bookie.incarnation, path, first, last, batches)
 
     def free_disk(self) -> None:
         """No planned faults, normal latency, all of its capacity."""
@@ -327,6 +334,7 @@ class BookieNode:
     async def _open_index(self, directory: str, create: bool) -> Index:
         index = await _WatchedIndex.open(self.disk, directory, create=create)
         index.on_left = partial(self._around.god.left, self.name)
+        self._index = index
         return index
 
     async def _free_bytes(self) -> int:
