@@ -44,6 +44,9 @@ _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 NAMING_MS: Final = 10_000
 """What a repair may take from its last copy until the metadata name who has it: one operation of the metadata."""
 
+MAX_PIECES: Final = 65_536
+"""Pieces in which the room of an entry log comes back: a hundred of them a second, at most."""
+
 MAX_DIRECTORIES: Final = 8
 """Directories of one kind that a bookie may have: their paths stand in one small file."""
 
@@ -127,6 +130,12 @@ class StorageSettings(Settings):
     )
     index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
     entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
+    give_back_bytes: Room = Field(
+        _size(8 * MIB),
+        description="The room of an entry log that was removed goes back to the disk in pieces of this size, a hundred "
+        "a second at most: a disk that is told of much at once serves nobody meanwhile. At least a 65,536th of "
+        "entry_log_bytes.",
+    )
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
     read_threads: Count = Field(2, description="Threads that read entry logs.")
@@ -141,6 +150,11 @@ class StorageSettings(Settings):
     def _consistent(self) -> Self:
         if 0 < self.flush_bytes_per_second < MIB:
             raise ValueError("flush_bytes_per_second must be 0 or at least 1 MiB: slower, a checkpoint would never end")
+        if self.give_back_bytes * MAX_PIECES < self.entry_log_bytes:
+            raise ValueError(
+                f"give_back_bytes must be at least {-(-self.entry_log_bytes // MAX_PIECES)}, a 65,536th of "
+                "entry_log_bytes: in smaller pieces, the room of one log would take more than ten minutes to come back"
+            )
         if not self.disk_warn_percent <= self.disk_back_percent <= self.disk_read_only_percent:
             raise ValueError("disk_warn_percent <= disk_back_percent <= disk_read_only_percent is wanted")
         return self

@@ -30,7 +30,7 @@ from .entry_log_reader import EntryLogReader
 from .entry_log_writer import LogWriter
 from .location import IndexRow, Location
 from .log_directories import LogDirectories
-from .remains import PIECE_BYTES, Remains, read_out
+from .remains import Remains, read_out
 
 FULL_LEDGERS: Final = 50_000
 """A log with batches of so many ledgers is full, however small it is: what it says of each is held in memory while it
@@ -53,6 +53,7 @@ class EntryLogs:
         self._directories = LogDirectories(disk, directories, directory_uuid)
         self._reader = EntryLogReader(disk, self._directories.path_of, directory_uuid, MAX_OPEN_FILES)
         self._full_bytes = settings.entry_log_bytes
+        self._piece_bytes = settings.give_back_bytes
         self._pace = Pace(clock, settings.flush_bytes_per_second)
         self._changing = asyncio.Lock()
         self._writers: dict[bool, LogWriter] = {}
@@ -204,13 +205,13 @@ class EntryLogs:
             await self._disk.sync_directory(self._directories.home_of(log_id))
             self._forget(log_id)
             if file is not None:
-                self._remains.append(Remains(file, size, unread, self._clock))
+                self._remains.append(Remains(file, size, self._piece_bytes, unread, self._clock))
                 undo.pop_all()
             return size
 
     async def _opened_to_cut(self, log_id: int, undo: AsyncExitStack) -> DiskFile | None:
         """The file of a log that is too large to go at once."""
-        if self._lengths.get(log_id, 0) <= PIECE_BYTES:
+        if self._lengths.get(log_id, 0) <= self._piece_bytes:
             return None
         try:
             file = await self._disk.open(self._directories.path_of(log_id))

@@ -2,7 +2,8 @@
 
 A file system tells the disk which blocks come free, and a disk that is told of very many at once serves nobody
 meanwhile: where logs of 256 MiB went as a whole, writes of the journal took up to 50 ms (measured, ext4 that discards).
-So whoever removes a log opens it before, and the file, which has no name by then, is cut by a piece at a time.
+So whoever removes a log opens it before, and the file, which has no name by then, is cut by a piece at a time
+(``storage.give_back_bytes``: 8 MiB are what takes a disk one to two milliseconds).
 
 After a crash the file system gives back the rest. Nobody may be reading there any more, or would take the end of the
 file for damage: the first cut waits for the last reader, who cannot be followed by another one.
@@ -15,16 +16,13 @@ import logging
 from typing import Final
 
 from tallybook.core.errors import DiskFull
-from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DiskFile
 
 _log = logging.getLogger(__name__)
 
-PIECE_BYTES: Final = 8 * MIB
-"""Room given back at a time: what takes a disk one to two milliseconds."""
 PAUSE_SECONDS: Final = 0.01
-"""Between two pieces: 800 MB come back in a second, at most."""
+"""Between two pieces: of 8 MiB, 800 MB come back in a second, at most."""
 READ_SECONDS: Final = 10.0
 """How long the reader of a removed log is waited for. One who takes longer gives the room back at once, by closing."""
 
@@ -45,12 +43,14 @@ class Remains:
     Args:
         file: open for writing; closed by one of the calls below.
         size: of it, in bytes.
+        piece_bytes: room given back at a time.
         unread: set once nobody reads it.
     """
 
-    def __init__(self, file: DiskFile, size: int, unread: asyncio.Event, clock: Clock) -> None:
+    def __init__(self, file: DiskFile, size: int, piece_bytes: int, unread: asyncio.Event, clock: Clock) -> None:
         self._file = file
         self._size = size
+        self._piece_bytes = piece_bytes
         self._unread = unread
         self._clock = clock
 
@@ -62,7 +62,7 @@ class Remains:
         """
         try:
             await read_out(self._unread)
-            for left in range(self._size - PIECE_BYTES, 0, -PIECE_BYTES):
+            for left in range(self._size - self._piece_bytes, 0, -self._piece_bytes):
                 await self._file.truncate(left)
                 # The disk is told when the change is durable, and would be told of all pieces together.
                 await self._file.sync()

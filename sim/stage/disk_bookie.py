@@ -50,6 +50,7 @@ def tiny_settings(
     segment_bytes: int = 64 * KIB,
     flush_interval_ms: int = 10_000,
     entry_log_bytes: int = 64 * KIB,
+    give_back_bytes: int = 4 * KIB,
     collect_interval_ms: int = 0,
     compact_below_percent: int = 0,
     compact_above_garbage_percent: int = 100,
@@ -72,6 +73,7 @@ def tiny_settings(
         storage=StorageSettings(
             write_cache_bytes=write_cache_bytes,
             entry_log_bytes=entry_log_bytes,
+            give_back_bytes=give_back_bytes,
             min_free_bytes=0,
             flush_interval_ms=flush_interval_ms,
             disk_warn_percent=min(90, read_only_percent),

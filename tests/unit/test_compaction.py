@@ -9,7 +9,6 @@ import pytest
 
 from tallybook.bookie.compaction_plan import Bounds, LogFacts, worth_copying, worth_finishing
 from tallybook.bookie.garbage import Fate
-from tallybook.bookie.storage import entry_log, remains
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
@@ -156,10 +155,7 @@ def test_a_bookie_that_is_to_copy_nothing_copies_nothing_however_much_is_garbage
     play(scenario, below=0, garbage=25)
 
 
-def test_the_room_of_every_log_that_goes_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (remains, entry_log):
-        monkeypatch.setattr(module, "PIECE_BYTES", 8 * KIB)
-
+def test_the_room_of_every_log_that_goes_is_given_back() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await fill(node, range(20))
         before = set(node.bookie._parts.logs.log_ids)

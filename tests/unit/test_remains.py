@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tallybook.bookie.storage import entry_log, remains
+from tallybook.bookie.storage import remains
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import KIB
@@ -18,9 +18,7 @@ PIECE = 16 * KIB
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    for module in (remains, entry_log):
-        monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
+def hurried_readers(monkeypatch):
     monkeypatch.setattr(remains, "READ_SECONDS", 0.05)
 
 
@@ -43,7 +41,7 @@ class Pauses(RealClock):
 
 async def large_log(disk, clock=None):
     """Log 1, of five pieces, which may be removed, and where its last batch lies."""
-    logs = await open_logs(disk, clock=clock or Pauses())
+    logs = await open_logs(disk, clock=clock or Pauses(), give_back_bytes=PIECE)
     (location,) = await logs.append([batch(7, 0, 40_000)])
     await logs.append([batch(7, 2)])
     await logs.sync()
