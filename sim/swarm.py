@@ -47,6 +47,9 @@ LOOKUPS_PER_SECOND: Final = 40
 COMPACT_ALL_MS: Final = 4_000
 COMPACT_BYTES_PER_SECOND: Final = 256 * KIB
 
+GIVE_BACK_BYTES: Final = 4 * KIB
+"""The smallest entry logs that are removed go in several pieces, too."""
+
 ROOT: Final = "/data/bookie"
 
 FAULTS: Final = {
@@ -181,6 +184,7 @@ class Swarm:
                 write_cache_bytes=self.write_cache_bytes,
                 read_cache_bytes=8 * KIB,
                 entry_log_bytes=self.entry_log_bytes,
+                give_back_bytes=GIVE_BACK_BYTES,
                 min_free_bytes=0,
                 flush_interval_ms=self.flush_ms,
             ),

@@ -30,6 +30,7 @@ SMALL: Final = (
     "journal.max_commit_bytes=256KiB",
     "storage.write_cache_bytes=2MiB",
     "storage.entry_log_bytes=4MiB",
+    "storage.give_back_bytes=256KiB",
     "storage.flush_interval_ms=2000",
     "storage.min_free_bytes=1MiB",
     "admission.max_inflight_bytes=384KiB",
