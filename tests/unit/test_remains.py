@@ -1,6 +1,7 @@
 """The room of removed logs: given back a piece at a time, under nobody who reads, and lost to nobody in a crash."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -50,6 +51,25 @@ async def large_log(disk, clock=None):
     return logs, location
 
 
+async def reads_on(file, location):
+    """Whoever reads log 1 finds its last batch, also a while after the log began to go."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
+
+
+@asynccontextmanager
+async def removed(disk):
+    """Logs of which number 1 is removed, and whose room is back after the block."""
+    logs, _ = await large_log(disk)
+    before = handles(disk)
+    await logs.remove(1)
+    assert handles(disk) == before + 1
+    yield logs
+    assert handles(disk) == before
+    await logs.close()
+
+
 async def test_the_room_of_a_large_log_comes_back_piece_by_piece_after_its_name_is_gone():
     disk, clock = SimDisk(), Pauses()
     logs, _ = await large_log(disk, clock)
@@ -75,10 +95,8 @@ async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
     async with logs._reader._files.use(path_of(1)) as file:
         await logs.remove(1)
         giving = asyncio.ensure_future(logs.give_back())
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await reads_on(file, location)
         assert cuts(disk) == []
-        assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
     await giving
     assert cuts(disk)
     await logs.close()
@@ -91,7 +109,7 @@ async def test_who_reads_a_removed_log_for_very_long_is_not_waited_for_and_not_c
         before = handles(disk)
         await logs.remove(1)
         await logs.give_back()
-        assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
+        await reads_on(file, location)
         assert handles(disk) == before
     assert cuts(disk) == []
     assert handles(disk) == before - 1
@@ -99,28 +117,19 @@ async def test_who_reads_a_removed_log_for_very_long_is_not_waited_for_and_not_c
 
 
 async def test_the_room_comes_back_at_once_where_nobody_waits_for_the_pieces():
-    disk = SimDisk()
-    logs, _ = await large_log(disk)
-    before = handles(disk)
-    await logs.remove(1)
-    giving = asyncio.ensure_future(logs.give_back())
-    await asyncio.sleep(0)
-    giving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await giving
-    assert handles(disk) == before
-    await logs.close()
+    async with removed(SimDisk()) as logs:
+        giving = asyncio.ensure_future(logs.give_back())
+        await asyncio.sleep(0)
+        giving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await giving
 
 
 async def test_the_room_comes_back_at_once_where_a_cut_needs_some():
     disk = SimDisk()
-    logs, _ = await large_log(disk)
-    before = handles(disk)
-    await logs.remove(1)
-    disk.fail("truncate", log_name(1), error=DiskFull)
-    await logs.give_back()
-    assert handles(disk) == before
-    await logs.close()
+    async with removed(disk) as logs:
+        disk.fail("truncate", log_name(1), error=DiskFull)
+        await logs.give_back()
 
 
 async def test_logs_that_are_closed_before_let_go_of_what_is_left():
@@ -148,9 +157,7 @@ async def test_on_a_full_disk_who_reads_a_log_that_goes_reads_on():
     async with logs._reader._files.use(path_of(1)) as file:
         disk.fail("write", "lengths.tmp", error=DiskFull)
         removing = asyncio.ensure_future(logs.remove(1))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert await file.read(location.offset, location.size) == batch(7, 0, 40_000)
+        await reads_on(file, location)
     await removing
     assert logs.log_ids == [2]
     await logs.close()
