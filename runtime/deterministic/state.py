@@ -163,9 +163,21 @@ class DiskState:
         return sorted([*self.directories[directory].current, *below])
 
     def used_bytes(self) -> int:
-        """Bytes of all files that have a name."""
-        named = {inode for state in self.directories.values() for inode in state.current.values()}
-        return sum(self.files[inode].current.size for inode in named)
+        """Bytes of all files that have a name, or that somebody has open."""
+        named = self._named()
+        return sum(file.current.size for inode, file in self.files.items() if file.handles or inode in named)
+
+    def _named(self) -> set[int]:
+        return {inode for state in self.directories.values() for inode in state.current.values()}
+
+    def cuts_without_name(self) -> bool:
+        """Whether a file that has no name any more is being cut, and that is not durable."""
+        named = self._named()
+        return any(
+            isinstance(change, Resized) and inode not in named
+            for inode, file in self.files.items()
+            for change in file.pending
+        )
 
     # -- changes --------------------------------------------------------------------------
 

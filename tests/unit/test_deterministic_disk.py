@@ -457,6 +457,7 @@ async def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     assert await disk.space("/d") == (0, 3 * SECTOR_BYTES)
     await file.write(0, [b"c" * SECTOR_BYTES])  # overwriting needs no space
     await disk.unlink("/d/f")
+    await file.close()
     await other.write(SECTOR_BYTES, [b"b" * SECTOR_BYTES])
 
 
