@@ -30,6 +30,7 @@ MARKS_OF_MANY_SEEDS: Final = (
     "collector: drops ledgers",
     "compaction: moves batches",
     "reclaimer: removes an entry log",
+    "remains: cuts a removed log",
     "enrolment: registered again",
     "enrolment: registration lost",
     "fence: of a ledger in limbo",

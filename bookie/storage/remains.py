@@ -16,6 +16,7 @@ import logging
 from typing import Final
 
 from tallybook.core.errors import DiskFull
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DiskFile
 
@@ -61,11 +62,14 @@ class Remains:
             DiskFailed: the device refused. That ends the node, though nobody needs this file: others lie there, too.
         """
         try:
+            if not self._unread.is_set():
+                sometimes("remains: waits for who reads a removed log")
             await read_out(self._unread)
             for left in range(self._size - self._piece_bytes, 0, -self._piece_bytes):
                 await self._file.truncate(left)
                 # The disk is told when the change is durable, and would be told of all pieces together.
                 await self._file.sync()
+                sometimes("remains: cuts a removed log")
                 await self._clock.sleep(PAUSE_SECONDS)
         except (TimeoutError, DiskFull):
             _log.info("the room of a removed log comes back at once")
