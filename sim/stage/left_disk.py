@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tallybook.bookie.bookie import Bookie
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID, NO_ENTRY
@@ -49,6 +50,22 @@ async def bookie_on(disk: SimDisk, settings: BookieSettings, **known: Any) -> Di
     if cookie is None:
         raise DamagedFile(f"{ROOT}/cookie is missing")
     return DiskBookie(disk, SimClock(), KnownMetadata(cookies={"b1": cookie}, **known), settings)
+
+
+def logs_cut_short(disk: SimDisk, bookie: Bookie) -> list[int]:
+    """Entry logs of which less is there than was durable: not even one that is being removed may ever be found so."""
+    directories = bookie._parts.logs._directories  # noqa: SLF001 - nobody else asks a bookie for this
+    found = []
+    for log_id, size in directories.noted.items():
+        inode = disk.state.inode(directories.path_of(log_id))
+        if inode is None or disk.state.files[inode].current.size < size:
+            found.append(log_id)
+    return found
+
+
+def pieces_cut(disk: SimDisk) -> int:
+    """How many pieces of removed entry logs were given back."""
+    return sum(operation.name == "truncate" and "/entrylog-" in operation.path for operation in disk.trace)
 
 
 async def rows_without_logs(node: DiskBookie) -> list[int]:

@@ -18,7 +18,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
-from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, logs_cut_short, pieces_cut, rows_without_logs
 
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB)
 FEW = CrashOptions(subsets=1, singles=2, torn_writes=1, tear_points=1)
@@ -65,6 +65,7 @@ async def collect(disk: SimDisk, promises: Promises) -> None:
         promises.add(Gone(ledger_id))
     assert node.bookie.stats()["ledgers_dropped_total"] == 2
     assert node.bookie.stats()["entry_logs_removed_total"] >= 2
+    assert pieces_cut(disk) >= node.bookie.stats()["entry_logs_removed_total"]
     await node.stop()
     assert node.failures == []
 
@@ -76,6 +77,7 @@ async def holds_or_is_gone(disk: SimDisk, promises: tuple[object, ...]) -> None:
     disk.capacity_bytes = PLENTY_BYTES
     node = await node_on(disk)
     await node.boot()
+    assert logs_cut_short(disk, node.bookie) == []
     for ledger_id in (KEPT, RELEASED, DELETED):
         held = {await is_held(node, each.ledger_id, each.entry_id) for each in acked if each.ledger_id == ledger_id}
         assert len(held) == 1, f"a part of ledger {ledger_id} is gone"

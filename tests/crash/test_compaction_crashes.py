@@ -1,7 +1,8 @@
 """Compaction, with the power lost at every disk operation.
 
 Whatever the crash: each entry of the ledger that is kept is there, byte for byte, no row points into a log that is
-missing, and the next life ends what this one began without copying again what has moved.
+missing, and the next life ends what this one began without copying again what has moved. A log that was removed is gone
+for good, and while its room is given back in pieces, no crash leaves a part of it.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimDisk, enumerate_crashes
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
-from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, logs_cut_short, pieces_cut, rows_without_logs
 
 SETTINGS = tiny_settings(entry_log_bytes=16 * KIB, compact_below_percent=100)
 FEW = CrashOptions(subsets=2, singles=2, torn_writes=1, tear_points=1)
@@ -25,6 +26,10 @@ ENTRIES = 8
 
 class Acked(NamedTuple):
     entry_id: int
+
+
+class Removed(NamedTuple):
+    log_ids: frozenset[int]
 
 
 def batch(ledger_id: int, entry_id: int) -> bytes:
@@ -47,8 +52,11 @@ async def compact(disk: SimDisk, promises: Promises) -> None:
     for ledger_id in (KEPT, DROPPED):
         assert (await node.add(batch(ledger_id, ENTRIES))).code == 0
     promises.add(Acked(ENTRIES))
+    before = frozenset(node.bookie._parts.logs.log_ids)
     await node.bookie.collect()
+    promises.add(Removed(before.difference(node.bookie._parts.logs.log_ids)))
     assert node.bookie.stats()["compacted_bytes_total"] > 0
+    assert pieces_cut(disk) >= 2 * node.bookie.stats()["entry_logs_removed_total"] > 0
     assert (await node.add(batch(KEPT, ENTRIES + 1))).code == 0
     promises.add(Acked(ENTRIES + 1))
     await node.stop()
@@ -57,9 +65,12 @@ async def compact(disk: SimDisk, promises: Promises) -> None:
 
 async def holds_all(disk: SimDisk, promises: tuple[object, ...]) -> None:
     acked = [*range(ENTRIES), *(promise.entry_id for promise in promises if isinstance(promise, Acked))]
+    removed = {log_id for promise in promises if isinstance(promise, Removed) for log_id in promise.log_ids}
     node = await node_on(disk)
     await node.boot()
+    assert logs_cut_short(disk, node.bookie) == []
     for _ in range(2):
+        assert not removed.intersection(node.bookie._parts.logs.log_ids)
         for entry_id in acked:
             answer = await node.bookie.read_batches(KEPT, entry_id, entry_id, 1)
             assert answer.batches == (batch(KEPT, entry_id),)
@@ -80,7 +91,9 @@ def test_e02_every_entry_is_there_whenever_the_power_is_lost_while_logs_are_copi
 
 def removes_before_the_index_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def remove(self: Compaction, log_id: int) -> int:
-        return await self._logs.remove(log_id)
+        removed = await self._logs.remove(log_id)
+        await self._logs.give_back()
+        return removed
 
     monkeypatch.setattr(Compaction, "remove", remove)
 

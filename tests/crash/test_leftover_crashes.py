@@ -17,7 +17,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimClock, SimDisk, enumerate_crashes
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
-from tallybook.sim.stage.left_disk import bookie_on, disk_after, rows_without_logs
+from tallybook.sim.stage.left_disk import bookie_on, disk_after, logs_cut_short, pieces_cut, rows_without_logs
 
 DELAY_S = 20
 SETTINGS = tiny_settings(entry_log_bytes=4 * KIB, unnamed_delay_s=DELAY_S)
@@ -65,6 +65,7 @@ async def collect(disk: SimDisk, promises: Promises) -> None:
     assert node.bookie.stats()["leftovers_dropped_total"] == 1
     promises.add(Gone(LEFT))
     await node.bookie.collect()
+    assert pieces_cut(disk) > 0
     await node.stop()
     assert node.failures == []
 
@@ -82,6 +83,7 @@ async def nothing_is_taken_where_a_copy_is_gone(disk: SimDisk, promises: tuple[o
     acked = [*range(ENTRIES), *(promise.entry_id for promise in promises if isinstance(promise, Acked))]
     node = await node_on(disk)
     await node.boot()
+    assert logs_cut_short(disk, node.bookie) == []
     assert all([await is_held(node, KEPT, entry_id) for entry_id in acked])
     left = [await is_held(node, LEFT, entry_id) for entry_id in acked]
     if not all(left) or Gone(LEFT) in promises:

@@ -24,7 +24,7 @@ ROOT = "/b"
 LOGS = f"{ROOT}/ledgers"
 INDEX = f"{ROOT}/index"
 UUID = str(uuid.UUID(int=9))
-SETTINGS = StorageSettings(entry_log_bytes=20 * KIB)
+SETTINGS = StorageSettings(entry_log_bytes=20 * KIB, give_back_bytes=4 * KIB)
 OPTIONS = CrashOptions(subsets=6, singles=6, torn_writes=3, tear_points=5)
 
 
@@ -83,6 +83,8 @@ class Store:
         await self.index.sync()
         self.logs.rows_are_in()
         await self.logs.remove(log_id)
+        self.promises.add(("removed", log_id))
+        await self.logs.give_back()
 
     async def rows(self) -> list[IndexRow]:
         """Every row of the index."""
@@ -97,6 +99,7 @@ class Store:
 async def check(disk: SimDisk, promises: tuple[object, ...]) -> None:
     """What a crash must leave, and that life goes on."""
     store = await Store.open(disk, Promises(lambda: None), create=("index",) not in promises)
+    assert not {promise[1] for promise in promises if promise[0] == "removed"}.intersection(store.logs.log_ids)
     await compare(store, promises)
     await store.checkpoint((1, 3), (7, 1))
     await compare(store, (*promises, ("stored", 7, store.next[7] - 1)))
@@ -182,6 +185,7 @@ async def compaction(disk: SimDisk, promises: Promises) -> None:
         await store.checkpoint((1, 5), (2, 2))
     for log_id in store.logs.log_ids[:-1]:
         await store.move(log_id)
+    assert sum(operation.name == "truncate" and "/entrylog-" in operation.path for operation in disk.trace) >= 4
 
 
 async def dropped_ledgers(disk: SimDisk, promises: Promises) -> None:
