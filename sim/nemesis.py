@@ -36,7 +36,11 @@ LONGEST_FREEZE_SECONDS: Final = 600.0
 LONG_FREEZE_SECONDS: Final = 10.0
 SLEEPS_ON: Final = 0.3
 """Share of the runs, of those in which clients are frozen, in which one is so until all others are long through."""
-STRUCK_OPERATIONS: Final = ("write", "write-durable", "sync", "sync-directory", "rename", "create", "unlink")
+STRUCK_OPERATIONS: Final = (
+    *((name, "") for name in ("write", "write-durable", "sync", "sync-directory", "rename", "create", "unlink")),
+    ("truncate", "/entrylog-"),
+)
+"""Kinds of operations, and what their paths have in them: of those that cut a file, the ones that give room back."""
 ROTTING_PARTS: Final = ("ledgers", "journal", "index")
 
 
@@ -229,12 +233,12 @@ class Nemesis:
 
     def _strike_at(self, strike: Callable[[BookieNode, float], None]) -> None:
         """End a bookie while one of its next disk operations of some kind is in flight."""
-        node, kind, left = self._node(), pick(self._rng, STRUCK_OPERATIONS), self._rng.randint(1, 5)
+        node, (kind, part), left = self._node(), pick(self._rng, STRUCK_OPERATIONS), self._rng.randint(1, 5)
         disk, down_seconds = node.disk, self._down_seconds()
 
         def look(operation: Operation) -> None:
             nonlocal left
-            left -= operation.name == kind
+            left -= operation.name == kind and part in operation.path
             if not left and node.disk is disk and not self._stopped:
                 self._around.god.mark("nemesis: struck in the middle of an operation")
                 strike(node, down_seconds)

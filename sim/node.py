@@ -50,6 +50,7 @@ from tallybook.runtime.tasks import InlineWorkers, Tasks
 from .harm import BatchKey, Harm
 from .observed import ObservedBookie
 from .process import SimProcess, Surroundings
+from .stage.left_disk import logs_cut_short
 
 PORT: Final = 3181
 
@@ -221,6 +222,8 @@ class BookieNode:
         process, self.process, self.bookie, self.service = self.process, None, None, None
         if process is None:
             return False
+        if self.disk.state.cuts_without_name():
+            self._around.god.mark("bookie: ends while a removed log is cut")
         process.kill(silent=silent)
         return True
 
@@ -295,6 +298,8 @@ class BookieNode:
         )
         bookie = await boot(self.settings, world)
         god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
+        short = [] if self.damaged else logs_cut_short(self.disk, bookie)
+        god.expect(not short, "boot", f"{self.name} finds entry logs cut short that nobody has cut: {short}")
         uuid = bookie.incarnation.directory_uuid
         same = uuid == self._directory_uuid
         god.expect(same or self._blank, "boot", f"{self.name} comes up as another one, and had lost nothing")

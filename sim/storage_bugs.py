@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import Any, Final
 
 from tallybook.bookie.compaction import Compaction
 from tallybook.bookie.garbage import Fate, Judge
 from tallybook.bookie.scrub import Scrub
+from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.log_contents import LogContents
+from tallybook.bookie.storage.remains import Remains
 from tallybook.bookie.watermarks import Level, Watermarks
 
 from .bug import Bug
@@ -80,6 +83,18 @@ def _gone_at_once(_right: Any) -> Any:
     return is_garbage
 
 
+def _cut_first(right: Any) -> Any:
+    async def remove(self: Any, log_id: int) -> int:
+        unread = asyncio.Event()
+        unread.set()
+        file = await self._disk.open(self._directories.path_of(log_id))
+        await Remains(file, self.size_of(log_id), self._piece_bytes, unread, self._clock).give_back()
+        removed: int = await right(self, log_id)
+        return removed
+
+    return remove
+
+
 STORAGE_BUGS: Final[dict[str, Bug]] = {
     "log removed before the index is synced": Bug(
         "compaction removes a log while rows that point elsewhere now are not durable",
@@ -115,5 +130,10 @@ STORAGE_BUGS: Final[dict[str, Bug]] = {
         "a bookie drops what the metadata cannot tell of now",
         "I12 I16",
         [(Judge, "is_garbage", _gone_at_once)],
+    ),
+    "log cut before it is gone": Bug(
+        "the room of a log is given back while it still has its name, and the note its length",
+        "boot",
+        [(EntryLogs, "remove", _cut_first)],
     ),
 }

@@ -15,6 +15,7 @@ from tallybook.core.errors import NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import CrashFound, CrashOptions, Promises, SimDisk, enumerate_crashes
+from tallybook.sim.bugs import planted
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 from tallybook.sim.stage.left_disk import bookie_on, disk_after, logs_cut_short, pieces_cut, rows_without_logs
 
@@ -112,3 +113,8 @@ def test_a_compaction_that_skips_a_step_is_found(bug, monkeypatch: pytest.Monkey
     bug(monkeypatch)
     with pytest.raises(CrashFound):
         enumerate_crashes(compact, holds_all, options=FEW, disk=filled())
+
+
+def test_a_log_that_is_cut_before_it_is_gone_is_found() -> None:
+    with planted("log cut before it is gone"), pytest.raises(CrashFound, match="crash states fail"):
+        enumerate_crashes(compact, holds_all, options=FEW, disk=filled(), max_failures=1)
