@@ -19,6 +19,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
+from tallybook.runtime.tuning import settle_memory
 
 from .cluster import cluster
 from .exits import Exit, reading_only
@@ -96,6 +97,7 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
                 ),
             ):
                 return await service.work_off()
+        settle_memory()
         try:
             await service.run()
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from tallybook.core.config import RepairSettings
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tuning import settle_memory
 
 from .cluster import cluster
 from .options import Json, Metadata, assigned
@@ -51,7 +52,9 @@ async def _run(metadata: str, settings: RepairSettings) -> None:
     tasks = Tasks("repair", lambda name, error: complain(f"{name} died: {error!r}"))
     try:
         async with cluster(metadata) as client:
-            await RepairService(client, settings).serve(tasks)
+            service = RepairService(client, settings)
+            settle_memory()
+            await service.serve(tasks)
     except asyncio.CancelledError:
         note("stopped")
     finally:

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +132,39 @@ def test_the_collector_of_garbage_does_not_look_again_at_what_was_there_and_look
     looked_at, first, *_ = map(int, output.stdout.split())
     assert looked_at < 1_000
     assert first > 700
+
+
+LASTING = """
+import asyncio, gc, sys
+from tallybook.cli.__main__ import main
+from tallybook.metadata.uri import open_metadata
+from tallybook.offload.service import OffloadService
+from tallybook.repair.service import RepairService
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+async def make(uri):
+    await (await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)).close()
+
+async def work(*_):
+    print("settled:", gc.get_freeze_count() > 0)
+
+OffloadService.run = RepairService.serve = work
+asyncio.run(make(sys.argv[sys.argv.index("--metadata") + 1]))
+print("at first:", gc.get_freeze_count() > 0)
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["offload", "repair"])
+def test_what_works_until_it_is_told_to_stop_settles_its_memory_before_it_begins(command: str, tmp_path: Path):
+    options = ["--metadata", f"sqlite://{tmp_path}/metadata.db"]
+    options += ["--archive", f"file://{tmp_path}"] if command == "offload" else []
+    output = subprocess.run(
+        [sys.executable, "-c", LASTING, command, "run", *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert output.stdout.splitlines()[:2] == ["at first: False", "settled: True"], output.stderr
