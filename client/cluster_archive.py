@@ -56,6 +56,11 @@ class ClusterArchive:
         """Where an entry lies; see the port."""
         return await (await self._opened()).place(receipt, ledger_id, entry_id)
 
+    def forget(self, key: str) -> None:
+        """Drop what is cached of an object; see the port."""
+        if self._reader is not None:
+            self._reader.forget(key)
+
     async def close(self) -> None:
         """Release what was opened."""
         await self._tasks.close()

@@ -54,6 +54,9 @@ class Archive(Protocol):
     async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
         """Where an entry lies, as the index of its object says."""
 
+    def forget(self, key: str) -> None:
+        """Drop what is cached of an object that is not there any more."""
+
     async def close(self) -> None:
         """Release connections and end background work."""
 

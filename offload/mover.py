@@ -131,6 +131,12 @@ class Mover:
         failed |= {due.ledger_id: f"ledger {due.ledger_id} waits: its neighbours keep failing" for due in wanted}
         return Moved(failed=tuple(sorted(failed.items())))
 
+    def forget(self, key: str) -> None:
+        """An object is not there any more: keep nothing of it."""
+        archive = self._client.world.archive
+        if archive is not None:
+            archive.forget(key)
+
     async def _unreadable(self, ledgers: Sequence[Due]) -> dict[int, str]:
         """Those that cannot be read as a whole, and why: found by reading them, so that one more attempt is enough."""
         found: dict[int, str] = {}

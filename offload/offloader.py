@@ -334,6 +334,7 @@ class Offloader:
         for found in garbage.objects:
             await self._store.delete(found.key)
             self._reader.forget(found.key)
+            self._mover.forget(found.key)
             self._orphans.removed(found.key)
             self.totals.objects_removed += 1
             sometimes("offload: removes an object that belongs to nobody")

@@ -7,7 +7,9 @@ import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import object_key
+from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.config import OffloadSettings
@@ -41,11 +43,13 @@ EAGER = OffloadSettings(
 )
 
 
-def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER) -> Offloader:
+def offloader(
+    stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: ArchiveReader | None = None
+) -> Offloader:
     world = stage.cluster.world
     store = stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, settings, world.clock)
+    return Offloader(stage.mover(), Survey(store), updater, stage.store, reader or stage.reader, settings, world.clock)
 
 
 async def closed(client: Client, count: int) -> LedgerWriter:
@@ -121,6 +125,27 @@ async def test_many_small_objects_become_few_and_nothing_is_lost_on_the_way(
         assert worker.totals.ledgers_moved == moved == 12, "what is merged is left alone"
         for ledger in ledgers:
             assert await read_all(stage.client, ledger.id) == lines(9)
+
+
+@scenario()
+async def test_nothing_is_kept_in_memory_of_an_object_that_was_removed(cluster: MemoryCluster, client: Client) -> None:
+    ledgers = [await closed(client, 9) for _ in range(12)]
+    tasks = client_tasks("offloader")
+    async with ArchiveStage(cluster, EAGER) as stage:
+        for ledger in ledgers:
+            await stage.archive(ledger.id)
+            await stage.release(ledger.id)
+        worker = offloader(stage, reader=ArchiveReader(stage.store, InlineWorkers(), tasks))
+        await worker.round()
+        assert len({key for key, _ in stage.reader._index}) == 12, "they were read to be merged"
+        await cluster.world.clock.sleep(EAGER.attempt_ttl_s)
+        await worker.round()
+        await cluster.world.clock.sleep(EAGER.orphan_delay_s)
+        await worker.round()
+        assert worker.totals.objects_removed == 12
+        assert {key for key, _ in stage.reader._index} <= set(await keys(stage))
+        assert not stage.reader._pages
+    await tasks.close()
 
 
 @scenario()
