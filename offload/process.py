@@ -11,7 +11,7 @@ from tallybook.archive.location import read_location, settle_location
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.reader import ArchiveReader
+from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
@@ -28,6 +28,8 @@ from .survey import Survey
 
 METADATA_SECONDS: Final = 10.0
 WORKER_THREADS: Final = 2
+_LOOKED_AT_ONCE: Final = ArchiveReaderSettings(index_cache_bytes=0, page_cache_bytes=0)
+"""An offloader looks at a directory once, or to see it as it is in the store now: nothing of it is worth keeping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Archive:
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
-        reader = ArchiveReader(self.store, self.workers, self.tasks)
+        reader = ArchiveReader(self.store, self.workers, self.tasks, _LOOKED_AT_ONCE)
         mover, updater = self.mover(client, settings), self._updater
         return Offloader(mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock)
 

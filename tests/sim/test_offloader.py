@@ -7,6 +7,8 @@ import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.objects.patience import Patience
+from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import object_key
 from tallybook.client.background import client_tasks
@@ -20,6 +22,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.transactions import Transaction
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
+from tallybook.offload.process import Archive
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.offload.survey import ROUNDS_UNREAD, Survey
 from tallybook.offload.verify import verify_object, verify_objects
@@ -43,9 +46,7 @@ EAGER = OffloadSettings(
 )
 
 
-def offloader(
-    stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: ArchiveReader | None = None
-) -> Offloader:
+def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: ArchiveReader | None = None) -> Offloader:
     world = stage.cluster.world
     store = stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
@@ -145,6 +146,25 @@ async def test_nothing_is_kept_in_memory_of_an_object_that_was_removed(cluster: 
         assert worker.totals.objects_removed == 12
         assert {key for key, _ in stage.reader._index} <= set(await keys(stage))
         assert not stage.reader._pages
+    await tasks.close()
+
+
+@scenario()
+async def test_nothing_is_kept_in_memory_of_a_directory_that_is_looked_at_once(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 9) for _ in range(10)]
+    world, tasks = cluster.world, client_tasks("offloader")
+    async with ArchiveStage(cluster, EAGER) as stage:
+        store = PatientStore(stage.store, Patience(world.clock, world.rng))
+        place = Archive(cluster.metadata.client().store, store, InlineWorkers(), tasks, world.clock, world.rng)
+        worker = place.offloader(stage.client, EAGER)
+        await cluster.world.clock.sleep(EAGER.max_set_wait_s)
+        await worker.round()
+        await cluster.world.clock.sleep(EAGER.deletion_lag_s)
+        await worker.round()
+        assert worker.totals.ledgers_released == len(ledgers)
+        assert not worker._reader._index
     await tasks.close()
 
 
