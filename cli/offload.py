@@ -80,12 +80,13 @@ def run_(
 
 async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> Record:
     # What reads and writes Parquet takes long to load.
+    from tallybook.archive.memory import give_back_memory  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
     async with cluster(metadata) as client, opened(metadata, url, settle=True) as archive:
         offloader = archive.offloader(client, settings)
-        service = OffloadService(archive, offloader, settings)
+        service = OffloadService(archive, offloader, settings, give_back_memory)
         if once:
             progress = Progress("archiving", archive.clock, unit="ledgers done")
             async with watched(

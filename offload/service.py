@@ -8,10 +8,11 @@ what is left, for ``tallybook offload status`` to show from anywhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Final
 
+from tallybook.archive.memory import give_back_memory
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, StorageError, TallybookError
@@ -22,6 +23,7 @@ from tallybook.metadata.store import Ok
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.tasks import Workers
 
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader, Totals
@@ -35,12 +37,23 @@ STATUS_RECORD: Final = "archive/status"
 
 
 class OffloadService:
-    """Runs an offloader, for as long as it leads."""
+    """Runs an offloader, for as long as it leads.
 
-    def __init__(self, archive: Archive, offloader: Offloader, settings: OffloadSettings) -> None:
+    Args:
+        give_back: gives back memory that was freed; called when there is nothing to do any more.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        offloader: Offloader,
+        settings: OffloadSettings,
+        give_back: Callable[[Workers], Awaitable[None]] | None = None,
+    ) -> None:
         self._archive = archive
         self._offloader = offloader
         self._settings = settings
+        self._give_back = give_back
         self._leads = False
         self._leadership = Leadership(
             archive.metadata, archive.clock, archive.rng.fork("leader"), record=LEADER_RECORD, lease_s=settings.lease_s
@@ -91,8 +104,14 @@ class OffloadService:
     async def _rounds(self) -> None:
         self._leads = True
         try:
+            idle = True
             while True:
+                was_idle, streamed_bytes = idle, self._offloader.streamed_bytes
                 await self._round()
+                idle = self._offloader.streamed_bytes == streamed_bytes
+                # While there is work, what was freed is of use to the next round: to get it anew costs 20 to 30 ms.
+                if idle and not was_idle and self._give_back is not None:
+                    await self._give_back(self._archive.workers)
                 await self._archive.clock.sleep(self._settings.interval_s)
         finally:
             self._leads = False
@@ -176,4 +195,4 @@ async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> 
         ArchiveDenied, MetadataUnavailable: one of the stores is not there.
     """
     async with Client(metadata_uri) as client, opened(metadata_uri, url, settle=True) as archive:
-        await OffloadService(archive, archive.offloader(client, settings), settings).run()
+        await OffloadService(archive, archive.offloader(client, settings), settings, give_back_memory).run()

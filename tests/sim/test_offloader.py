@@ -24,10 +24,11 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.process import Archive
 from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.service import OffloadService
 from tallybook.offload.survey import ROUNDS_UNREAD, Survey
 from tallybook.offload.verify import verify_object, verify_objects
 from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.tasks import InlineWorkers
+from tallybook.runtime.tasks import InlineWorkers, Tasks, Workers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, read_all, scenario
@@ -51,6 +52,14 @@ def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: Ar
     store = stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     return Offloader(stage.mover(), Survey(store), updater, stage.store, reader or stage.reader, settings, world.clock)
+
+
+def opened(stage: ArchiveStage, tasks: Tasks) -> Archive:
+    """The archive of the stage, as a process of its own has it."""
+    world = stage.cluster.world
+    store = PatientStore(stage.store, Patience(world.clock, world.rng.fork("patience")))
+    metadata = stage.cluster.metadata.client().store
+    return Archive(metadata, store, InlineWorkers(), tasks, world.clock, world.rng.fork("process"))
 
 
 async def closed(client: Client, count: int) -> LedgerWriter:
@@ -154,11 +163,9 @@ async def test_nothing_is_kept_in_memory_of_a_directory_that_is_looked_at_once(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [await closed(client, 9) for _ in range(10)]
-    world, tasks = cluster.world, client_tasks("offloader")
+    tasks = client_tasks("offloader")
     async with ArchiveStage(cluster, EAGER) as stage:
-        store = PatientStore(stage.store, Patience(world.clock, world.rng))
-        place = Archive(cluster.metadata.client().store, store, InlineWorkers(), tasks, world.clock, world.rng)
-        worker = place.offloader(stage.client, EAGER)
+        worker = opened(stage, tasks).offloader(stage.client, EAGER)
         await cluster.world.clock.sleep(EAGER.max_set_wait_s)
         await worker.round()
         await cluster.world.clock.sleep(EAGER.deletion_lag_s)
@@ -166,6 +173,29 @@ async def test_nothing_is_kept_in_memory_of_a_directory_that_is_looked_at_once(
         assert worker.totals.ledgers_released == len(ledgers)
         assert not worker._reader._index
     await tasks.close()
+
+
+@scenario()
+async def test_memory_is_given_back_once_a_round_finds_nothing_to_do_after_one_that_did(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    clock, tasks, given = cluster.world.clock, client_tasks("offloader"), list[int]()
+    await closed(client, 120)
+    async with ArchiveStage(cluster, EAGER) as stage:
+        place = opened(stage, tasks)
+        worker = place.offloader(stage.client, EAGER)
+
+        async def give_back(_: Workers) -> None:
+            given.append(worker.totals.rounds)
+
+        tasks.spawn(OffloadService(place, worker, EAGER, give_back).lead(), name="service")
+        await clock.sleep(3.5 * EAGER.interval_s)
+        for _ in range(2):
+            await closed(client, 120)
+            await clock.sleep(EAGER.interval_s)
+        await clock.sleep(3 * EAGER.interval_s)
+        assert (given, worker.totals.rounds) == ([2, 7], 9)
+        await tasks.close()
 
 
 @scenario()

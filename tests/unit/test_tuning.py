@@ -134,8 +134,34 @@ def test_the_collector_of_garbage_does_not_look_again_at_what_was_there_and_look
     assert first > 700
 
 
+GIVEN_BACK = """
+import os, sys
+from tallybook.runtime.tuning import give_back_freed_memory, keep_freed_memory
+
+def held():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+assert keep_freed_memory()
+messages = [b"x" * 600_000 for _ in range(100)]
+lasting = messages[::10]
+del messages
+print(held())
+assert give_back_freed_memory()
+print(held())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to keep memory")
+def test_memory_that_was_freed_and_kept_goes_back_to_the_system_when_it_is_told_so():
+    output = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True, timeout=60)
+    kept, left = map(int, output.stdout.split())
+    assert kept - left > 40_000_000
+
+
 LASTING = """
 import asyncio, gc, sys
+from tallybook.archive.memory import give_back_memory
 from tallybook.cli.__main__ import main
 from tallybook.metadata.uri import open_metadata
 from tallybook.offload.service import OffloadService
@@ -146,8 +172,9 @@ from tallybook.runtime.rng import SystemRng
 async def make(uri):
     await (await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)).close()
 
-async def work(*_):
+async def work(service, *_):
     print("settled:", gc.get_freeze_count() > 0)
+    print("gives back:", vars(service).get("_give_back") is give_back_memory)
 
 OffloadService.run = RepairService.serve = work
 asyncio.run(make(sys.argv[sys.argv.index("--metadata") + 1]))
@@ -157,7 +184,9 @@ main()
 
 
 @pytest.mark.parametrize("command", ["offload", "repair"])
-def test_what_works_until_it_is_told_to_stop_settles_its_memory_before_it_begins(command: str, tmp_path: Path):
+def test_what_works_until_it_is_told_to_stop_settles_its_memory_and_gives_back_what_archiving_has_used(
+    command: str, tmp_path: Path
+):
     options = ["--metadata", f"sqlite://{tmp_path}/metadata.db"]
     options += ["--archive", f"file://{tmp_path}"] if command == "offload" else []
     output = subprocess.run(
@@ -167,4 +196,6 @@ def test_what_works_until_it_is_told_to_stop_settles_its_memory_before_it_begins
         text=True,
         timeout=60,
     )
-    assert output.stdout.splitlines()[:2] == ["at first: False", "settled: True"], output.stderr
+    archiving = command == "offload"
+    told = ["at first: False", "settled: True", f"gives back: {archiving}"]
+    assert output.stdout.splitlines()[:3] == told, output.stderr
