@@ -44,9 +44,6 @@ _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 NAMING_MS: Final = 10_000
 """What a repair may take from its last copy until the metadata name who has it: one operation of the metadata."""
 
-MAX_PIECES: Final = 65_536
-"""Pieces in which the room of an entry log comes back: a hundred of them a second, at most."""
-
 MAX_DIRECTORIES: Final = 8
 """Directories of one kind that a bookie may have: their paths stand in one small file."""
 
@@ -133,8 +130,7 @@ class StorageSettings(Settings):
     give_back_bytes: Room = Field(
         _size(8 * MIB),
         description="The room of an entry log that was removed goes back to the disk in pieces of this size, a hundred "
-        "a second at most: a disk that is told of much at once serves nobody meanwhile. At least a 65,536th of "
-        "entry_log_bytes.",
+        "a second and a thousand for a log at most: a disk that is told of much at once serves nobody meanwhile.",
     )
     flush_interval_ms: Milliseconds = Field(10_000, description="Longest time between two checkpoints.")
     flush_bytes_per_second: Size = Field(_size(0), description="Pace of checkpoint writes; 0 is unpaced.")
@@ -150,11 +146,6 @@ class StorageSettings(Settings):
     def _consistent(self) -> Self:
         if 0 < self.flush_bytes_per_second < MIB:
             raise ValueError("flush_bytes_per_second must be 0 or at least 1 MiB: slower, a checkpoint would never end")
-        if self.give_back_bytes * MAX_PIECES < self.entry_log_bytes:
-            raise ValueError(
-                f"give_back_bytes must be at least {-(-self.entry_log_bytes // MAX_PIECES)}, a 65,536th of "
-                "entry_log_bytes: in smaller pieces, the room of one log would take more than ten minutes to come back"
-            )
         if not self.disk_warn_percent <= self.disk_back_percent <= self.disk_read_only_percent:
             raise ValueError("disk_warn_percent <= disk_back_percent <= disk_read_only_percent is wanted")
         return self
@@ -219,7 +210,9 @@ class ScrubSettings(Settings):
     """How a bookie reads its copies again, to find damage while there are others."""
 
     period_s: Seconds = Field(7 * 86_400, description="Seconds in which everything is read again once; 0: never.")
-    min_bytes_per_second: Size = Field(_size(MIB), description="It is read at least so fast.")
+    min_bytes_per_second: Size = Field(
+        _size(MIB), description="It is read at least so fast, within max_bytes_per_second."
+    )
     max_bytes_per_second: Size = Field(
         _size(32 * MIB), description="And at most so fast, even if a round takes longer for it; 0 is no limit."
     )

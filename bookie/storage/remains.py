@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.01
 """Between two pieces: of 8 MiB, 800 MB come back in a second, at most."""
+MAX_PIECES: Final = 1_000
+"""For one file: ten seconds of pauses."""
 READ_SECONDS: Final = 10.0
 """How long the reader of a removed log is waited for. One who takes longer gives the room back at once, by closing."""
 
@@ -44,14 +46,14 @@ class Remains:
     Args:
         file: open for writing; closed by one of the calls below.
         size: of it, in bytes.
-        piece_bytes: room given back at a time.
+        piece_bytes: room given back at a time, if that makes no more than ``MAX_PIECES``.
         unread: set once nobody reads it.
     """
 
     def __init__(self, file: DiskFile, size: int, piece_bytes: int, unread: asyncio.Event, clock: Clock) -> None:
         self._file = file
         self._size = size
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = max(piece_bytes, -(-size // MAX_PIECES))
         self._unread = unread
         self._clock = clock
 

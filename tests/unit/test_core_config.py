@@ -15,7 +15,7 @@ from tallybook.core.config import (
     Settings,
     StorageSettings,
 )
-from tallybook.core.limits import BLOCK_BYTES, GIB, KIB, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
+from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MIB
 
 MODELS = [JournalSettings, StorageSettings, AdmissionSettings, CollectionSettings, BookieSettings, ClientSettings]
 REQUIRED = {BookieSettings: {"data_directory": "/data", "metadata": "sqlite:///x"}}
@@ -118,15 +118,6 @@ def test_zero_is_kept_where_it_means_something():
 def test_a_pace_at_which_a_checkpoint_would_never_end_is_refused():
     assert "1 MiB" in refusal(StorageSettings, flush_bytes_per_second=MIB - 1)
     assert StorageSettings(flush_bytes_per_second=MIB).flush_bytes_per_second == MIB
-
-
-def test_pieces_in_which_the_room_of_a_log_would_hardly_come_back_are_refused():
-    assert "at least 16384, a 65,536th of entry_log_bytes" in refusal(StorageSettings, give_back_bytes=16 * KIB - 1)
-    assert StorageSettings(give_back_bytes=16 * KIB).give_back_bytes == 16 * KIB
-    assert "at least 16385" in refusal(StorageSettings, give_back_bytes=16 * KIB, entry_log_bytes=GIB + 1)
-    assert StorageSettings(entry_log_bytes=512 * GIB).give_back_bytes == 8 * MIB
-    assert "give_back_bytes" in refusal(StorageSettings, give_back_bytes=0, entry_log_bytes=BLOCK_BYTES)
-    assert StorageSettings(give_back_bytes=BLOCK_BYTES, entry_log_bytes=BLOCK_BYTES)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,14 @@ async def test_the_room_of_a_large_log_comes_back_piece_by_piece_after_its_name_
     await logs.close()
 
 
+async def test_a_log_of_very_many_pieces_comes_back_in_larger_ones(monkeypatch):
+    monkeypatch.setattr(remains, "MAX_PIECES", 3)
+    disk = SimDisk()
+    async with removed(disk) as logs:
+        await logs.give_back()
+    assert len(cuts(disk)) == 2, "the third piece goes as the file is closed"
+
+
 async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
     disk = SimDisk()
     logs, location = await large_log(disk)
@@ -130,6 +138,7 @@ async def test_the_room_comes_back_at_once_where_a_cut_needs_some():
     async with removed(disk) as logs:
         disk.fail("truncate", log_name(1), error=DiskFull)
         await logs.give_back()
+        assert len(cuts(disk)) <= 1, "nor is any other cut tried"
 
 
 async def test_logs_that_are_closed_before_let_go_of_what_is_left():
