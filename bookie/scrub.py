@@ -107,19 +107,20 @@ class Scrub:
         await self._clock.sleep(self._pause_seconds)
         is_looked_for_lost = False
         while True:
-            began = self._clock.monotonic()
+            pause = self._pause_seconds
             try:
                 if not is_looked_for_lost:
                     # What lay in a log that is not there any more need not wait for a round to be given back.
                     await self._agree({}, growing=())
                     is_looked_for_lost = True
                 await self.round()
+                # What is left of a round that was cut off has only its part of a period.
+                pause = max(pause, self._round.ends_at + pause - self._clock.monotonic())
             except TallybookError as error:
                 if is_defect(error):
                     raise
                 log.warning("the scrub goes on later: %s", error)
-            took = self._clock.monotonic() - began
-            await self._clock.sleep(max(self._pause_seconds, ON_TIME * self._settings.period_s - took))
+            await self._clock.sleep(pause)
 
     @property
     def _pause_seconds(self) -> float:
@@ -137,7 +138,7 @@ class Scrub:
         while (log_id := self._round.next_log(self._clock.monotonic())) is not None:
             found[log_id] = await self._scrub(log_id)
             self._round.passed(log_id)
-            await self._note(log_id)
+            await self._note(self._round.passed_up_to)
         # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
         await self._agree(found, growing=self._round.growing())
         await self._note(0)
@@ -178,13 +179,14 @@ class Scrub:
 
     async def _wait_for(self, size: int) -> None:
         """Give what was read the time that it is to take."""
-        self._round.read(size)
         left = float(size)
         while left >= 1:
             began = self._clock.monotonic()
             rate = self._round.bytes_per_second(began)
             await self._clock.sleep(min(left / rate, STEP_SECONDS))
             left -= rate * (self._clock.monotonic() - began)
+        # Not before: of what is left, this is a part, and may be all.
+        self._round.read(size)
 
     async def _read(self, rows: Sequence[IndexRow]) -> tuple[int, int]:
         """Read up to the first that cannot be had; how many batches are dealt with, and their bytes."""

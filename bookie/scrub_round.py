@@ -51,23 +51,44 @@ class ScrubRound:
         self._fastest = int(settings.max_bytes_per_second)
         log_ids = logs.log_ids
         self._last = max(log_ids, default=0)
-        self._passed = {log_id: logs.size_of(log_id) for log_id in log_ids if log_id <= after}
-        self._passed_bytes = sum(self._passed.values())
+        # What is not finished may have been among those up to there: logs are not finished in the order of their ids.
+        self._passed = {log_id for log_id in logs.settled_log_ids if log_id <= after}
+        self._current: int | None = None
         self._read_bytes = 0
-        left, everything = self.left_bytes, logs.durable_bytes
-        self._ends_at = now + max(LEAST_SECONDS, seconds * left / everything if everything else seconds)
+        self._counted: tuple[int, int] | None = None
+        left, everything = self._left_at_all, sum(map(logs.size_of, log_ids))
+        self.ends_at = now + max(LEAST_SECONDS, seconds * left / everything if everything else seconds)
+        """When it is to be through, in seconds of the clock."""
 
     @property
     def left_bytes(self) -> int:
         """About what is yet to be read."""
-        return max(0, self._logs.durable_bytes - self._passed_bytes - self._read_bytes)
+        gone = self._current is not None and not self._logs.size_of(self._current)
+        return max(0, self._left_at_all - (0 if gone else self._read_bytes))
+
+    @property
+    def _left_at_all(self) -> int:
+        """Size of the logs that were not gone through. It is counted anew when any was written or removed."""
+        state = self._logs.durable_bytes
+        if self._counted is None or self._counted[0] != state:
+            size = sum(self._logs.size_of(log_id) for log_id in self._logs.log_ids if log_id not in self._passed)
+            self._counted = state, size
+        return self._counted[1]
+
+    @property
+    def passed_up_to(self) -> int:
+        """All logs that are there up to this one were gone through; 0: none."""
+        left = min((log_id for log_id in self._logs.log_ids if log_id not in self._passed), default=None)
+        return max(self._passed, default=0) if left is None else left - 1
 
     def next_log(self, now: float) -> int | None:
         """The finished log to read next, the oldest first; none if those that count for this round are read."""
-        last = self._last if now >= self._ends_at else None
+        last = self._last if now >= self.ends_at else None
         for log_id in self._logs.settled_log_ids:
             if log_id not in self._passed and (last is None or log_id <= last):
+                self._current = log_id
                 return log_id
+        self._current = None
         return None
 
     def growing(self) -> Collection[int]:
@@ -75,20 +96,18 @@ class ScrubRound:
         return set(self._logs.log_ids).difference(self._logs.settled_log_ids, self._passed)
 
     def read(self, size: int) -> None:
-        """So many bytes of a log were read."""
+        """So many bytes were read, and have had their time."""
         self._read_bytes += size
 
     def passed(self, log_id: int) -> None:
         """A log was gone through, with all of it that does not count."""
-        self._passed[log_id] = self._logs.size_of(log_id)
-        # Logs that were removed are not among those that are left any more either.
-        present = self._passed.keys() & set(self._logs.log_ids)
-        self._passed = {each: self._passed[each] for each in present}
-        self._passed_bytes = sum(self._passed.values())
+        self._passed.add(log_id)
+        self._passed &= {log_id, *self._logs.log_ids}
+        self._counted = None
         self._read_bytes = 0
 
     def bytes_per_second(self, now: float) -> int:
         """How fast to read on, to be through in time, within the bounds of the settings; at least 1."""
-        wanted = int(self.left_bytes / max(LEAST_SECONDS, self._ends_at - now))
+        wanted = int(self.left_bytes / max(LEAST_SECONDS, self.ends_at - now))
         wanted = max(1, wanted, self._slowest)
         return min(wanted, self._fastest) if self._fastest else wanted

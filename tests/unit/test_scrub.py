@@ -1,5 +1,6 @@
 """Scrub on a simulated disk: what has rotted is found while nobody reads it, and index and logs are held together."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -11,7 +12,8 @@ from tallybook.bookie.storage import log_contents
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.answers import DamagedBatch
-from tallybook.core.errors import Busy
+from tallybook.core.config import ScrubSettings
+from tallybook.core.errors import Busy, DiskFull
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
@@ -219,6 +221,69 @@ def test_what_rots_is_found_within_a_period_while_the_bookie_fills_too(monkeypat
         assert await known(node) == [row.first_entry_id for row in rows]
 
     play(scenario, period_s=period_s)
+
+
+def test_what_rots_behind_a_round_that_was_cut_off_is_found_within_a_period_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        def slow() -> ScrubSettings:
+            return node.bookie._parts.scrub._settings.model_copy(update={"min_bytes_per_second": 1})
+
+        node.bookie._parts.scrub._settings = slow()
+        *_, last_but_one, last = node.bookie._parts.logs.settled_log_ids
+        while node.bookie._parts.scrub._round.passed_up_to < last_but_one:
+            await world.clock.sleep(1)
+        row = await row_of(node, 0)
+        rot(node, row)
+        await node.stop()
+        await node.boot()
+        assert await node.bookie._parts.scrub._noted() == last_but_one < last
+        node.bookie._parts.scrub._settings = slow()
+        await world.clock.sleep(PERIOD_S)
+        assert await known(node) == [0]
+
+    play(scenario)
+
+
+def test_a_round_begins_when_nine_tenths_of_a_period_are_over() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await world.clock.sleep(scrub.PAUSE_SECONDS + 0.88 * PERIOD_S)
+        assert node.bookie._parts.scrub.rounds == 1
+        await world.clock.sleep(0.05 * PERIOD_S)
+        assert node.bookie._parts.scrub.rounds == 2
+
+    play(scenario)
+
+
+def test_a_round_that_fails_is_tried_again_soon() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.disk.fail("write", "scrub", error=DiskFull)
+        await world.clock.sleep(1.5 * scrub.PAUSE_SECONDS)
+        assert node.bookie._parts.scrub.rounds == 0
+        await world.clock.sleep(scrub.PAUSE_SECONDS)
+        assert node.bookie._parts.scrub.rounds == 1
+
+    play(scenario)
+
+
+def test_a_wait_ends_sooner_where_more_comes_meanwhile() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        reader = node.bookie._parts.scrub
+        reader._settings = reader._settings.model_copy(update={"min_bytes_per_second": 1})
+        reader._round = reader._new_round(after=0)
+        began, size = world.clock.monotonic(), reader._round.left_bytes // 2
+        waiting = asyncio.ensure_future(reader._wait_for(size))
+        for entry_id in range(ENTRIES, ENTRIES + 200):
+            await add(node, batch(entry_id))
+            if not entry_id % 8:
+                await node.bookie.flush()
+        await waiting
+        assert world.clock.monotonic() - began < 0.3 * PERIOD_S
+
+    play(scenario)
 
 
 def test_it_reads_no_faster_than_it_may() -> None:

@@ -87,6 +87,25 @@ def test_a_round_that_goes_on_after_one_that_was_cut_off_leaves_out_what_that_on
     assert read_all(scrub, SECONDS / 2) == [3, 4], "half of it is left, so half of the time is"
 
 
+def test_a_log_that_was_not_finished_when_a_round_was_cut_off_is_not_left_out_by_the_next() -> None:
+    logs = Logs(1, 2, 3, growing=1)
+    assert round_of(logs, after=2).growing() == {1}
+    scrub = round_of(logs, after=2)
+    logs.growing = set()
+    assert read_all(scrub, 0.0) == [1, 3]
+
+
+def test_only_what_has_no_gaps_is_noted_as_gone_through() -> None:
+    logs = Logs(1, 2, 3, growing=2)
+    scrub = round_of(logs)
+    assert scrub.passed_up_to == 0
+    read_all(scrub, 0.0)
+    assert scrub.passed_up_to == 1, "log 3 was read, and log 2 was not"
+    logs.growing = set()
+    read_all(scrub, 0.0)
+    assert scrub.passed_up_to == 3
+
+
 def test_the_rate_follows_what_comes_what_is_read_and_what_is_removed() -> None:
     logs = Logs(1, 2, 3, 4, growing=4)
     scrub = round_of(logs)
@@ -97,9 +116,13 @@ def test_the_rate_follows_what_comes_what_is_read_and_what_is_removed() -> None:
     assert scrub.bytes_per_second(10.0) == 50
     scrub.passed(1)
     assert scrub.bytes_per_second(20.0) == 50, "what does not count in a log is passed with it"
+    scrub.passed(2)
     del logs.sizes[1], logs.sizes[2]
-    scrub.passed(3)
-    assert scrub.bytes_per_second(20.0) == 2_000 / 80
+    assert scrub.bytes_per_second(20.0) == int(3_000 / 80)
+    assert scrub.next_log(20.0) == 3
+    scrub.read(900)
+    del logs.sizes[3]
+    assert scrub.bytes_per_second(20.0) == 2_000 / 80, "what was read of a log that is gone is not missing elsewhere"
 
 
 @pytest.mark.parametrize(
