@@ -104,7 +104,8 @@ class OffloadService:
     async def _rounds(self) -> None:
         self._leads = True
         try:
-            idle = True
+            # Another term, or whoever led before, may have left much behind.
+            idle = False
             while True:
                 was_idle, streamed_bytes = idle, self._offloader.streamed_bytes
                 await self._round()

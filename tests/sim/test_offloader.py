@@ -199,6 +199,24 @@ async def test_memory_is_given_back_once_a_round_finds_nothing_to_do_after_one_t
 
 
 @scenario()
+async def test_what_a_term_before_has_left_in_memory_is_given_back_in_the_next(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    tasks, given = client_tasks("offloader"), list[int]()
+    async with ArchiveStage(cluster, EAGER) as stage:
+        place = opened(stage, tasks)
+        worker = place.offloader(stage.client, EAGER)
+
+        async def give_back(_: Workers) -> None:
+            given.append(worker.totals.rounds)
+
+        tasks.spawn(OffloadService(place, worker, EAGER, give_back).lead(), name="service")
+        await cluster.world.clock.sleep(3.5 * EAGER.interval_s)
+        assert (given, worker.totals.rounds) == ([1], 4)
+        await tasks.close()
+
+
+@scenario()
 async def test_a_set_most_of_whose_ledgers_were_deleted_is_written_anew_once_without_them(
     cluster: MemoryCluster, client: Client
 ) -> None:
