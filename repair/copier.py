@@ -4,6 +4,9 @@ Whether something lacks is for the bookie to say, by its index; what is there an
 the batch as it was written, byte for byte, taken from any other member of its write set; its checksum and its ids are
 looked at on the way, and again by the bookie that takes it. The place is complete when a look finds nothing lacking.
 
+A bookie has users, too, who wait for its answers: requests are small, and few of them are at one bookie at a time,
+however many ledgers are copied. So they go to all bookies alike, and a silent source holds up few of them.
+
 A *newcomer*, whom the metadata do not name yet, may have copies from long ago, which nobody has read since. They count
 for nothing before they are proven: it is given them once more, and a bookie that is given what it has reads that from
 its disk and compares, and takes the new copy where its own is damaged.
@@ -12,6 +15,7 @@ its disk and compares, and takes the new copy where its own is damaged.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -32,25 +36,32 @@ from tallybook.core.errors import (
     StorageError,
     TallybookError,
 )
+from tallybook.core.limits import KIB
 from tallybook.core.marks import sometimes
 from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import lacking, ranges_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
+from tallybook.runtime.tasks import Beside
 
 from .needs import Place
 
 LOOKS: Final = 3
 """Looks at one place: the one before copying, the one that must find nothing, and one more."""
-READ_BYTES: Final = 1 << 20
-"""Asked of a source at a time."""
+READ_BYTES: Final = 256 * KIB
+"""Asked of a source at a time. With 1 MiB, users' reads waited longer, and copying took longer, too: bookies were left
+with nothing to do in turns (``docs/performance.md``)."""
+READS_AT_ONE: Final = 2
+"""Reads at one source at a time."""
+GIVES_AT_ONE: Final = 4
+"""Batches on their way to one bookie at a time: they share commits of its journal."""
 BUSY_SECONDS: Final = 30.0
 """How long a bookie may be too busy for a copy before it is left for later."""
 SHORTEST_PAUSE_SECONDS: Final = 0.01
 DAMAGED_AT_ONCE: Final = 100
 GIVEN_AT_ONCE: Final = 16
-"""Batches on their way to a bookie, of those that were read at a time: they share commits of its journal."""
+"""Batches of one place that are given, or wait for their turn, at a time."""
 
 
 class Copied(NamedTuple):
@@ -73,6 +84,9 @@ class Copier:
         self._connections = connections
         self._pace = pace
         self._clock = clock
+        # Nobody waits for one without end: each request has a deadline.
+        self._reads: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READS_AT_ONE))
+        self._gives: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(GIVES_AT_ONE))
         self.copied_batches = 0
         self.copied_bytes = 0
 
@@ -143,15 +157,22 @@ class Copier:
         lost: Collection[str],
         given: _Given,
     ) -> None:
-        """Give it what lacks, as far as it can take it."""
-        async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
-            for at in range(0, len(batches), GIVEN_AT_ONCE):
-                some = batches[at : at + GIVEN_AT_ONCE]
-                outcomes = await asyncio.gather(
-                    *(self._give(connection, batch) for _, batch in some), return_exceptions=True
-                )
-                for (header, batch), outcome in zip(some, outcomes, strict=True):
-                    given.note(header, len(batch), outcome)
+        """Give it what lacks, as far as it can take it; what comes next is read meanwhile."""
+        async with Beside() as giving:
+            async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
+                await giving.start(self._give_some(connection, batches, given))
+            await giving.result()
+
+    async def _give_some(
+        self, connection: BookieConnection, batches: Sequence[tuple[BatchHeader, Buffer]], given: _Given
+    ) -> None:
+        for at in range(0, len(batches), GIVEN_AT_ONCE):
+            some = batches[at : at + GIVEN_AT_ONCE]
+            outcomes = await asyncio.gather(
+                *(self._give(connection, batch) for _, batch in some), return_exceptions=True
+            )
+            for (header, batch), outcome in zip(some, outcomes, strict=True):
+                given.note(header, len(batch), outcome)
 
     async def _damaged(self, connection: BookieConnection, ledger_id: int, given: _Given) -> list[EntryRange]:
         """What the bookie holds damaged, apart from what it was given since: its list follows later."""
@@ -189,13 +210,14 @@ class Copier:
         """Batches from the one that holds ``first``, from the first source that gives it."""
         refusals: list[TallybookError] = []
         hope = False
-        # Who is lost is asked last: others answer sooner.
-        for source in sorted(metadata.bookies_of(first), key=lambda name: name in lost):
+        # Who is lost is asked last, and late who has enough to do: others answer sooner.
+        for source in sorted(metadata.bookies_of(first), key=lambda name: (name in lost, self._reads[name].locked())):
             if source == target:
                 continue
             try:
-                connection = await self._connections.get(source)
-                answer = await connection.read_batches(metadata.ledger_id, first, last, READ_BYTES)
+                async with self._reads[source]:
+                    connection = await self._connections.get(source)
+                    answer = await connection.read_batches(metadata.ledger_id, first, last, READ_BYTES)
                 for batch in answer.batches:
                     verify_batch(batch)
                 if not answer.batches:
@@ -220,7 +242,8 @@ class Copier:
         deadline = self._clock.monotonic() + BUSY_SECONDS
         while True:
             try:
-                await connection.repair_add(bytes(batch))
+                async with self._gives[connection.bookie_id]:
+                    await connection.repair_add(bytes(batch))
             except Busy as busy:
                 pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
                 if self._clock.monotonic() + pause > deadline:
