@@ -49,10 +49,12 @@ MAX_LOOKS: Final = 100
 RETRY_MS: Final = 20
 """When to ask again where they all were mended."""
 PAUSE_SECONDS: Final = 60.0
-"""Between two rounds, at least; a tenth of the period where that is less."""
+"""Between two rounds, and two looks for a log to read, at least; a tenth of the period where that is less."""
 ON_TIME: Final = 0.9
 """A round begins after so much of a period. What is read just before it rots is read again within a period, then, even
 if the next round gets to it a little later than this one."""
+LATE_AFTER_ERROR: Final = 0.01
+"""Part of a period after which a round that failed is tried again, if that is longer than the pause."""
 STEP_SECONDS: Final = 1.0
 """How long a wait goes by one rate: the bookie may be filled meanwhile."""
 
@@ -107,20 +109,29 @@ class Scrub:
         await self._clock.sleep(self._pause_seconds)
         is_looked_for_lost = False
         while True:
-            pause = self._pause_seconds
             try:
                 if not is_looked_for_lost:
                     # What lay in a log that is not there any more need not wait for a round to be given back.
                     await self._agree({}, growing=())
                     is_looked_for_lost = True
                 await self.round()
-                # What is left of a round that was cut off has only its part of a period.
-                pause = max(pause, self._round.ends_at + pause - self._clock.monotonic())
+                await self._rest()
             except TallybookError as error:
                 if is_defect(error):
                     raise
                 log.warning("the scrub goes on later: %s", error)
-            await self._clock.sleep(pause)
+                # What fails may be the last step, and go on failing: the index is not walked every minute for that.
+                await self._clock.sleep(max(self._pause_seconds, self._settings.period_s * LATE_AFTER_ERROR))
+
+    async def _rest(self) -> None:
+        """Until the next round. What is finished meanwhile does not wait for that: it may be far away."""
+        # What was left of a round that was cut off had only its part of a period.
+        until = max(self._clock.monotonic(), self._round.ends_at) + self._pause_seconds
+        while (left := until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(left, self._pause_seconds))
+            while (log_id := self._round.next_log(now := self._clock.monotonic())) is not None and now < until:
+                await self._scrub(log_id)
+                self._round.passed(log_id)
 
     @property
     def _pause_seconds(self) -> float:

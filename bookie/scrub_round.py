@@ -82,7 +82,7 @@ class ScrubRound:
         return max(self._passed, default=0) if left is None else left - 1
 
     def next_log(self, now: float) -> int | None:
-        """The finished log to read next, the oldest first; none if those that count for this round are read."""
+        """The finished log to read next, the oldest first; none if those that count for this round now are read."""
         last = self._last if now >= self.ends_at else None
         for log_id in self._logs.settled_log_ids:
             if log_id not in self._passed and (last is None or log_id <= last):

@@ -258,13 +258,54 @@ def test_a_round_begins_when_nine_tenths_of_a_period_are_over() -> None:
     play(scenario)
 
 
-def test_a_round_that_fails_is_tried_again_soon() -> None:
+def test_what_is_finished_after_a_round_that_ended_early_does_not_wait_for_the_next() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        reader = node.bookie._parts.scrub
+        while not reader.rounds:
+            await world.clock.sleep(1)
+        before = reader.checked_bytes
+        for entry_id in range(ENTRIES, ENTRIES + 40):
+            await add(node, batch(entry_id))
+            if not entry_id % 8:
+                await node.bookie.flush()
+        row = await row_of(node, ENTRIES)
+        assert row.location.log_id in node.bookie._parts.logs.settled_log_ids
+        rot(node, row)
+        await world.clock.sleep(2 * scrub.PAUSE_SECONDS)
+        assert (await known(node), reader.rounds) == ([ENTRIES], 1)
+        assert before < reader.checked_bytes < 2 * 40 * 1_000, "only what is new was read"
+        await world.clock.sleep(0.9 * PERIOD_S)
+        assert reader.rounds == 2
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("period_s", [PERIOD_S, 7 * 86_400])
+def test_a_round_that_fails_is_tried_again_soon(period_s: int) -> None:
+    soon = max(scrub.PAUSE_SECONDS, period_s / 100)
+
     async def scenario(node: DiskBookie, world: World) -> None:
         node.disk.fail("write", "scrub", error=DiskFull)
-        await world.clock.sleep(1.5 * scrub.PAUSE_SECONDS)
+        await world.clock.sleep(scrub.PAUSE_SECONDS + 0.5 * soon)
         assert node.bookie._parts.scrub.rounds == 0
-        await world.clock.sleep(scrub.PAUSE_SECONDS)
+        await world.clock.sleep(soon)
         assert node.bookie._parts.scrub.rounds == 1
+
+    play(scenario, period_s=period_s)
+
+
+def test_a_log_that_was_passed_over_is_not_noted_as_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_contents, "PIECE_BYTES", 3_000)
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        logs, reader = node.bookie._parts.logs, node.bookie._parts.scrub
+        reader._settings = reader._settings.model_copy(update={"min_bytes_per_second": 1})
+        everything = logs.settled_log_ids
+        monkeypatch.setattr(type(logs), "settled_log_ids", property(lambda _: everything[1:]))
+        while len(reader._round._passed) < 1:
+            await world.clock.sleep(1)
+        await world.clock.sleep(1)
+        assert await reader._noted() == everything[0] - 1
 
     play(scenario)
 
