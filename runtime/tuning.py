@@ -25,7 +25,8 @@ import gc
 import os
 import sys
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
 from tallybook.core.limits import MIB
 
@@ -66,12 +67,8 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library knows how; where it is not glibc, nothing is changed.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
-    return all(mallopt(option, value) for option, value in _OPTIONS)
+    mallopt = _libc("mallopt", ctypes.c_int, ctypes.c_int)
+    return mallopt is not None and all(mallopt(option, value) for option, value in _OPTIONS)
 
 
 def give_back_freed_memory() -> bool:
@@ -82,13 +79,21 @@ def give_back_freed_memory() -> bool:
     Returns:
         Whether the C library knows how; where it is not glibc, nothing is changed.
     """
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
+    trim = _libc("malloc_trim", ctypes.c_size_t)
+    if trim is None:
         return False
-    trim.argtypes, trim.restype = (ctypes.c_size_t,), ctypes.c_int
     trim(0)
     return True
+
+
+def _libc(name: str, *argument_types: type) -> Callable[..., int] | None:
+    """A function of the C library that returns an int, if it has one of this name."""
+    try:
+        function = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError):
+        return None
+    function.argtypes, function.restype = argument_types, ctypes.c_int
+    return cast(Callable[..., int], function)
 
 
 def settle_memory() -> None:

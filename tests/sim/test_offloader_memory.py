@@ -5,6 +5,7 @@ from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.offload.offloader import Offloader
 from tallybook.offload.process import Archive
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.tasks import InlineWorkers, Tasks, Workers
@@ -61,20 +62,26 @@ async def test_nothing_is_kept_in_memory_of_a_directory_that_is_looked_at_once(
     await tasks.close()
 
 
+def serving(stage: ArchiveStage, tasks: Tasks) -> tuple[Offloader, list[int]]:
+    """Run an offloader as a service; it, and after how many of its rounds memory was given back."""
+    place = opened(stage, tasks)
+    worker, given = place.offloader(stage.client, EAGER), list[int]()
+
+    async def give_back(_: Workers) -> None:
+        given.append(worker.totals.rounds)
+
+    tasks.spawn(OffloadService(place, worker, EAGER, give_back).lead(), name="service")
+    return worker, given
+
+
 @scenario()
 async def test_memory_is_given_back_once_a_round_finds_nothing_to_do_after_one_that_did(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    clock, tasks, given = cluster.world.clock, client_tasks("offloader"), list[int]()
+    clock, tasks = cluster.world.clock, client_tasks("offloader")
     await closed(client, 120)
     async with ArchiveStage(cluster, EAGER) as stage:
-        place = opened(stage, tasks)
-        worker = place.offloader(stage.client, EAGER)
-
-        async def give_back(_: Workers) -> None:
-            given.append(worker.totals.rounds)
-
-        tasks.spawn(OffloadService(place, worker, EAGER, give_back).lead(), name="service")
+        worker, given = serving(stage, tasks)
         await clock.sleep(3.5 * EAGER.interval_s)
         for _ in range(2):
             await closed(client, 120)
@@ -88,15 +95,9 @@ async def test_memory_is_given_back_once_a_round_finds_nothing_to_do_after_one_t
 async def test_what_a_term_before_has_left_in_memory_is_given_back_in_the_next(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    tasks, given = client_tasks("offloader"), list[int]()
+    tasks = client_tasks("offloader")
     async with ArchiveStage(cluster, EAGER) as stage:
-        place = opened(stage, tasks)
-        worker = place.offloader(stage.client, EAGER)
-
-        async def give_back(_: Workers) -> None:
-            given.append(worker.totals.rounds)
-
-        tasks.spawn(OffloadService(place, worker, EAGER, give_back).lead(), name="service")
+        worker, given = serving(stage, tasks)
         await cluster.world.clock.sleep(3.5 * EAGER.interval_s)
         assert (given, worker.totals.rounds) == ([1], 4)
         await tasks.close()
