@@ -5,7 +5,7 @@ the batch as it was written, byte for byte, taken from any other member of its w
 looked at on the way, and again by the bookie that takes it. The place is complete when a look finds nothing lacking.
 
 A bookie has users, too, who wait for its answers: requests are small, and few of them are at one bookie at a time,
-however many ledgers are copied. So they go to all bookies alike, and a silent source holds up few of them.
+however many ledgers are copied (``bookie_limit.py``).
 
 A *newcomer*, whom the metadata do not name yet, may have copies from long ago, which nobody has read since. They count
 for nothing before they are proven: it is given them once more, and a bookie that is given what it has reads that from
@@ -15,8 +15,7 @@ its disk and compares, and takes the new copy where its own is damaged.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tallybook.client.bookie_port import BookieConnection
@@ -45,6 +44,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Beside
 
+from .bookie_limit import BookieLimit
 from .needs import Place
 
 LOOKS: Final = 3
@@ -57,7 +57,7 @@ READS_AT_ONE: Final = 2
 GIVES_AT_ONE: Final = 4
 """Batches on their way to one bookie at a time: they share commits of its journal."""
 BUSY_SECONDS: Final = 30.0
-"""How long a bookie may be too busy for a copy before it is left for later."""
+"""How long a bookie may be too busy for a copy, by what it says itself, before it is left for later."""
 SHORTEST_PAUSE_SECONDS: Final = 0.01
 DAMAGED_AT_ONCE: Final = 100
 GIVEN_AT_ONCE: Final = 16
@@ -84,9 +84,8 @@ class Copier:
         self._connections = connections
         self._pace = pace
         self._clock = clock
-        # Nobody waits for one without end: each request has a deadline.
-        self._reads: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READS_AT_ONE))
-        self._gives: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(GIVES_AT_ONE))
+        self._reads = BookieLimit(READS_AT_ONE)
+        self._gives = BookieLimit(GIVES_AT_ONE)
         self.copied_batches = 0
         self.copied_bytes = 0
 
@@ -104,14 +103,11 @@ class Copier:
         connection = await self._connections.get(target)
         given = _Given(metadata.quorum, place)
         look = _Look(connection, metadata, place, ())
-        async for gap in look.gaps():
-            await self._copy(connection, metadata, place, gap, lost, given)
-        given.check_taken()
+        await self._copy(connection, metadata, place, look.gaps(), lost, given)
         # Last, so that where something lacks for good, not all is read again at each attempt.
-        for gap in lacking(ranges_of(metadata.quorum, place.position, place.first, place.last), given.ranges):
+        had = lacking(ranges_of(metadata.quorum, place.position, place.first, place.last), given.ranges)
+        if await self._copy(connection, metadata, place, _told(had), lost, given):
             sometimes("repair: a newcomer has copies from before")
-            await self._copy(connection, metadata, place, gap, lost, given)
-        given.check_taken()
         return Copied(given.batches, given.size, look.limbo)
 
     async def complete(
@@ -139,12 +135,7 @@ class Copier:
         for _ in range(LOOKS):
             damaged = await self._damaged(connection, metadata.ledger_id, given) if damaged_too else []
             look = _Look(connection, metadata, place, damaged)
-            found = False
-            async for gap in look.gaps():
-                found = True
-                await self._copy(connection, metadata, place, gap, lost, given)
-            given.check_taken()
-            if not found:
+            if not await self._copy(connection, metadata, place, look.gaps(), lost, given):
                 return Copied(given.batches, given.size, look.limbo)
         raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")
 
@@ -153,15 +144,25 @@ class Copier:
         connection: BookieConnection,
         metadata: LedgerMetadata,
         place: Place,
-        gap: EntryRange,
+        gaps: AsyncIterable[EntryRange],
         lost: Collection[str],
         given: _Given,
-    ) -> None:
-        """Give it what lacks, as far as it can take it; what comes next is read meanwhile."""
+    ) -> bool:
+        """Give it what lacks, as far as it can take it; what comes next is read meanwhile. Whether anything lacked."""
+        found = False
         async with Beside() as giving:
-            async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
-                await giving.start(self._give_some(connection, batches, given))
+            try:
+                async for gap in gaps:
+                    found = True
+                    async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
+                        await giving.start(self._give_some(connection, batches, given))
+            except TallybookError:
+                # What was read before is good, and may be all that is left: it is given. What failed first is told.
+                await giving.result()
+                raise
             await giving.result()
+        given.check_taken()
+        return found
 
     async def _give_some(
         self, connection: BookieConnection, batches: Sequence[tuple[BatchHeader, Buffer]], given: _Given
@@ -210,26 +211,20 @@ class Copier:
         """Batches from the one that holds ``first``, from the first source that gives it."""
         refusals: list[TallybookError] = []
         hope = False
-        # Who is lost is asked last, and late who has enough to do: others answer sooner.
-        for source in sorted(metadata.bookies_of(first), key=lambda name: (name in lost, self._reads[name].locked())):
-            if source == target:
-                continue
-            try:
-                async with self._reads[source]:
-                    connection = await self._connections.get(source)
-                    answer = await connection.read_batches(metadata.ledger_id, first, last, READ_BYTES)
-                for batch in answer.batches:
-                    verify_batch(batch)
-                if not answer.batches:
-                    raise ProtocolViolation(f"{source} answered a read of ledger {metadata.ledger_id} with nothing")
-            except InvalidBatch as error:
-                refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
-            except (PeerError, StorageError) as error:
-                refusals.append(error)
-                away = isinstance(error, PeerError) and source in lost
-                hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt))
-            else:
-                return answer.batches
+        unasked = [source for source in metadata.bookies_of(first) if source != target]
+        while unasked:
+            # Who is lost is asked last: others answer sooner.
+            there = [source for source in unasked if source not in lost]
+            async with self._reads.one_of(there or unasked) as source:
+                unasked.remove(source)
+                try:
+                    return await self._read_from(source, metadata.ledger_id, first, last)
+                except InvalidBatch as error:
+                    refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
+                except (PeerError, StorageError) as error:
+                    refusals.append(error)
+                    away = isinstance(error, PeerError) and source in lost
+                    hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt))
         told = "; ".join(error.message for error in refusals) or "there is no other copy"
         what = f"entry {first} of ledger {metadata.ledger_id} cannot be copied to {target}: {told}"
         if hope:
@@ -237,16 +232,26 @@ class Copier:
         sometimes("repair: no copy is left")
         raise DataMissing(what)
 
+    async def _read_from(self, source: str, ledger_id: int, first: int, last: int) -> Sequence[Buffer]:
+        connection = await self._connections.get(source)
+        answer = await connection.read_batches(ledger_id, first, last, READ_BYTES)
+        for batch in answer.batches:
+            verify_batch(batch)
+        if not answer.batches:
+            raise ProtocolViolation(f"{source} answered a read of ledger {ledger_id} with nothing")
+        return answer.batches
+
     async def _give(self, connection: BookieConnection, batch: Buffer) -> None:
         await self._pace.spend(len(batch))
-        deadline = self._clock.monotonic() + BUSY_SECONDS
+        waited = 0.0
         while True:
             try:
-                async with self._gives[connection.bookie_id]:
+                async with self._gives.one_of([connection.bookie_id]):
                     await connection.repair_add(bytes(batch))
             except Busy as busy:
                 pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
-                if self._clock.monotonic() + pause > deadline:
+                waited += pause
+                if waited > BUSY_SECONDS:
                     # For long, as where its disk is full: another bookie takes the place, or it is tried another time.
                     raise
                 await self._clock.sleep(pause)
@@ -332,6 +337,12 @@ class _Look:
             for gap in lacking(wanted, lacking(answer.ranges, self._damaged)):
                 yield gap
             at = end + 1
+
+
+async def _told(gaps: Iterable[EntryRange]) -> AsyncIterator[EntryRange]:
+    """Gaps that are known without a question."""
+    for gap in gaps:
+        yield gap
 
 
 def _checked(batch: Buffer, ledger_id: int, entry_id: int, place: Place) -> BatchHeader:

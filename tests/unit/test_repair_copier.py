@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from tallybook.core.answers import EntryRange, HeldAnswer, ReadAnswer
-from tallybook.core.errors import Busy
+from tallybook.core.batch import verify_batch
+from tallybook.core.errors import Busy, DataMissing, EntryAbsent, InvariantViolation, NoSuchLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.repair.copier import BUSY_SECONDS, GIVES_AT_ONE, READS_AT_ONE, SHORTEST_PAUSE_SECONDS, Copier
@@ -90,15 +92,31 @@ class WorkingBookie:
 
     Args:
         takes: seconds for a read.
+        without: an entry that it does not have.
+        refuses: how it answers every copy.
+        busy_once: it takes no batch when it is given it for the first time.
     """
 
-    def __init__(self, world: World, bookie_id: str, takes: float = 1.0) -> None:
+    def __init__(
+        self,
+        world: World,
+        bookie_id: str,
+        takes: float = 1.0,
+        *,
+        without: int | None = None,
+        refuses: Exception | None = None,
+        busy_once: bool = False,
+    ) -> None:
         self.bookie_id = bookie_id
         self._clock = world.clock
         self._takes = takes
+        self._without = without
+        self._refuses = refuses
+        self._busy_once = busy_once
+        self._seen: set[tuple[int, int]] = set()
         self._under_way = 0
         self.most = 0
-        self.taken = 0
+        self.taken: list[int] = []
 
     async def _work(self, seconds: float) -> None:
         self._under_way += 1
@@ -109,12 +127,20 @@ class WorkingBookie:
     async def held(self, _ledger_id: int, _first: int, last: int) -> HeldAnswer:
         return HeldAnswer((), last, False)
 
-    async def repair_add(self, _batch: bytes) -> None:
+    async def repair_add(self, batch: bytes) -> None:
         await self._work(1.0)
-        self.taken += 1
+        header = verify_batch(batch)
+        if self._refuses is not None:
+            raise self._refuses
+        if self._busy_once and (key := (header.ledger_id, header.first_entry_id)) not in self._seen:
+            self._seen.add(key)
+            raise Busy("in a moment", retry_after_ms=10)
+        self.taken.append(header.first_entry_id)
 
     async def read_batches(self, ledger_id: int, first: int, *_: int) -> ReadAnswer:
         await self._work(self._takes)
+        if first == self._without:
+            raise EntryAbsent("it never had it")
         return ReadAnswer((batch_of(first, ledger_id=ledger_id),), first)
 
 
@@ -148,19 +174,39 @@ def test_few_requests_are_at_one_bookie_at_a_time_however_many_ledgers_are_copie
     async def scenario(world: World) -> tuple[int, int, int]:
         target, source = WorkingBookie(world, "target"), WorkingBookie(world, "source", takes=0.1)
         await copy_all(world, (target, source), (ledger(number, "target", "source") for number in range(1, 31)))
-        return target.most, source.most, target.taken
+        return target.most, source.most, len(target.taken)
 
     assert run_seed(1, scenario).value == (GIVES_AT_ONE, READS_AT_ONE, 30)
 
 
 def test_a_source_that_answers_late_holds_up_no_more_than_are_at_it() -> None:
-    async def scenario(world: World) -> float:
-        bookies = WorkingBookie(world, "target"), WorkingBookie(world, "hung", takes=100), WorkingBookie(world, "good")
-        ledgers = (ledger(number, "target", "hung", "good") for number in range(1, 3 + READS_AT_ONE))
-        return await copy_all(world, bookies, ledgers)
+    ledgers = 16
 
-    # Those that began with the late one wait for it; the others are read from the other source meanwhile.
-    assert run_seed(1, scenario).value == pytest.approx(101)
+    async def scenario(world: World) -> tuple[int, float]:
+        target, good = WorkingBookie(world, "target"), WorkingBookie(world, "good")
+        bookies = target, WorkingBookie(world, "late", takes=100), good
+        copying = asyncio.ensure_future(
+            copy_all(world, bookies, [ledger(number, "target", "late", "good") for number in range(1, 1 + ledgers)])
+        )
+        await world.clock.sleep(ledgers / READS_AT_ONE + 2)
+        return len(target.taken), await copying
+
+    assert run_seed(1, scenario).value == (ledgers - READS_AT_ONE, pytest.approx(101))
+
+
+def test_a_bookie_that_was_slow_before_it_was_busy_is_not_left_for_that() -> None:
+    ledgers = 200
+
+    async def scenario(world: World) -> tuple[int, float]:
+        target, source = WorkingBookie(world, "target", busy_once=True), WorkingBookie(world, "source", takes=0.01)
+        took = await copy_all(
+            world, (target, source), [ledger(number, "target", "source") for number in range(1, 1 + ledgers)]
+        )
+        return len(target.taken), took
+
+    taken, took = run_seed(1, scenario).value
+    assert taken == ledgers
+    assert took > 2 * BUSY_SECONDS
 
 
 def test_what_comes_next_is_read_while_what_was_read_is_given() -> None:
@@ -169,3 +215,32 @@ def test_what_comes_next_is_read_while_what_was_read_is_given() -> None:
         return await copy_all(world, bookies, [ledger(1, "target", "source", entries=10)])
 
     assert run_seed(1, scenario).value == pytest.approx(11)
+
+
+def test_of_a_ledger_that_is_striped_the_next_stripe_is_read_while_one_is_given() -> None:
+    async def scenario(world: World) -> float:
+        bookies = [WorkingBookie(world, name) for name in ("target", "source", "other")]
+        striped = replace(ledger(1, "target", "source", "other", entries=12), quorum=Quorum(3, 2, 1, stripe_entries=1))
+        return await copy_all(world, bookies, [striped])
+
+    assert run_seed(1, scenario).value == pytest.approx(9), "eight of twelve entries"
+
+
+def test_what_was_read_before_an_entry_that_nobody_has_is_given_and_then_the_loss_is_told() -> None:
+    async def scenario(world: World) -> list[int]:
+        target, source = WorkingBookie(world, "target"), WorkingBookie(world, "source", takes=0.1, without=4)
+        with pytest.raises(DataMissing, match="entry 4"):
+            await copy_all(world, (target, source), [ledger(1, "target", "source", entries=9)])
+        return target.taken
+
+    assert run_seed(1, scenario).value == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("error", [NoSuchLedger("it was deleted"), InvariantViolation("a defect")])
+def test_how_a_bookie_refuses_what_it_is_given_is_told_though_the_next_read_fails_too(error: Exception) -> None:
+    async def scenario(world: World) -> None:
+        target, source = WorkingBookie(world, "target", refuses=error), WorkingBookie(world, "source", 0.1, without=1)
+        with pytest.raises(type(error), match=str(error)):
+            await copy_all(world, (target, source), [ledger(1, "target", "source", entries=9)])
+
+    run_seed(1, scenario)

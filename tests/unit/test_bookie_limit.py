@@ -1,0 +1,79 @@
+"""Few requests at one bookie at a time: who waits gets the place that is free first, and every place comes back."""
+
+import asyncio
+
+import pytest
+
+from tallybook.repair.bookie_limit import BookieLimit
+
+
+class Visit:
+    """Somebody who asks for a place at one of some bookies, and stays until told to go."""
+
+    def __init__(self, limit: BookieLimit, *bookies: str) -> None:
+        self.at: str | None = None
+        self._go = asyncio.Event()
+        self.task = asyncio.ensure_future(self._stay(limit, bookies))
+
+    async def _stay(self, limit: BookieLimit, bookies: tuple[str, ...]) -> None:
+        async with limit.one_of(bookies) as self.at:
+            await self._go.wait()
+
+    async def leave(self) -> None:
+        self._go.set()
+        await self.task
+        await settled()
+
+
+async def settled() -> None:
+    """Until all who can go on have done so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def visits(limit: BookieLimit, count: int, *bookies: str) -> list[Visit]:
+    found = [Visit(limit, *bookies) for _ in range(count)]
+    await settled()
+    return found
+
+
+async def end(*those: Visit) -> None:
+    for visit in those:
+        await visit.leave()
+
+
+async def test_requests_are_spread_and_the_rest_waits() -> None:
+    those = await visits(BookieLimit(2), 5, "a", "b")
+    assert [visit.at for visit in those] == ["a", "b", "a", "b", None]
+    await end(*those)
+
+
+async def test_who_waits_gets_the_place_that_is_free_first_whichever_bookie_that_is() -> None:
+    limit = BookieLimit(1)
+    for leaves in (0, 1):
+        those = await visits(limit, 3, "a", "b")
+        await those[leaves].leave()
+        assert those[2].at == "ab"[leaves]
+        await end(*(those[1 - leaves], those[2]))
+
+
+async def test_who_waits_for_one_bookie_is_not_let_in_by_another() -> None:
+    limit = BookieLimit(1)
+    [at_a], [at_b], [waits] = [await visits(limit, 1, name) for name in ("a", "b", "a")]
+    await at_b.leave()
+    assert waits.at is None
+    await at_a.leave()
+    assert waits.at == "a"
+    await waits.leave()
+
+
+async def test_a_place_comes_back_from_whoever_is_cancelled_there_and_who_is_cancelled_waiting_takes_none() -> None:
+    limit = BookieLimit(1)
+    there, waits, last = await visits(limit, 3, "a")
+    for visit in (waits, there):
+        visit.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await visit.task
+    await settled()
+    assert last.at == "a"
+    await last.leave()
