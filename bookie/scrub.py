@@ -21,7 +21,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import ScrubSettings
@@ -49,7 +49,8 @@ MAX_LOOKS: Final = 100
 RETRY_MS: Final = 20
 """When to ask again where they all were mended."""
 PAUSE_SECONDS: Final = 60.0
-"""Between two rounds, and two looks for a log to read, at least; a tenth of the period where that is less."""
+"""Between two rounds, at least, and between two looks whether a log was finished meanwhile; a tenth of the period where
+that is less."""
 ON_TIME: Final = 0.9
 """A round begins after so much of a period. What is read just before it rots is read again within a period, then, even
 if the next round gets to it a little later than this one."""
@@ -64,6 +65,15 @@ class ReadableLogs(LogSizes, Protocol):
 
     async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
         """The batches of ``rows``, up to the first that cannot be had."""
+
+
+class _Walk(NamedTuple):
+    """One way through a log."""
+
+    batches: int
+    """That count, and were found."""
+    whole: bool
+    """Whether there are no others."""
 
 
 class Scrub:
@@ -120,8 +130,9 @@ class Scrub:
                 if is_defect(error):
                     raise
                 log.warning("the scrub goes on later: %s", error)
-                # What fails may be the last step, and go on failing: the index is not walked every minute for that.
-                await self._clock.sleep(max(self._pause_seconds, self._settings.period_s * LATE_AFTER_ERROR))
+                # What fails may be the last step, and go on failing: not all before it is repeated every minute.
+                late = self._settings.period_s * LATE_AFTER_ERROR if is_looked_for_lost else 0
+                await self._clock.sleep(max(self._pause_seconds, late))
 
     async def _rest(self) -> None:
         """Until the next round. What is finished meanwhile does not wait for that: it may be far away."""
@@ -129,9 +140,19 @@ class Scrub:
         until = max(self._clock.monotonic(), self._round.ends_at) + self._pause_seconds
         while (left := until - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(left, self._pause_seconds))
-            while (log_id := self._round.next_log(now := self._clock.monotonic())) is not None and now < until:
-                await self._scrub(log_id)
-                self._round.passed(log_id)
+            try:
+                await self._read_finished(until)
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                log.warning("a scrub leaves what is new to the next round: %s", error)
+
+    async def _read_finished(self, until: float) -> None:
+        while (log_id := self._round.next_log(now := self._clock.monotonic())) is not None and now < until:
+            walk = await self._scrub(log_id)
+            self._round.passed(log_id)
+            if not walk.whole:
+                await self._check_rows_into({log_id})
 
     @property
     def _pause_seconds(self) -> float:
@@ -147,7 +168,7 @@ class Scrub:
         self._round = self._new_round(after=await self._noted())
         found: dict[int, int] = {}
         while (log_id := self._round.next_log(self._clock.monotonic())) is not None:
-            found[log_id] = await self._scrub(log_id)
+            found[log_id] = (await self._scrub(log_id)).batches
             self._round.passed(log_id)
             await self._note(self._round.passed_up_to)
         # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
@@ -159,8 +180,8 @@ class Scrub:
         seconds = ON_TIME * self._settings.period_s - self._pause_seconds
         return ScrubRound(self._logs, self._settings, after=after, now=self._clock.monotonic(), seconds=seconds)
 
-    async def _scrub(self, log_id: int) -> int:
-        """Check all that counts in a log; how many batches that are."""
+    async def _scrub(self, log_id: int) -> _Walk:
+        """Check all that counts in a log, as far as it says what is in it."""
         count = everything = live_bytes = 0
         try:
             async with aclosing(self._contents.pieces(log_id)) as pieces:
@@ -176,7 +197,8 @@ class Scrub:
         except (DamagedFile, EntryUnknown, OutOfFiles) as error:
             # What rows point at in it is looked for one by one.
             log.warning("a scrub of entry log %d: %s", log_id, error)
-        return count
+            return _Walk(count, whole=False)
+        return _Walk(count, whole=True)
 
     async def _check(self, rows: Sequence[IndexRow]) -> None:
         """Read these batches, never more than a piece of them at a time."""
