@@ -89,7 +89,7 @@ class ArchiveReader:
             group = directory.row_groups[run.row_group]
             low, high = int(table.first_ids[wanted.start]), int(table.first_ids[wanted.stop])
             row = run.first_row + low - run.first_entry_id
-            payloads = await self._payloads(receipt, group, row, row + high - low)
+            payloads = await self._payloads(receipt, group, row, row + high - low, until=run.first_row + run.rows)
             return await self._workers.run(_rebuilt, ledger_id, table, wanted, payloads)
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
@@ -215,8 +215,14 @@ class ArchiveReader:
         loaded: T = await asyncio.shield(loading)
         return loaded
 
-    async def _payloads(self, receipt: Receipt, group: RowGroup, row: int, end: int) -> list[bytes]:
-        """The payloads of the rows ``row .. end - 1`` of a row group."""
+    async def _payloads(
+        self, receipt: Receipt, group: RowGroup, row: int, end: int, *, until: int | None = None
+    ) -> list[bytes]:
+        """The payloads of the rows ``row .. end - 1`` of a row group.
+
+        Args:
+            until: the row behind the last that a scan may want there; ``None``: this is no scan.
+        """
         table = await self._page_table(receipt, group)
         numbers = range(table.at_row(row), table.at_row(end - 1) + 1)
         pages = {number: self._pages.get((receipt.key, int(table.offsets[number]))) for number in numbers}
@@ -226,10 +232,13 @@ class ArchiveReader:
             decoded = await self._workers.run(_decoded, memoryview(data), table, missing, receipt.key)
             pages.update(zip(missing, decoded, strict=True))
         # A scan passes by once: only the page at which it will go on is worth keeping.
-        last = numbers[-1]
-        kept, key = pages[last], (receipt.key, int(table.offsets[last]))
-        if kept is not None and _held(kept) <= self._pages.maxsize:
-            self._pages[key] = kept
+        goes_on = until is None or end < min(until, int(table.first_rows[numbers[-1] + 1]))
+        for number in numbers:
+            kept, key = pages[number], (receipt.key, int(table.offsets[number]))
+            if goes_on and number == numbers[-1] and kept is not None and _held(kept) <= self._pages.maxsize:
+                self._pages[key] = kept
+            else:
+                self._pages.pop(key, None)
         base = int(table.first_rows[numbers.start])
         payloads = [payload for number in numbers for payload in pages[number] or ()]
         return payloads[row - base : end - base]

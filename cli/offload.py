@@ -81,10 +81,10 @@ def run_(
 async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> Record:
     # What reads and writes Parquet takes long to load.
     from tallybook.archive.memory import give_back_memory  # noqa: PLC0415
-    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.process import SCANNING, opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
-    async with cluster(metadata) as client, opened(metadata, url, settle=True) as archive:
+    async with cluster(metadata, SCANNING) as client, opened(metadata, url, settle=True) as archive:
         offloader = archive.offloader(client, settings)
         service = OffloadService(archive, offloader, settings, give_back_memory)
         if once:

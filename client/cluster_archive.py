@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tallybook.archive.place import ArchivePlace
 from tallybook.core.batch import BatchHeader, Entry
+from tallybook.core.config import ClientSettings
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.store import MetadataStore
@@ -31,10 +32,13 @@ class ClusterArchive:
         url: where the archive is; ``None``: where the metadata say.
     """
 
-    def __init__(self, metadata: MetadataStore, clock: Clock, rng: Rng, *, url: str | None = None) -> None:
+    def __init__(
+        self, metadata: MetadataStore, clock: Clock, rng: Rng, settings: ClientSettings, *, url: str | None = None
+    ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._rng = rng
+        self._settings = settings
         self._url = url
         self._tasks = client_tasks("archive")
         self._workers: ThreadWorkers | None = None
@@ -78,7 +82,7 @@ class ClusterArchive:
     async def _open(self) -> ArchiveReader:
         from tallybook.archive.location import read_location  # noqa: PLC0415
         from tallybook.archive.objects.open import open_store  # noqa: PLC0415
-        from tallybook.archive.reader import ArchiveReader  # noqa: PLC0415
+        from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings  # noqa: PLC0415
 
         url = self._url or await read_location(self._metadata)
         if url is None:
@@ -87,4 +91,5 @@ class ClusterArchive:
             )
         self._store = await open_store(url, self._clock, self._rng.fork("archive"))
         self._workers = ThreadWorkers(2, "archive")
-        return ArchiveReader(self._store, self._workers, self._tasks)
+        bounds = ArchiveReaderSettings(self._settings.archive_index_bytes, self._settings.archive_cache_bytes)
+        return ArchiveReader(self._store, self._workers, self._tasks, bounds)

@@ -43,7 +43,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
         client_id=f"pid {os.getpid()}",
     )
     owned = _OwnedConnections(connections, tasks)
-    archive = ClusterArchive(metadata.store, clock, rng)
+    archive = ClusterArchive(metadata.store, clock, rng, settings)
     return ClientWorld(metadata.store, metadata.membership, owned, clock, rng, archive)
 
 

@@ -125,7 +125,11 @@ class StorageSettings(Settings):
     read_ahead_bytes: Size = Field(
         _size(32 * MIB), description="Batches read ahead of those who go through ledgers in order; 0: none."
     )
-    index_cache_bytes: Size = Field(_size(32 * MIB), description="Memory for index and filter blocks.")
+    index_cache_bytes: Size = Field(
+        _size(32 * MIB),
+        description="Memory for blocks of the index; beside it, up to six times a quarter of it, of 1 to 8 MiB, for "
+        "what its tables do not have yet.",
+    )
     entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
     give_back_bytes: Room = Field(
         _size(8 * MIB),
@@ -303,6 +307,12 @@ class ClientSettings(Settings):
         20,
         description="Shortest wait for an answer to a read before another replica is asked as well; how long it really "
         "is follows from the answers before. 0 asks one replica at a time.",
+    )
+    archive_index_bytes: Size = Field(
+        _size(64 * MIB), description="Memory for what says where in archived objects an entry lies."
+    )
+    archive_cache_bytes: Size = Field(
+        _size(32 * MIB), description="Memory for pages of archived entries that may be asked for again."
     )
     placement: PlacementPolicy = Field(
         "rack_aware", description="How bookies are chosen: spread over racks (`rack_aware`) or regardless (`random`)."

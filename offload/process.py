@@ -13,8 +13,9 @@ from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
+from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.core.limits import MIB
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
@@ -28,6 +29,8 @@ from .survey import Survey
 
 METADATA_SECONDS: Final = 10.0
 WORKER_THREADS: Final = 2
+SCANNING: Final = ClientSettings(archive_index_bytes=4 * MIB, archive_cache_bytes=4 * MIB)
+"""Of the client of an offloader, which reads a ledger from its beginning to its end, once."""
 _LOOKED_AT_ONCE: Final = ArchiveReaderSettings(index_cache_bytes=0, page_cache_bytes=0)
 """An offloader looks at a directory once, or to see it as it is in the store now: nothing of it is worth keeping."""
 

@@ -27,7 +27,7 @@ from tallybook.runtime.tasks import Workers
 
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader, Totals
-from .process import Archive, opened
+from .process import SCANNING, Archive, opened
 from .survey import Survey
 
 _log = logger("offload")
@@ -195,5 +195,5 @@ async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> 
         InvalidConfig: the cluster has another archive, or a URL makes no sense.
         ArchiveDenied, MetadataUnavailable: one of the stores is not there.
     """
-    async with Client(metadata_uri) as client, opened(metadata_uri, url, settle=True) as archive:
+    async with Client(metadata_uri, SCANNING) as client, opened(metadata_uri, url, settle=True) as archive:
         await OffloadService(archive, archive.offloader(client, settings), settings, give_back_memory).run()

@@ -105,8 +105,14 @@ async def _good_entries(client: Client, ledger_id: int, confirmed: int) -> int:
 
 
 def _settings() -> ClientSettings:
-    """Of a client whose bookies are killed all the time."""
-    return ClientSettings(max_pending_bytes=16 * MIB, away_timeout_ms=1_000, quarantine_ms=5_000)
+    """Of a client whose bookies are killed all the time, and whose caches are full when the warm-up is over."""
+    return ClientSettings(
+        max_pending_bytes=16 * MIB,
+        away_timeout_ms=1_000,
+        quarantine_ms=5_000,
+        archive_index_bytes=4 * MIB,
+        archive_cache_bytes=4 * MIB,
+    )
 
 
 class _Load:

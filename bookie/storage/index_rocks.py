@@ -63,7 +63,8 @@ T = TypeVar("T")
 DATABASE_NAME: Final = "rocksdb"
 STATES: Final = "states"
 
-WRITE_BUFFER_BYTES: Final = 8 * MIB
+LARGEST_WRITE_BUFFER_BYTES: Final = 8 * MIB
+SMALLEST_WRITE_BUFFER_BYTES: Final = MIB
 RESERVED_BYTES: Final = 64 * MIB
 """Room that a write must find: for the log, and for the tables into which it is compacted."""
 LEAST_BYTES: Final = 32 * MIB
@@ -547,9 +548,10 @@ def _options(cache_bytes: int, *, create: bool) -> rocksdict.Options:
     options.set_block_based_table_factory(blocks)
     options.create_if_missing(create)
     options.create_missing_column_families(create)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    buffer_bytes = min(max(cache_bytes // 4, SMALLEST_WRITE_BUFFER_BYTES), LARGEST_WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(buffer_bytes)
     options.set_max_write_buffer_number(3)
-    options.set_max_total_wal_size(8 * WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(8 * buffer_bytes)
     options.set_max_open_files(256)
     # A write that is slowed down would hold the interpreter; rows are too few to fall behind with them.
     options.set_level_zero_slowdown_writes_trigger(100)

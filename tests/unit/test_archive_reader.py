@@ -96,6 +96,26 @@ async def test_a_scan_reads_every_byte_about_once_in_large_pieces(tasks: Tasks) 
     assert len(store.reads) < 14
 
 
+async def test_a_scan_keeps_the_page_at_which_it_goes_on_and_leaves_none_behind(tasks: Tasks) -> None:
+    store = Counting()
+    found, _ = await archived(store, {1: (500, 100, 7), 2: (500, 100, 7)}, EncoderOptions(page_bytes=2_000))
+    reader = ArchiveReader(store, InlineWorkers(), tasks)
+    await reader.batches(found[2], 2, 250, 250, 1)
+    assert len(reader._pages) == 1
+    store.reads.clear()
+    await reader.batches(found[2], 2, 250, 250, 1)
+    assert store.reads == []
+    position = most = 0
+    while position < 500:
+        [*_, (header, _)] = await reader.batches(found[1], 1, position, 499, 1_000)
+        position = header.last_entry_id + 1
+        most = max(most, len(reader._pages))
+    assert most == 2
+    assert len(reader._pages) == 1, "that of the scan which has not come to its end"
+    await reader.entry(found[1], 1, 250)
+    assert len(reader._pages) == 2, "who asks for one entry may ask for its neighbour"
+
+
 async def test_readers_that_come_at_once_share_one_read_of_the_index(tasks: Tasks) -> None:
     store = Counting()
     found, _ = await archived(store, {1: (100, 50, 10)})
