@@ -1,0 +1,23 @@
+"""What a client keeps of its cluster's archive is bounded by its settings; it is opened when it is first needed."""
+
+from pathlib import Path
+
+from tallybook.client.cluster_archive import ClusterArchive
+from tallybook.core.config import ClientSettings
+from tallybook.core.limits import KIB
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+
+async def test_caches_of_an_archive_are_as_large_as_the_client_was_told(tmp_path: Path) -> None:
+    clock, rng = RealClock(), SystemRng()
+    metadata = await open_metadata(f"sqlite://{tmp_path}/metadata.db", clock=clock, rng=rng, timeout_seconds=10)
+    (tmp_path / "archive").mkdir()
+    settings = ClientSettings(archive_index_bytes=64 * KIB, archive_cache_bytes=32 * KIB)
+    archive = ClusterArchive(metadata.store, clock, rng, settings, url=f"file://{tmp_path}/archive")
+    assert archive._reader is None
+    reader = await archive._opened()
+    assert (reader._index.maxsize, reader._pages.maxsize) == (64 * KIB, 32 * KIB)
+    await archive.close()
+    await metadata.close()
