@@ -52,6 +52,8 @@ LOOKS: Final = 3
 READ_BYTES: Final = 256 * KIB
 """Asked of a source at a time. With 1 MiB, users' reads waited longer, and copying took longer, too: bookies were left
 with nothing to do in turns (``docs/performance.md``)."""
+STAY_SECONDS: Final = 0.2
+"""How long to wait for the source that gave what is before, rather than ask another one."""
 READS_AT_ONE: Final = 2
 """Reads at one source at a time."""
 GIVES_AT_ONE: Final = 4
@@ -193,11 +195,12 @@ class Copier:
         self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str, lost: Collection[str]
     ) -> AsyncIterator[list[tuple[BatchHeader, Buffer]]]:
         """The batches that hold the entries of ``gap``, from whoever has them, as many as are read at a time."""
-        at = gap.first
+        at, source = gap.first, None
         while at <= gap.last:
             last = min(gap.last, metadata.quorum.stripe_end(at))
             found = []
-            for batch in await self._read(metadata, at, last, target, lost):
+            source, batches = await self._read(metadata, at, last, target, lost, source)
+            for batch in batches:
                 header = _checked(batch, metadata.ledger_id, at, place)
                 found.append((header, batch))
                 at = header.last_entry_id + 1
@@ -206,19 +209,27 @@ class Copier:
             yield found
 
     async def _read(
-        self, metadata: LedgerMetadata, first: int, last: int, target: str, lost: Collection[str]
-    ) -> Sequence[Buffer]:
-        """Batches from the one that holds ``first``, from the first source that gives it."""
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        target: str,
+        lost: Collection[str],
+        rather: str | None,
+    ) -> tuple[str, Sequence[Buffer]]:
+        """Batches from the one that holds ``first``, from the first source that gives it, and which one that is."""
         refusals: list[TallybookError] = []
         hope = False
         unasked = [source for source in metadata.bookies_of(first) if source != target]
         while unasked:
             # Who is lost is asked last: others answer sooner.
             there = [source for source in unasked if source not in lost]
-            async with self._reads.one_of(there or unasked) as source:
+            # Who gave what is before has what follows in memory by now.
+            places = self._reads.one_of(there or unasked, rather=rather, patience_seconds=STAY_SECONDS)
+            async with places as source:
                 unasked.remove(source)
                 try:
-                    return await self._read_from(source, metadata.ledger_id, first, last)
+                    return source, await self._read_from(source, metadata.ledger_id, first, last)
                 except InvalidBatch as error:
                     refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
                 except (PeerError, StorageError) as error:

@@ -31,6 +31,12 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
+async def place(limit: BookieLimit, *, rather: str, patience_seconds: float) -> str:
+    """At which of two bookies a place was had."""
+    async with limit.one_of(["a", "b"], rather=rather, patience_seconds=patience_seconds) as bookie:
+        return bookie
+
+
 async def visits(limit: BookieLimit, count: int, *bookies: str) -> list[Visit]:
     found = [Visit(limit, *bookies) for _ in range(count)]
     await settled()
@@ -65,6 +71,20 @@ async def test_who_waits_for_one_bookie_is_not_let_in_by_another() -> None:
     await at_a.leave()
     assert waits.at == "a"
     await waits.leave()
+
+
+async def test_the_bookie_that_is_wanted_is_waited_for_and_another_taken_after_a_while() -> None:
+    limit = BookieLimit(1)
+    [there] = await visits(limit, 1, "a")
+    waiting = asyncio.ensure_future(place(limit, rather="a", patience_seconds=60))
+    await settled()
+    assert not waiting.done(), "b has a place"
+    await there.leave()
+    assert await waiting == "a"
+    [there] = await visits(limit, 1, "a")
+    assert await place(limit, rather="a", patience_seconds=0.01) == "b"
+    assert await place(limit, rather="c", patience_seconds=60) == "b", "it is none of those that can be had"
+    await there.leave()
 
 
 async def test_a_place_comes_back_from_whoever_is_cancelled_there_and_who_is_cancelled_waiting_takes_none() -> None:

@@ -117,6 +117,8 @@ class WorkingBookie:
         self._under_way = 0
         self.most = 0
         self.taken: list[int] = []
+        self.ledgers_read: set[int] = set()
+        """Ledgers of which anything was read here."""
 
     async def _work(self, seconds: float) -> None:
         self._under_way += 1
@@ -138,6 +140,7 @@ class WorkingBookie:
         self.taken.append(header.first_entry_id)
 
     async def read_batches(self, ledger_id: int, first: int, *_: int) -> ReadAnswer:
+        self.ledgers_read.add(ledger_id)
         await self._work(self._takes)
         if first == self._without:
             raise EntryAbsent("it never had it")
@@ -215,6 +218,17 @@ def test_what_comes_next_is_read_while_what_was_read_is_given() -> None:
         return await copy_all(world, bookies, [ledger(1, "target", "source", entries=10)])
 
     assert run_seed(1, scenario).value == pytest.approx(11)
+
+
+def test_a_ledger_is_read_from_one_source_as_long_as_that_has_a_place() -> None:
+    async def scenario(world: World) -> list[int]:
+        target, source = WorkingBookie(world, "target"), WorkingBookie(world, "source")
+        bookies = target, source, WorkingBookie(world, "other", takes=1.7)
+        ledgers = [ledger(number, *(each.bookie_id for each in bookies), entries=10) for number in (1, 2)]
+        await copy_all(world, bookies, ledgers)
+        return [len(each.ledgers_read) for each in bookies[1:]]
+
+    assert run_seed(1, scenario).value == [1, 1], "each of two ledgers from a source of its own"
 
 
 def test_of_a_ledger_that_is_striped_the_next_stripe_is_read_while_one_is_given() -> None:
