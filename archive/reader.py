@@ -89,7 +89,9 @@ class ArchiveReader:
             group = directory.row_groups[run.row_group]
             low, high = int(table.first_ids[wanted.start]), int(table.first_ids[wanted.stop])
             row = run.first_row + low - run.first_entry_id
-            payloads = await self._payloads(receipt, group, row, row + high - low, until=run.first_row + run.rows)
+            # More is wanted than was read, or all there is: who asks again asks for what is behind this.
+            passes_by = high <= last or last >= run.last_entry_id
+            payloads = await self._payloads(receipt, group, row, row + high - low, passes_by=passes_by)
             return await self._workers.run(_rebuilt, ledger_id, table, wanted, payloads)
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
@@ -216,12 +218,12 @@ class ArchiveReader:
         return loaded
 
     async def _payloads(
-        self, receipt: Receipt, group: RowGroup, row: int, end: int, *, until: int | None = None
+        self, receipt: Receipt, group: RowGroup, row: int, end: int, *, passes_by: bool = False
     ) -> list[bytes]:
         """The payloads of the rows ``row .. end - 1`` of a row group.
 
         Args:
-            until: the row behind the last that a scan may want there; ``None``: this is no scan.
+            passes_by: whoever reads goes on behind them, and does not come back.
         """
         table = await self._page_table(receipt, group)
         numbers = range(table.at_row(row), table.at_row(end - 1) + 1)
@@ -231,14 +233,16 @@ class ArchiveReader:
             data = await self._store.read(receipt.key, offset, int(table.offsets[missing.stop]) - offset)
             decoded = await self._workers.run(_decoded, memoryview(data), table, missing, receipt.key)
             pages.update(zip(missing, decoded, strict=True))
-        # A scan passes by once: only the page at which it will go on is worth keeping.
-        goes_on = until is None or end < min(until, int(table.first_rows[numbers[-1] + 1]))
-        for number in numbers:
-            kept, key = pages[number], (receipt.key, int(table.offsets[number]))
-            if goes_on and number == numbers[-1] and kept is not None and _held(kept) <= self._pages.maxsize:
-                self._pages[key] = kept
-            else:
-                self._pages.pop(key, None)
+        # What a scan has behind it is worth nothing any more, the last page included if it ends with it: then no small
+        # ledger follows in it, either.
+        *_, last = numbers
+        kept = pages[last]
+        ends = passes_by and end >= int(table.first_rows[last + 1])
+        if not ends and kept is not None and _held(kept) <= self._pages.maxsize:
+            self._pages[receipt.key, int(table.offsets[last])] = kept
+        if passes_by:
+            for number in numbers if ends else numbers[:-1]:
+                self._pages.pop((receipt.key, int(table.offsets[number])), None)
         base = int(table.first_rows[numbers.start])
         payloads = [payload for number in numbers for payload in pages[number] or ()]
         return payloads[row - base : end - base]

@@ -130,7 +130,7 @@ class Scrub:
                 if is_defect(error):
                     raise
                 log.warning("the scrub goes on later: %s", error)
-                # What fails may be the last step, and go on failing: not all before it is repeated every minute.
+                # What fails may be the last step of a round, and go on failing: not all before it is read every minute.
                 late = self._settings.period_s * LATE_AFTER_ERROR if is_looked_for_lost else 0
                 await self._clock.sleep(max(self._pause_seconds, late))
 
@@ -145,14 +145,16 @@ class Scrub:
             except TallybookError as error:
                 if is_defect(error):
                     raise
-                log.warning("a scrub leaves what is new to the next round: %s", error)
+                log.warning("the scrub goes on later: %s", error)
 
     async def _read_finished(self, until: float) -> None:
+        in_part = set[int]()
         while (log_id := self._round.next_log(now := self._clock.monotonic())) is not None and now < until:
-            walk = await self._scrub(log_id)
+            if not (await self._scrub(log_id)).whole:
+                in_part.add(log_id)
             self._round.passed(log_id)
-            if not walk.whole:
-                await self._check_rows_into({log_id})
+        if in_part:
+            await self._check_rows_into(in_part)
 
     @property
     def _pause_seconds(self) -> float:

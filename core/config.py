@@ -127,8 +127,8 @@ class StorageSettings(Settings):
     )
     index_cache_bytes: Size = Field(
         _size(32 * MIB),
-        description="Memory for blocks of the index; beside it, up to six times a quarter of it, of 1 to 8 MiB, for "
-        "what its tables do not have yet.",
+        description="Memory for blocks of the index. Changes that are not in its tables yet take up to six buffers "
+        "more, each a quarter of this, but at least 1 and at most 8 MiB.",
     )
     entry_log_bytes: Room = Field(_size(1024 * MIB), description="Size at which an entry log is finished.")
     give_back_bytes: Room = Field(

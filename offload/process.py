@@ -29,8 +29,9 @@ from .survey import Survey
 
 METADATA_SECONDS: Final = 10.0
 WORKER_THREADS: Final = 2
-SCANNING: Final = ClientSettings(archive_index_bytes=4 * MIB, archive_cache_bytes=4 * MIB)
-"""Of the client of an offloader, which reads a ledger from its beginning to its end, once."""
+SCANNING: Final = ClientSettings(archive_index_bytes=8 * MIB, archive_cache_bytes=4 * MIB)
+"""Of the client of an offloader, which reads a ledger from its beginning to its end, once. Where it merges objects, it
+takes ledgers from several in turns, and needs their directories again: one of 1,000 ledgers takes 1.4 MB."""
 _LOOKED_AT_ONCE: Final = ArchiveReaderSettings(index_cache_bytes=0, page_cache_bytes=0)
 """An offloader looks at a directory once, or to see it as it is in the store now: nothing of it is worth keeping."""
 

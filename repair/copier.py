@@ -59,7 +59,7 @@ READS_AT_ONE: Final = 2
 GIVES_AT_ONE: Final = 4
 """Batches on their way to one bookie at a time: they share commits of its journal."""
 BUSY_SECONDS: Final = 30.0
-"""How long a bookie may be too busy for a copy, by what it says itself, before it is left for later."""
+"""How long a bookie may be too busy for a copy before it is left for later; its wait for a place does not count."""
 SHORTEST_PAUSE_SECONDS: Final = 0.01
 DAMAGED_AT_ONCE: Final = 100
 GIVEN_AT_ONCE: Final = 16
@@ -159,7 +159,7 @@ class Copier:
                     async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
                         await giving.start(self._give_some(connection, batches, given))
             except TallybookError:
-                # What was read before is good, and may be all that is left: it is given. What failed first is told.
+                # What was read before is good, and may be all that is left: it is given. If that fails, that is told.
                 await giving.result()
                 raise
             await giving.result()
@@ -256,20 +256,22 @@ class Copier:
         await self._pace.spend(len(batch))
         waited = 0.0
         while True:
-            try:
-                async with self._gives.one_of([connection.bookie_id]):
+            async with self._gives.one_of([connection.bookie_id]):
+                asked = self._clock.monotonic()
+                try:
                     await connection.repair_add(bytes(batch))
-            except Busy as busy:
-                pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
-                waited += pause
-                if waited > BUSY_SECONDS:
-                    # For long, as where its disk is full: another bookie takes the place, or it is tried another time.
-                    raise
-                await self._clock.sleep(pause)
-            else:
-                self.copied_batches += 1
-                self.copied_bytes += len(batch)
-                return
+                except Busy as error:
+                    busy = error
+                else:
+                    self.copied_batches += 1
+                    self.copied_bytes += len(batch)
+                    return
+            pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
+            waited += self._clock.monotonic() - asked + pause
+            if waited > BUSY_SECONDS:
+                # For long, as where its disk is full: another bookie takes the place, or it is tried another time.
+                raise busy
+            await self._clock.sleep(pause)
 
 
 class _Given:

@@ -65,6 +65,8 @@ STATES: Final = "states"
 
 LARGEST_WRITE_BUFFER_BYTES: Final = 8 * MIB
 SMALLEST_WRITE_BUFFER_BYTES: Final = MIB
+"""A write buffer is a quarter of the cache, within these: who gives the index little memory means all of it, and one
+that is larger than needed makes a start replay more."""
 RESERVED_BYTES: Final = 64 * MIB
 """Room that a write must find: for the log, and for the tables into which it is compacted."""
 LEAST_BYTES: Final = 32 * MIB

@@ -453,6 +453,15 @@ async def test_what_is_cached_is_answered_without_a_thread_and_what_is_not_is_fe
         assert threads == ["rows"], "the following ones do not"
 
 
+async def test_what_is_not_in_tables_yet_stays_within_buffers_of_a_small_index(home):
+    async with home.opened(create=True, settings=StorageSettings(index_cache_bytes=1 << 20)) as index:
+        most = 0
+        for number in range(100):
+            await index.apply([row(number, 10 * i) for i in range(2000)], {})
+            most = max(most, index._database._rows.property_int_value("rocksdb.cur-size-all-mem-tables"))
+        assert 1 << 20 < most < 4 << 20
+
+
 async def test_blocks_of_all_kinds_stay_within_the_cache(home):
     async with home.opened(create=True) as index:
         for number in range(100):

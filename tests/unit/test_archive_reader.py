@@ -11,7 +11,7 @@ from tallybook.archive.packing import receipts
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import EntryAbsent, ObjectDamaged, ObjectMissing
-from tallybook.core.limits import KIB
+from tallybook.core.limits import KIB, MIB
 from tallybook.metadata.archived import Receipt
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
@@ -111,9 +111,30 @@ async def test_a_scan_keeps_the_page_at_which_it_goes_on_and_leaves_none_behind(
         position = header.last_entry_id + 1
         most = max(most, len(reader._pages))
     assert most == 2
-    assert len(reader._pages) == 1, "that of the scan which has not come to its end"
+    assert len(reader._pages) == 2, "that of the other scan, and the one in which the next ledger follows"
+    await reader.batches(found[2], 2, 0, 499, MIB)
+    assert not reader._pages
     await reader.entry(found[1], 1, 250)
-    assert len(reader._pages) == 2, "who asks for one entry may ask for its neighbour"
+    assert len(reader._pages) == 1, "who asks for one entry may ask for its neighbour"
+
+
+async def test_a_page_that_small_ledgers_share_is_read_once_for_all_of_them(tasks: Tasks) -> None:
+    store = Counting()
+    found, _ = await archived(store, dict.fromkeys(range(200), (3, 100, 3)))
+    reader = ArchiveReader(store, InlineWorkers(), tasks)
+    for ledger_id in range(200):
+        await reader.batches(found[ledger_id], ledger_id, 0, 2, MIB)
+    assert len(store.reads) < 5
+    assert not reader._pages, "the last of them has passed it"
+
+
+async def test_who_reads_one_entry_after_the_other_fetches_each_page_about_once(tasks: Tasks) -> None:
+    store = Counting()
+    found, _ = await archived(store, {1: (2_000, 1_000, 64)})
+    reader = ArchiveReader(store, InlineWorkers(), tasks)
+    for entry_id in range(2_000):
+        await reader.batches(found[1], 1, entry_id, entry_id, MIB)
+    assert sum(size for _, size in store.reads) < 1.5 * found[1].object_bytes
 
 
 async def test_readers_that_come_at_once_share_one_read_of_the_index(tasks: Tasks) -> None:

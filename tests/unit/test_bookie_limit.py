@@ -87,6 +87,41 @@ async def test_the_bookie_that_is_wanted_is_waited_for_and_another_taken_after_a
     await there.leave()
 
 
+async def test_places_go_to_those_who_have_waited_longest() -> None:
+    limit = BookieLimit(1)
+    there, *others = await visits(limit, 4, "a")
+    for number, following in enumerate(others):
+        await there.leave()
+        [late] = await visits(limit, 1, "a")
+        assert [each.at for each in (*others, late)] == [*["a"] * (number + 1), *[None] * (len(others) - number)]
+        late.task.cancel()
+        there = following
+    await there.leave()
+
+
+async def test_who_is_cancelled_at_the_moment_of_getting_a_place_leaves_it_to_the_next() -> None:
+    limit = BookieLimit(1)
+    async with limit.one_of(["a"]):
+        waits, last = await visits(limit, 2, "a")
+    assert (waits.at, last.at) == (None, None), "the place is given, and nobody has run yet"
+    waits.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits.task
+    await settled()
+    assert last.at == "a"
+    await last.leave()
+
+
+async def test_a_place_that_becomes_free_at_the_moment_at_which_somebody_gives_up_goes_to_the_next() -> None:
+    limit = BookieLimit(1)
+    async with limit.one_of(["a"]):
+        waits, last = await visits(limit, 2, "a")
+        waits.task.cancel()
+    await settled()
+    assert (waits.task.cancelled(), last.at) == (True, "a")
+    await last.leave()
+
+
 async def test_a_place_comes_back_from_whoever_is_cancelled_there_and_who_is_cancelled_waiting_takes_none() -> None:
     limit = BookieLimit(1)
     there, waits, last = await visits(limit, 3, "a")

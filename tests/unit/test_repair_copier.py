@@ -212,6 +212,17 @@ def test_a_bookie_that_was_slow_before_it_was_busy_is_not_left_for_that() -> Non
     assert took > 2 * BUSY_SECONDS
 
 
+def test_a_slow_bookie_that_stays_busy_is_left_for_later() -> None:
+    async def scenario(world: World) -> float:
+        target = WorkingBookie(world, "target", refuses=Busy("no room", retry_after_ms=10))
+        began = world.clock.monotonic()
+        with pytest.raises(Busy):
+            await copy_all(world, (target, WorkingBookie(world, "source", takes=0)), [ledger(1, "target", "source")])
+        return world.clock.monotonic() - began
+
+    assert run_seed(1, scenario).value == pytest.approx(BUSY_SECONDS, abs=1)
+
+
 def test_what_comes_next_is_read_while_what_was_read_is_given() -> None:
     async def scenario(world: World) -> float:
         bookies = WorkingBookie(world, "target"), WorkingBookie(world, "source")
