@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
+import os
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from tallybook.core.errors import BookieUnavailable
 
 STOP_SECONDS: Final = 90.0
 _POLL_SECONDS: Final = 0.05
-_PR_SET_PDEATHSIG: Final = 1
+_TIED: Final = Path(__file__).with_name("tied.py")
 
 
 class ProgramFailed(RuntimeError):
@@ -34,14 +33,13 @@ def run_json_lines(
     """
     try:
         done = subprocess.run(
-            command,
+            _tied(command),
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=timeout_seconds,
             check=False,
             env=environment,
-            preexec_fn=_die_with_starter,
         )
         if done.returncode:
             raise ProgramFailed(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
@@ -94,13 +92,12 @@ class Server:
         with open(output, "wb") as out, open(output.with_suffix(".log"), "ab") as log:
             # A session of its own: Ctrl-C in a terminal reaches the benchmark alone, which then stops its servers.
             self._process = subprocess.Popen(
-                command,
+                _tied(command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_die_with_starter,  # noqa: PLW1509 (this process has no threads)
             )
 
     def ready(self, timeout_seconds: float) -> dict[str, Any]:
@@ -153,7 +150,7 @@ class Server:
             self._process.wait()
 
 
-def _die_with_starter() -> None:
-    """In the child, before its program runs: end when this process ends, however it does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _tied(command: Sequence[str]) -> list[str]:
+    """The command that runs ``command`` such that it ends when this process ends, however it does."""
+    # -I and -S: it starts in a few milliseconds, and nothing of the environment reaches it.
+    return [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command]
