@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tallybook.stream import Start
 from tallybook.stream.start import StartKind
 
 from .history import Outcome
@@ -122,12 +121,13 @@ class _Checked:
         first = reading.items[0]
         if isinstance(first, Missing) or self._may_be_gone(first.sequence, reading):
             return
-        due = self._first_of(reading.start, first)
+        due = self._first_of(reading, first)
         if due is not None and first.sequence != due:
             yield _wrong("S7", f"{reading.actor} begins with record {first.sequence}, {reading.start} is {due}")
 
-    def _first_of(self, start: Start, first: Seen) -> int | None:
+    def _first_of(self, reading: StreamReading, first: Seen) -> int | None:
         """The number of the record that a reader begins with, if that can be told."""
+        start = reading.start
         match start.kind:
             case StartKind.EARLIEST:
                 return self._records[0].sequence if self._records[0].sequence < first.sequence else 0
@@ -141,7 +141,9 @@ class _Checked:
             case StartKind.TIMESTAMP:
                 kept = [each for each in self._records if self._story.given_up <= each.sequence <= first.sequence]
                 fitting = [each.sequence for each in kept if each.timestamp_ms >= start.number]
-                return fitting[0] if fitting else -1
+                # Times of records need not ascend, so one that fits may be gone by its age, though one between is not.
+                there = (each for each in fitting if each == first.sequence or not self._may_be_gone(each + 1, reading))
+                return next(there, -1)
         return None
 
     # -- the stream --------------------------------------------------------------------------------------------------

@@ -165,6 +165,11 @@ def begins_too_early(told: Told) -> None:
     told.read("follower", Start.timestamp(1004), 3)
 
 
+def passes_over_what_fits(told: Told) -> None:
+    told.history.retention_s = 60.0
+    told.read("follower", Start.timestamp(1002), 4)
+
+
 def stranger(told: Told) -> None:
     told.final.items.append(Seen((2, 1, 0), 7, b"producer-9/1/", b"9/0", 0, None))
 
@@ -195,6 +200,7 @@ def kept_for_too_short(told: Told) -> None:
         (kept_for_too_short, "S7"),
         (begins_elsewhere, "S7"),
         (begins_late, "S7"),
+        (passes_over_what_fits, "S7"),
         (begins_too_early, "S7"),
         (stranger, "S8"),
         (refused, "S8"),
@@ -225,6 +231,13 @@ def too_old(told: Told) -> None:
     told.history.retention_s = 4.0
     told.story.first_sequence = 2
     del told.final.items[:2]
+
+
+def begins_by_time_behind_what_is_too_old(told: Told) -> None:
+    """The times of records need not ascend: the last one before the place is young, and does not fit."""
+    told.history.retention_s = 4.0
+    told.records[5] = told.final.items[5] = told.records[5]._replace(timestamp_ms=10)
+    told.read("follower", Start.timestamp(1002), 6)
 
 
 def unknown_and_absent(told: Told) -> None:
@@ -260,6 +273,7 @@ def again_and_too_old_to_be_read(told: Told) -> None:
         read_in_every_way,
         truncated,
         too_old,
+        begins_by_time_behind_what_is_too_old,
         unknown_and_absent,
         again_outside_the_window,
         again_and_known,
