@@ -2,7 +2,7 @@
 
 sqlite:///var/lib/tallybook/metadata.db     a file of this host, /var/lib/tallybook/metadata.db
 sqlite:///./data/metadata.db                relative to the working directory; also ../
-zk://zk1:2181,zk2:2181/tallybook            the node /tallybook of a ZooKeeper ensemble
+zk://zk1:2181,zk2:2181/tallybook            the node /tallybook of a ZooKeeper ensemble; needs the extra "zookeeper"
 memory:                                     in this process, gone with it
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -120,7 +121,7 @@ async def open_metadata(
         memory: what ``memory:`` stands for; by default a new and empty store of the caller's own.
 
     Raises:
-        InvalidConfig: the URI makes no sense, or what it names is not ours.
+        InvalidConfig: the URI makes no sense, what it names is not ours, or the driver's library is not installed.
         DamagedFile: a SQLite file that is none, or is damaged.
         DiskFailed: the directory of a SQLite file cannot be created.
         MetadataUnavailable: nobody answers in time; the message has the URI.
@@ -135,6 +136,8 @@ async def open_metadata(
         return await open_sqlite(
             parsed.path, clock=clock, rng=rng, boot_clock=RealBootClock(), timeout_seconds=timeout_seconds
         )
+    if find_spec("kazoo") is None:
+        raise InvalidConfig("zk:// needs kazoo: pip install 'tallybook[zookeeper]'")
     from .zookeeper.client import open_zookeeper  # noqa: PLC0415
 
     return await open_zookeeper(parsed.hosts, parsed.root, clock=clock, rng=rng, timeout_seconds=timeout_seconds)

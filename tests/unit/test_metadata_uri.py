@@ -1,5 +1,8 @@
 """Metadata URIs: what is understood, and what is refused with a sentence that helps."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tallybook.core.errors import InvalidConfig
@@ -93,3 +96,24 @@ async def test_a_sqlite_uri_opens_its_file_and_makes_the_directories(tmp_path):
     assert path.exists()
     async with await open_metadata(f"sqlite:/{'/'}{path}", clock=RealClock(), rng=SeededRng(2)) as metadata:
         assert await metadata.store.read_cookie("b1") == b"cookie"
+
+
+WITHOUT_KAZOO = """
+import asyncio, sys
+
+sys.modules["kazoo"] = None  # importing it fails, as if it were not installed
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SeededRng
+
+try:
+    asyncio.run(open_metadata("zk://127.0.0.1:1/tallybook", clock=RealClock(), rng=SeededRng(2)))
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_a_zookeeper_uri_without_its_library_says_how_to_install_it():
+    # In a process of its own: whoever else runs here may have loaded the driver.
+    done = subprocess.run([sys.executable, "-P", "-c", WITHOUT_KAZOO], check=True, capture_output=True, text=True)
+    assert done.stdout == "InvalidConfig: zk:// needs kazoo: pip install 'tallybook[zookeeper]'\n"

@@ -3,21 +3,28 @@
 Each comparison is a function over a root path that returns its complaints, so that it can be tried on a broken copy.
 """
 
+import ast
 import configparser
-import importlib
+import importlib.metadata
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 
 NOT_PARTS = {"tests", "scripts", "docs", "docker", "examples"}
+NOT_FOR_USERS = ("dev", "testdata")
+LOADERS = ("import_module", "find_spec")
+# What pydantic and PySpark are made of: each of their versions needs one of these.
+COMPANIONS = {"pydantic_core", "py4j"}
 
 
 def config(root: Path) -> configparser.ConfigParser:
@@ -47,6 +54,32 @@ def differences(what: str, listed: set[str], wanted: set[str]) -> list[str]:
     """What to add to, and to remove from, a list."""
     missing = [f"{what}: add {name}" for name in sorted(wanted - listed)]
     return missing + [f"{what}: remove {name}" for name in sorted(listed - wanted)]
+
+
+def extras(parser: configparser.ConfigParser) -> configparser.SectionProxy:
+    """What can be asked for beside the base requirements."""
+    return parser["options.extras_require"]
+
+
+def requirements(*lists: str) -> list[Requirement]:
+    """The requirements of some lists in setup.cfg."""
+    return [Requirement(line) for text in lists for line in text.split("\n") if line]
+
+
+def third_party_imports(root: Path) -> set[str]:
+    """The top-level names that the packages import, sooner or later, but for the standard library and their own."""
+    names: set[str] = set()
+    for file in (file for folder in folders(root) for file in (root / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Import(names=aliases):
+                    names |= {alias.name for alias in aliases}
+                case ast.ImportFrom(module=str(name), level=0):
+                    names.add(name)
+                case ast.Call(func=function, args=[ast.Constant(value=str(name))]):
+                    if ast.unparse(function).rpartition(".")[2] in LOADERS:
+                        names.add(name)
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"tallybook"}
 
 
 def check_package_lists(root: Path) -> list[str]:
@@ -113,14 +146,37 @@ def check_lock_files(root: Path) -> list[str]:
             if "--hash=sha256:" not in rest:
                 found.append(f"{file.name}: {name} has no hash")
     parser = config(root)
-    extras = parser["options.extras_require"]
-    lines = "\n".join([parser["options"]["install_requires"], extras["dev"], extras["testdata"]]).split("\n")
-    for requirement in (Requirement(line) for line in lines if line):
+    for requirement in requirements(parser["options"]["install_requires"], *extras(parser).values()):
         if requirement.name not in pins:
             found.append(f"{requirement.name}: not in a lock file; run `make lock`")
         elif pins[requirement.name] not in requirement.specifier:
             found.append(f"{requirement}: the lock file has {pins[requirement.name]}; run `make lock`")
     return found
+
+
+def check_requirements(root: Path) -> list[str]:
+    """What users install is what the packages import: nothing is missing, and nothing is along for no reason."""
+    parser = config(root)
+    provided = {name: part for name, part in extras(parser).items() if name not in NOT_FOR_USERS}
+    asked = {one.name for one in requirements(parser["options"]["install_requires"], *provided.values())}
+    known = asked | {one.name for one in requirements(*extras(parser).values())}
+    modules: dict[str, set[str]] = {}
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        for distribution in distributions:
+            modules.setdefault(canonicalize_name(distribution), set()).add(module)
+    imported = third_party_imports(root)
+    expected = {module for name in known for module in modules.get(name, {name})} | COMPANIONS
+    return [f"{module}: imported, but not required" for module in sorted(imported - expected)] + [
+        f"{name}: required, but not imported" for name in sorted(asked) if not modules.get(name, {name}) & imported
+    ]
+
+
+def check_development_extra(root: Path) -> list[str]:
+    """The tests need every extra, so ``dev`` and ``testdata`` have what they have."""
+    parser = config(root)
+    there = {one.name for name in NOT_FOR_USERS for one in requirements(extras(parser)[name])}
+    wanted = {one.name for one in requirements(*extras(parser).values())}
+    return [f"dev: add {name}" for name in sorted(wanted - there)]
 
 
 def check_generated_code_floors(root: Path) -> list[str]:
@@ -190,6 +246,13 @@ def without(path: Path, line: str) -> None:
     path.write_text("\n".join(lines))
 
 
+def replace(path: Path, old: str, new: str) -> None:
+    """Change a file where it says ``old``."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
 BREAKS = {
     check_package_lists: [
         (lambda root: add_line(root / "core" / "deep" / "__init__.py", ""), "packages: add tallybook.core.deep"),
@@ -215,6 +278,14 @@ BREAKS = {
         (lambda root: add_line(root / "requirements.lock", "extra==1.0\n"), "extra has no hash"),
         (lambda root: add_line(root / "requirements.lock", "--index-url x\n"), "names a place"),
         (lambda root: (root / "requirements-testdata.lock").unlink(), "pyspark: not in a lock file"),
+    ],
+    check_requirements: [
+        (lambda root: add_line(root / "core" / "a.py", "import yaml.nodes\n"), "yaml: imported, but not required"),
+        (lambda root: add_line(root / "core" / "a.py", "import_module('toml')\n"), "toml: imported, but not required"),
+        (lambda root: replace(root / "setup.cfg", "rich>=", "poor>="), "poor: required, but not imported"),
+    ],
+    check_development_extra: [
+        (lambda root: replace(root / "setup.cfg", "dev =\n    botocore>=1.40,<2\n", "dev =\n"), "dev: add botocore"),
     ],
     check_generated_code_floors: [
         (
