@@ -179,6 +179,13 @@ def check_development_extra(root: Path) -> list[str]:
     return [f"dev: add {name}" for name in sorted(wanted - there)]
 
 
+def check_changelog(root: Path) -> list[str]:
+    """CHANGELOG.md has a section of the version in setup.cfg, above those of all others."""
+    version = config(root)["metadata"]["version"]
+    sections = re.findall(r"^## \[([^]]+)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    return [] if sections[:1] == [version] else [f"CHANGELOG.md: begin with a section '## [{version}]'"]
+
+
 def check_generated_code_floors(root: Path) -> list[str]:
     """Generated code refuses older libraries than its generator's, so setup.cfg must not promise that they work."""
     lines = config(root)["options"]["install_requires"].split()
@@ -225,7 +232,7 @@ def copy(tmp_path):
         (tmp_path / folder / "__init__.py").touch()
     for part in parts(ROOT):
         (tmp_path / part / "py.typed").touch()
-    for name in ("setup.cfg", "pyproject.toml", "requirements.lock", "requirements-testdata.lock"):
+    for name in ("CHANGELOG.md", "setup.cfg", "pyproject.toml", "requirements.lock", "requirements-testdata.lock"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".ns").mkdir()
     (tmp_path / ".ns" / "tallybook").symlink_to("..")
@@ -286,6 +293,9 @@ BREAKS = {
     ],
     check_development_extra: [
         (lambda root: replace(root / "setup.cfg", "dev =\n    botocore>=1.40,<2\n", "dev =\n"), "dev: add botocore"),
+    ],
+    check_changelog: [
+        (lambda root: replace(root / "setup.cfg", "\nversion = ", "\nversion = 9"), "begin with a section '## [9"),
     ],
     check_generated_code_floors: [
         (
