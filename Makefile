@@ -54,6 +54,11 @@ $(TESTDATA_STAMP): requirements-testdata.lock | $(STAMP)
 lock: ## Resolve the requirements of setup.cfg again, keeping pins that still fit
 	scripts/update-lock
 
+.PHONY: dist
+dist: $(STAMP) ## Build what users install: dist/ with the source distribution, and the wheel made of that
+	rm -rf dist
+	PYTHONWARNINGS=error $(BIN)/python -m build --no-isolation --outdir dist .
+
 .PHONY: java
 java:
 	@scripts/ensure-java --optional

@@ -1,0 +1,254 @@
+"""What users install: a wheel and a source distribution, and a ``tallybook`` that has nothing but the wheel's packages.
+
+The environment is a new one. It gets the wheel by pip, and of this one's libraries exactly those that the wheel's
+metadata ask for without any extra, as links: no source tree, no network, and a library that is missing in setup.cfg is
+missing there, too.
+"""
+
+import email
+import importlib.metadata
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHER_FOLDERS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results")
+BESIDE_PACKAGES = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+BUILD_SECONDS = 120
+NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
+NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
+
+
+@dataclass
+class Built:
+    """Both distributions, and what they were made of."""
+
+    tree: Path
+    said: str
+    source: Path
+    wheel: Path
+
+    def product(self) -> set[str]:
+        """Every file of the packages, relative to the tree."""
+        parts = [folder for folder in self.tree.iterdir() if (folder / "py.typed").exists()]
+        files = [
+            file for folder in parts for pattern in ("*.py", "*.pyi", "py.typed") for file in folder.rglob(pattern)
+        ]
+        return {file.relative_to(self.tree).as_posix() for file in files}
+
+    def asked_for(self) -> list[str]:
+        """What the wheel's metadata require."""
+        return wheel_metadata(self.wheel).get_all("Requires-Dist", [])
+
+
+def build(tree: Path, into: Path, *options: str) -> str:
+    """Build distributions of a tree; give all that was said meanwhile. A warning ends it."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", into, *options, tree],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=BUILD_SECONDS,
+        env={**kept, "PYTHONWARNINGS": "error"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Both distributions, as ``make dist`` makes them: the wheel from the source distribution."""
+    tree, into = tmp_path_factory.mktemp("tree") / "tallybook", tmp_path_factory.mktemp("dist")
+    shutil.copytree(ROOT, tree, ignore=OTHER_FOLDERS)
+    said = build(tree, into)
+    (source,), (wheel,) = into.glob("*.tar.gz"), into.glob("*.whl")
+    return Built(tree, said, source, wheel)
+
+
+def wheel_metadata(wheel: Path) -> email.message.Message:
+    """The metadata of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Every file of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def version() -> str:
+    """The version that setup.cfg names."""
+    return re.search(r"^version = (.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
+
+
+# --- what is in them --------------------------------------------------------------------------------------------------
+
+
+def test_both_are_built_without_a_warning(built):
+    assert "warning" not in built.said.lower(), built.said
+
+
+def test_the_wheel_has_every_package_its_types_and_its_license_and_nothing_else(built):
+    about = f"tallybook-{version()}.dist-info"
+    files = contents(built.wheel)
+    expected = {f"tallybook/{path}" for path in built.product()}
+    expected |= {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")}
+    assert set(files) == expected | {f"{about}/licenses/LICENSE"}
+    assert files[f"{about}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_source_distribution_has_what_the_wheel_and_its_generated_code_are_made_of_and_no_tests(built):
+    with tarfile.open(built.source) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    generated_from = {f"proto/{file.name}" for file in (ROOT / "proto").glob("*.proto")}
+    assert {name for name in names if not name.startswith("tallybook.egg-info/")} == (
+        built.product() | BESIDE_PACKAGES | generated_from
+    )
+
+
+def test_the_wheel_is_the_same_whether_it_is_built_from_the_source_distribution_or_from_the_tree(built, tmp_path):
+    build(built.tree, tmp_path, "--wheel")
+    (direct,) = tmp_path.glob("*.whl")
+    assert direct.name == built.wheel.name
+    assert contents(direct) == contents(built.wheel)
+
+
+def test_the_metadata_say_what_it_is_and_how_it_may_be_used(built):
+    said = wheel_metadata(built.wheel)
+    assert (said["Name"], said["Version"], said["License-Expression"]) == ("tallybook", version(), "Apache-2.0")
+    assert set(said.get_all("Provides-Extra")) == {"dev", "s3", "spark", "testdata", "zookeeper"}
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload().startswith("# Tallybook\n")
+
+
+# --- what it does, installed ------------------------------------------------------------------------------------------
+
+
+def base_requirements(asked: list[str]) -> dict[str, importlib.metadata.Distribution]:
+    """The distributions of this environment that ``asked`` comes to without extras, and all that they need in turn."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    waiting, seen = [(text, "") for text in asked], set()
+    while waiting:
+        text, extra = waiting.pop()
+        requirement = Requirement(text)
+        if (text, extra) in seen or (requirement.marker and not requirement.marker.evaluate({"extra": extra})):
+            continue
+        seen.add((text, extra))
+        one = importlib.metadata.distribution(requirement.name)
+        assert requirement.specifier.contains(one.version, prereleases=True), f"{text}: there is {one.version}"
+        found[requirement.name] = one
+        waiting += [(below, wanted) for below in one.requires or () for wanted in ("", *requirement.extras)]
+    return found
+
+
+def link(one: importlib.metadata.Distribution, site: Path) -> None:
+    """Make a distribution appear in another environment, file by file: some share a folder."""
+    for file in one.files or ():
+        if ".." not in file.parts and not (target := site / file).exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(file.locate())
+
+
+@dataclass
+class Installed:
+    """An environment with the wheel in it."""
+
+    folder: Path
+    home: Path
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Variables for its programs: none of ours."""
+        return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(self.home), "COLUMNS": "100"}
+
+    def run(self, program: str, *arguments: object, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        """Run one of its programs to its end."""
+        return subprocess.run(
+            [self.folder / "bin" / program, *map(str, arguments)], input=stdin, env={**self.words, **more},
+            capture_output=True, text=True, check=False, timeout=BUILD_SECONDS, cwd=self.home,
+        )  # fmt: skip
+
+    def start(self, program: str, *arguments: object) -> subprocess.Popen[str]:
+        """Start one of its programs; what it complains of is in ``home / "err"``."""
+        with (self.home / "err").open("wb") as errors:
+            return subprocess.Popen(
+                [self.folder / "bin" / program, *map(str, arguments)],
+                env=self.words, text=True, cwd=self.home, stdout=subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """A new environment with the wheel and its base requirements."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for one in base_requirements(built.asked_for()).values():
+        link(one, site)
+    pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin" / "python"]
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", built.wheel],
+        check=True, timeout=BUILD_SECONDS,
+    )  # fmt: skip
+    return Installed(folder, tmp_path_factory.mktemp("home"))
+
+
+def test_up_serves_a_cluster_where_nothing_but_the_wheel_and_its_base_requirements_is_installed(cli, installed):
+    home = installed.run("python", "-c", "import tallybook.cli as it; print(it.__file__)").stdout
+    assert home.startswith(str(installed.folder)), "it is the wheel that runs"
+    assert installed.run("tallybook", "--version").stdout == f"tallybook {version()}\n"
+    up = installed.start("tallybook", "up", "--bookies", 3, "--data", "data", *cli.small)
+    try:
+        ready = up.stdout.readline()
+        assert ready.startswith("ready sqlite:///"), (installed.home / "err").read_text()
+        where = {"TALLYBOOK_METADATA": ready.removeprefix("ready ").strip()}
+        ledger = installed.run("tallybook", "ledger", "create", **where).stdout.strip()
+        lines = "".join(f"{number}\n" for number in range(10_000))
+        appended = installed.run("tallybook", "ledger", "append", ledger, "--close", stdin=lines, **where)
+        assert appended.returncode == 0, appended.stderr
+        assert installed.run("tallybook", "ledger", "read", ledger, **where).stdout == lines
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(cli.patience) == 0, (installed.home / "err").read_text()
+    finally:
+        if up.poll() is None:
+            up.kill()
+        up.wait()
+        up.stdout.close()
+
+
+def test_every_command_and_both_clients_are_loaded_without_any_extra(installed):
+    program = """
+import importlib
+from tallybook.cli.app import COMMANDS
+for name in [*COMMANDS.values(), "tallybook.client.sync", "tallybook.stream.sync", "tallybook.archive.reader"]:
+    importlib.import_module(name)
+"""
+    assert installed.run("python", "-c", program).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["ledger", "ls", "--metadata", "zk://127.0.0.1:1/tallybook"], NEEDS_KAZOO),
+        (["offload", "rebuild-catalog", "s3://bucket/prefix"], NEEDS_BOTOCORE),
+    ],
+)
+def test_what_needs_an_extra_says_how_to_install_it(installed, words, told):
+    done = installed.run("tallybook", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
