@@ -70,6 +70,11 @@ class Client:
     Args:
         cluster: URI of the metadata store, or a ready-made world (for tests).
         settings: how the client behaves.
+
+    Raises:
+        InvalidConfig: as it is opened: the URI names no metadata store, or needs a library that is not installed.
+        MetadataUnavailable: as it is opened: the store does not answer within ``metadata_timeout_ms``.
+        DamagedFile, DiskFailed: as it is opened: the file of a SQLite store cannot be used.
     """
 
     def __init__(self, cluster: str | ClientWorld, settings: ClientSettings | None = None) -> None:
@@ -179,6 +184,14 @@ class Client:
         """Create a ledger and become its writer.
 
         Args:
+            ensemble: bookies that the ledger is spread over.
+            write_quorum: bookies that hold each entry.
+            ack_quorum: bookies that have an entry on disk before it is confirmed.
+            password: to be shown by whoever writes, opens or deletes the ledger; empty: no password is needed.
+            digest: what tells damaged bytes; ``HMAC_SHA256`` is keyed by the password.
+            custom: kept with the metadata, for whoever creates ledgers; at most 64 KiB.
+            stripe_entries: entries in a row that go to the same bookies, where the ensemble is larger than the write
+                quorum.
             ledger_id: one from ``reserve_ledger_id``, for whoever has to write it down before the ledger is there.
             deferred_sync: bookies ack an append before it is durable. The last add confirmed, and so what readers
                 see, moves only by ``LedgerWriter.force``, which needs every bookie; none is ever replaced.
@@ -226,7 +239,7 @@ class Client:
         custom: Mapping[str, bytes] | None = None,
         stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
     ) -> LedgerMetadata:
-        """Create a ledger for somebody else to adopt and write.
+        """Create a ledger for somebody else to adopt and write. Arguments are as for ``create_ledger``.
 
         Raises:
             As ``create_ledger``.

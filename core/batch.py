@@ -97,7 +97,11 @@ class BatchHeader:
 
 
 class Entry(NamedTuple):
-    """One entry as a reader gets it. A tuple, because readers make millions of them."""
+    """One entry as a reader gets it. A tuple, because readers make millions of them.
+
+    Args:
+        written_at_us: when its writer sealed the batch that it is in, in microseconds since the epoch.
+    """
 
     ledger_id: int
     entry_id: int

@@ -77,17 +77,24 @@ class Fault(Enum):
     """Whose fault an error is."""
 
     CALLER = "caller"
+    """The request cannot be met as it is."""
     PEER = "peer"
+    """Another process did not do its part."""
     STORAGE = "storage"
+    """Stored bytes are damaged or missing, or a device refused."""
     INTERNAL = "internal"
+    """A defect in Tallybook."""
 
 
 class Outcome(Enum):
     """What became of the effect that the failed call was to have."""
 
     NOT_DONE = "not done"
+    """It did not take place, and will not."""
     DONE = "done"
+    """It took place."""
     UNKNOWN = "unknown"
+    """It may have taken place, or may yet."""
 
 
 class TallybookError(Exception):

@@ -35,15 +35,20 @@ class LedgerState(Enum):
     """Where a ledger is in its life."""
 
     OPEN = "open"
+    """It may be written."""
     IN_RECOVERY = "in_recovery"
+    """Somebody settles its end; its writer is out."""
     CLOSED = "closed"
+    """Its end is settled; it never changes."""
 
 
 class DigestType(Enum):
     """How a reader tells that bytes are what the writer wrote."""
 
     CRC32C = "crc32c"
+    """A checksum: against damage."""
     HMAC_SHA256 = "hmac_sha256"
+    """Signed with a key made of the password: against whoever does not know it, too."""
 
 
 @dataclass(frozen=True, slots=True)

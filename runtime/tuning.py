@@ -53,7 +53,7 @@ _COLLECTED_AFTER: Final = (10_000, 20, 50)
 
 
 def tune_process() -> None:
-    """Both of the below. To be called early: before threads are started, and before much memory is used.
+    """Keep freed memory, and let threads take turns. To be called early: before there are threads and much memory.
 
     The command line does it. A program that uses the client library may, since it is about the whole process.
     """

@@ -11,7 +11,7 @@ from .keeping_rounds import keep_for_ever
 from .policy import StreamPolicy
 from .position import Position
 from .reader.handle import StreamReader
-from .record import Outgoing
+from .record import Outgoing, Payload
 from .start import Start
 from .streams import StreamStore
 from .subscription.handle import SubscriptionReader
@@ -24,6 +24,7 @@ __all__ = [
     "Gap",
     "GapReason",
     "Outgoing",
+    "Payload",
     "PendingRecord",
     "Position",
     "Record",

@@ -14,6 +14,9 @@ class StreamInfo:
     """What is known of a stream.
 
     Args:
+        stream_id: what it is known by for ever, whatever its name.
+        created_at_ms: when it was made, in milliseconds since the epoch.
+        policy: how it is written and kept.
         first_sequence: number of the first record that is there.
         next_sequence: number that the next record gets, as far as segments have ended.
         owner: name of who writes it; ``None``: nobody.
@@ -40,6 +43,7 @@ class SubscriptionInfo:
     """What is known of a subscription.
 
     Args:
+        created_at_ms: when it was made, in milliseconds since the epoch.
         cursor: how far it has come; ``None``: that is lost, and has to be reset.
         reader: name of who reads it; ``None``: nobody.
     """

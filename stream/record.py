@@ -19,6 +19,7 @@ NO_TXID: Final = -(2**63)
 
 
 Payload: TypeAlias = bytes | bytearray | memoryview
+"""What a record says, in any kind of bytes."""
 
 
 class Outgoing(NamedTuple):

@@ -57,8 +57,7 @@ class Start:
 
         Args:
             when: milliseconds since the epoch, an ISO 8601 text such as ``2026-11-01T00:00:00Z``, or a datetime;
-            without
-                a zone, UTC is meant.
+                without a zone, UTC is meant.
 
         Raises:
             InvalidArgument: it is no time.

@@ -11,7 +11,7 @@ async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamS
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -106,7 +106,7 @@ class StreamStore:
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
         self._name = name or self._session.name[:8]
         self._ids: IdRoom | None = None
-        self._writers: list[StreamWriter] = []
+        self._writers: Sequence[StreamWriter] = ()
         self._looking: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -132,7 +132,7 @@ class StreamStore:
         self._closing = True
         for writer in self._writers:
             writer.abandon()
-        self._writers = []
+        self._writers = ()
         await self._session.end()
         await self._tasks.close()
 

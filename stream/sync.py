@@ -38,7 +38,7 @@ from .policy import StreamPolicy
 from .position import Position
 from .reader import handle
 from .reader.handle import Gaps, Slow
-from .record import Outgoing
+from .record import Outgoing, Payload
 from .start import Start
 from .subscription import handle as subscription
 from .subscription.record import Cursor
@@ -51,6 +51,7 @@ __all__ = [
     "Gap",
     "GapReason",
     "Outgoing",
+    "Payload",
     "PendingRecord",
     "Position",
     "Record",

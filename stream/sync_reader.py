@@ -31,7 +31,7 @@ _BATCHES_AHEAD: Final = 16
 
 
 class StreamReader:
-    """Reads one stream, for one thread at a time.
+    """Reads one stream, for one thread at a time. ``for`` gives its records, one at a time, and raises as ``batches``.
 
     Leaving a ``for`` loop early ends the reading in the background. Keep an iterator only under
     ``contextlib.closing``: as long as it is there, the reader has no other one.
@@ -145,7 +145,7 @@ class StreamReader:
 
 
 class SubscriptionReader:
-    """The one reader of a subscription. One thread at a time iterates; any may advance it.
+    """The one reader of a subscription. One thread at a time iterates, as over a ``StreamReader``; any may advance it.
 
     Several advances at a time cost one append: only the last of them is stored. It may happen that one is not stored,
     where the process dies; so what was done after the last one that was waited for may be seen again.

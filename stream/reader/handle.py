@@ -88,7 +88,7 @@ class Bookmark(NamedTuple):
 
 
 class StreamReader:
-    """Reads one stream.
+    """Reads one stream. ``async for`` gives its records, one at a time, and raises as ``batches`` does.
 
     Args:
         find: its head.

@@ -44,7 +44,7 @@ CURSOR: Final = "tallybook.cursor"
 
 
 class SubscriptionReader:
-    """The one reader of a subscription.
+    """The one reader of a subscription. ``async for`` gives its records, as those of a ``StreamReader``.
 
     Several advances at a time cost one append: only the last of them is stored. It may happen that one is not stored,
     where the process dies; so what was done after the last one that was awaited may be seen again.
