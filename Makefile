@@ -89,6 +89,10 @@ docs: $(STAMP) ## Generate the pages that the code says itself: command line, co
 	$(BIN)/python scripts/gen-docs
 	$(BIN)/python scripts/gen-cli-docs
 
+.PHONY: api-docs
+api-docs: $(STAMP) ## Make the reference of what programs import, from its docstrings (out/api)
+	$(BIN)/python scripts/gen-api-docs
+
 .PHONY: docs-check
 docs-check: $(STAMP) ## Check that those pages are what the code says
 	$(BIN)/python scripts/gen-docs --check
