@@ -13,9 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from tallybook.core.access import Permission, Principal
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, peek_ids
-from tallybook.core.errors import InvariantViolation, ProtocolViolation, TallybookError
+from tallybook.core.errors import AccessDenied, InvariantViolation, ProtocolViolation, TallybookError
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
@@ -40,6 +41,7 @@ class AddLane:
 
     Args:
         fail_safe: ends the node; called with the reason.
+        principal: on whose behalf. Readers have such a stream, too, and may send nothing on it.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class AddLane:
         tasks: Tasks,
         fail_safe: Callable[[str], None],
         credit_bytes: int,
+        principal: Principal,
     ) -> None:
         self._store = store
         self._stream = stream
         self._clock = clock
         self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
+        self._may_write = principal.may(Permission.WRITE)
         self._attached: OrderedDict[int, Attach] = OrderedDict()
         self._received = 0
         self._unanswered_bytes = 0
@@ -106,6 +110,9 @@ class AddLane:
             # What is kept of a message keeps all of it, though most of it may be refused.
             batch = bytes(batch)
         answered = partial(self._answered, self._received, ids, cost)
+        if not self._may_write:
+            answered(AddAnswer(*ids, AccessDenied.wire_code))
+            return
         try:
             self._store.add(batch, attached.key, answered, deferred=attached.deferred)
         except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers

@@ -13,10 +13,11 @@ keep the room from others.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
+from tallybook.core.access import Permission, Principal
 from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import (
@@ -34,6 +35,7 @@ from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES,
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.audit import audit
 from tallybook.runtime.logging import logger
 from tallybook.runtime.outbox import Outbox
 from tallybook.runtime.tasks import Tasks
@@ -41,6 +43,7 @@ from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_FRAMES, add_cost_bytes
 
 from .port import LedgerStore
+from .shares import Share
 from .tailing import with_batches
 
 MAX_REQUESTS: Final = 1024
@@ -56,7 +59,7 @@ DEAF_SECONDS: Final = 30.0
 """A peer that takes longer to take one reply is cut."""
 
 _RETRY_MS: Final = 100
-_ANSWER_BYTES: Final = 8 * MIB
+ANSWER_BYTES: Final = 8 * MIB
 """Answers being read or waiting to be sent, per stream."""
 _MAX_READ_BYTES: Final = MAX_MESSAGE_BYTES - MAX_BATCH_BYTES - MIB // 2
 """Most a read may ask for: one batch more, and the framing of many small ones, still fit a message."""
@@ -69,6 +72,29 @@ _ON_LANE: Final[dict[Lane, tuple[type, ...]]] = {
         *inspection.INSPECTION_ASKS,
     ),
 }  # fmt: skip
+
+_PERMISSIONS: Final[dict[type, Permission]] = {
+    wire.ReadBatches: Permission.READ,
+    wire.ReadEntry: Permission.READ,
+    wire.ReadLac: Permission.READ,
+    wire.WaitLac: Permission.READ,
+    wire.Fence: Permission.WRITE,
+    wire.RecoveryRead: Permission.WRITE,
+    wire.RecoveryAdd: Permission.WRITE,
+    wire.WriteLac: Permission.WRITE,
+    wire.Force: Permission.WRITE,
+    inspection.RepairAdd: Permission.KEEP,
+    inspection.AskHeld: Permission.KEEP,
+    inspection.AskDamaged: Permission.KEEP,
+    inspection.AskHeldLedgers: Permission.KEEP,
+    inspection.EndLimbo: Permission.KEEP,
+    inspection.AskStatus: Permission.READ,
+    inspection.AskTrace: Permission.READ,
+}
+"""What each kind of request takes. One that is not here is not served."""
+
+_MAX_AUDITED: Final = 1_024
+"""Ledgers of which a stream remembers that their fence was noted."""
 
 _WITH_BATCH: Final = (wire.RecoveryAdd, inspection.RepairAdd)
 
@@ -87,9 +113,9 @@ class _Reply(NamedTuple):
 class AnswerRoom:
     """Room for the answers of one stream: a part of its own, and part of what all streams share."""
 
-    def __init__(self, shared: Allowance) -> None:
+    def __init__(self, own_bytes: int, shared: Allowance) -> None:
         self._shared = shared
-        self._own = Allowance(_ANSWER_BYTES)
+        self._own = Allowance(own_bytes)
         self._held_bytes = 0
         self._ended = False
 
@@ -143,8 +169,10 @@ class RequestLane:
     """Serves one Read or Control stream after its hello.
 
     Args:
-        answer_bytes: what this stream and others of its kind may have in answers together.
         fail_safe: ends the node; called with the reason.
+        principal: on whose behalf.
+        share: what this stream may have under way.
+        answer_bytes: what this stream and others of its kind may have in answers together.
     """
 
     def __init__(
@@ -154,7 +182,8 @@ class RequestLane:
         stream: MessageStream,
         tasks: Tasks,
         fail_safe: Callable[[str], None],
-        credit_bytes: int,
+        principal: Principal,
+        share: Share,
         answer_bytes: Allowance,
     ) -> None:
         self._lane = lane
@@ -162,8 +191,11 @@ class RequestLane:
         self._stream = stream
         self._tasks = tasks
         self._fail_safe = fail_safe
-        self._credit_bytes = credit_bytes
-        self._room = AnswerRoom(answer_bytes)
+        self._principal = principal
+        self._share = share
+        self._max_read_bytes = min(_MAX_READ_BYTES, share.answer_bytes - MAX_BATCH_BYTES)
+        self._room = AnswerRoom(share.answer_bytes, answer_bytes)
+        self._audited: OrderedDict[int, None] = OrderedDict()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._requests = 0
         self._waits = 0
@@ -221,11 +253,11 @@ class RequestLane:
         if request_id in self._running:
             raise ProtocolViolation(f"request {request_id} is already under way")
         self._count(ask, 1)
-        if self._requests > MAX_REQUESTS or self._waits > MAX_WAITS:
+        if self._requests > self._share.requests or self._waits > self._share.waits:
             raise ProtocolViolation(f"{self._requests} requests and {self._waits} long polls are unanswered")
-        if self._recovery_bytes > self._credit_bytes:
+        if self._recovery_bytes > self._share.credit_bytes:
             raise ProtocolViolation(
-                f"{self._recovery_bytes} bytes of recovery adds unanswered with a credit of {self._credit_bytes}"
+                f"{self._recovery_bytes} bytes of recovery adds unanswered with a credit of {self._share.credit_bytes}"
             )
         self._running[request_id] = self._tasks.spawn(
             self._serve(request_id, ask), name=f"{type(ask).__name__} {request_id} of {self._stream.peer}"
@@ -241,7 +273,7 @@ class RequestLane:
 
     async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
         """Do what is asked and queue the reply."""
-        reserved = _answer_bytes(ask) if isinstance(ask, _ON_LANE[self._lane]) else 0
+        reserved = _answer_bytes(ask, self._max_read_bytes) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
             await self._room.take(reserved)
         except Busy as busy:
@@ -268,7 +300,7 @@ class RequestLane:
         """What a long poll brings along, and the room that is taken for it: only now, and only if there is some."""
         if not ask.max_bytes or answer.lac <= ask.above:
             return answer, 0
-        max_bytes = min(ask.max_bytes, _MAX_READ_BYTES)
+        max_bytes = min(ask.max_bytes, self._max_read_bytes)
         room = max_bytes + MAX_BATCH_BYTES
         if not self._room.try_take(room):
             return answer, 0
@@ -302,8 +334,20 @@ class RequestLane:
             raise InvalidArgument("a kind of request that this version does not know")
         if not isinstance(ask, _ON_LANE[self._lane]):
             raise InvalidArgument(f"the {self._lane.value} stream does not serve {type(ask).__name__}")
+        self._principal.check(_PERMISSIONS[type(ask)])
         _check(ask)
+        self._audit(ask)
         return await self._serve_kind[type(ask)](ask)
+
+    def _audit(self, ask: wire.Ask) -> None:
+        """Note who fences a ledger, or declares what a bookie lost as given back; once for each ledger."""
+        if not isinstance(ask, wire.Fence | wire.RecoveryRead | inspection.EndLimbo) or ask.ledger_id in self._audited:
+            return
+        action = "end limbo" if isinstance(ask, inspection.EndLimbo) else "fence"
+        audit(action, self._principal, self._stream.peer, ledger_id=ask.ledger_id)
+        self._audited[ask.ledger_id] = None
+        if len(self._audited) > _MAX_AUDITED:
+            self._audited.popitem(last=False)
 
     def _compose(self) -> bytes | None:
         # That the next message is wanted means that the one before has left.
@@ -319,7 +363,7 @@ class RequestLane:
         return reply.message
 
     async def _read_batches(self, ask: wire.ReadBatches) -> wire.Answer:
-        max_bytes = min(ask.max_bytes, _MAX_READ_BYTES)
+        max_bytes = min(ask.max_bytes, self._max_read_bytes)
         batches, lac = await self._store.read_batches(ask.ledger_id, ask.first, ask.last, max_bytes)
         return ReadAnswer(batches[:MAX_FRAMES], lac)
 
@@ -390,10 +434,10 @@ class RequestLane:
         return None
 
 
-def _answer_bytes(ask: wire.Ask | None) -> int:
+def _answer_bytes(ask: wire.Ask | None, max_read_bytes: int) -> int:
     """The most that the answer may bring into memory, apart from small change."""
     if isinstance(ask, wire.ReadBatches):
-        return min(ask.max_bytes, _MAX_READ_BYTES) + MAX_BATCH_BYTES
+        return min(ask.max_bytes, max_read_bytes) + MAX_BATCH_BYTES
     if isinstance(ask, wire.ReadEntry | wire.RecoveryRead | inspection.AskDamaged | inspection.AskTrace):
         return MAX_BATCH_BYTES
     if isinstance(ask, inspection.AskHeld | inspection.AskHeldLedgers):

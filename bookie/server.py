@@ -33,6 +33,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.process import Process
 from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
 from tallybook.runtime.tuning import settle_memory
 
@@ -151,12 +152,22 @@ class _Server:
         undo, settings, metrics = self._undo, self._settings, Metrics()
         undo.push_async_callback(self._disk.close)
         undo.push_async_callback(self._tasks.close)
-        http = HttpServer(metrics, self._readiness)
+        security = open_security(settings.security, serves=True)
+        if security is not None:
+            self._tasks.spawn(security.keep_fresh(self._clock), name="security", essential=True)
+            metrics.add(SECURITY_METRICS, security.numbers)
+        http = HttpServer(metrics, self._readiness, security)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
         metadata = await unless_set(
             stop,
-            open_metadata(settings.metadata, clock=self._clock, rng=self._rng, timeout_seconds=METADATA_SECONDS),
+            open_metadata(
+                settings.metadata,
+                clock=self._clock,
+                rng=self._rng,
+                timeout_seconds=METADATA_SECONDS,
+                security=settings.security,
+            ),
         )
         if metadata is None:
             return
@@ -165,12 +176,16 @@ class _Server:
         if bookie is None or stop.is_set():
             return
         cluster_id = await metadata.store.cluster_id()
-        service = BookieService(bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe)
+        service = BookieService(
+            bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security
+        )
         metrics.add(
             BOOKIE_METRICS,
             lambda: {**bookie.stats(), "streams": service.stream_count, "answer_bytes": service.answer_bytes},
         )
-        transport = GrpcTransport(max_streams=settings.admission.max_streams, max_connections=self._max_connections)
+        transport = GrpcTransport(
+            max_streams=settings.admission.max_streams, max_connections=self._max_connections, security=security
+        )
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         # Before it is listed: whoever is to take no writes is never chosen for any.

@@ -5,7 +5,8 @@ be, the hello, and how a stream ends. What flows on them afterwards is in ``add_
 and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md shows it.
 
 A stream belongs to one life of the bookie. A client that means another life hears
-StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
+StaleIncarnation before any of its work is looked at. Where access is controlled, who a client is
+is settled then as well; the lanes see to what it may do. Whatever a client does, its stream is
 all that suffers: a message that the protocol forbids ends the stream, with one line in the
 log, and a peer that stops reading ties up no more than the credits of its stream, and not for
 long what it shares with others.
@@ -17,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from tallybook.core.access import Access, OpenAccess, Permission, Principal
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     BookieUnavailable,
@@ -41,7 +43,8 @@ from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION
 from .add_lane import AddLane
 from .admission import RECOVERY_SHARE
 from .port import LedgerStore
-from .request_lane import MAX_REQUESTS, MAX_WAITS, RequestLane
+from .request_lane import ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS, RequestLane
+from .shares import Share, Shares
 
 HELLO_TIMEOUT_SECONDS: Final = 10.0
 REFUSAL_TIMEOUT_SECONDS: Final = 5.0
@@ -63,6 +66,7 @@ class BookieService:
     Args:
         cluster_id: clients of another cluster are refused; empty refuses nobody.
         fail_safe: ends the node; called with the reason when a defect shows that it cannot keep its promises.
+        access: tells who a client is.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class BookieService:
         tasks: Tasks,
         cluster_id: str,
         fail_safe: Callable[[str], None],
+        access: Access | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -80,7 +85,10 @@ class BookieService:
         self._tasks = tasks
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
+        self._access = access or OpenAccess()
         self._streams = 0
+        credit_bytes = max(int(settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
+        self._shares = Shares(Share(credit_bytes, ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS))
         read_bytes = int(settings.admission.max_read_bytes)
         self._answer_bytes = {
             Lane.READ: Allowance(read_bytes),
@@ -106,7 +114,10 @@ class BookieService:
             hello = await self._hello(stream)
             client = hello.client_id
             self._check(hello)
-            await self._serve(lane, stream)
+            principal = self._access.principal(stream.presented)
+            principal.check_everywhere(Permission.READ)
+            with self._shares.share(principal, lane) as share:
+                await self._serve(lane, stream, principal, share)
         except BookieUnavailable:
             _log.debug("stream lost", lane=lane.value, peer=stream.peer, client=client)
         except InvariantViolation as error:
@@ -147,16 +158,16 @@ class BookieService:
                 f"not as {hello.expected.directory_uuid} boot {hello.expected.boot}"
             )
 
-    async def _serve(self, lane: Lane, stream: MessageStream) -> None:
-        credit_bytes = max(int(self._settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
-        welcome = Welcome(self._store.bookie_id, self._store.incarnation, credit_bytes, MAX_REQUESTS, MAX_WAITS)
+    async def _serve(self, lane: Lane, stream: MessageStream, principal: Principal, share: Share) -> None:
+        store, tasks = self._store, self._tasks
+        welcome = Welcome(store.bookie_id, store.incarnation, share.credit_bytes, share.requests, share.waits)
         await stream.send(encode_welcome(welcome))
         server: _LaneServer
         if lane is Lane.ADD:
-            server = AddLane(self._store, stream, self._clock, self._tasks, self._fail_safe, credit_bytes)
+            server = AddLane(store, stream, self._clock, tasks, self._fail_safe, share.credit_bytes, principal)
         else:
             room = self._answer_bytes[lane]
-            server = RequestLane(lane, self._store, stream, self._tasks, self._fail_safe, credit_bytes, room)
+            server = RequestLane(lane, store, stream, tasks, self._fail_safe, principal, share, room)
         await server.serve()
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:

@@ -217,7 +217,7 @@ def init(
         check_directory(Path(settings.data_directory))
         clock, rng, disk = RealClock(), SystemRng(), RealDisk()
         lost: list[str] = []
-        async with await open_metadata(settings.metadata, clock=clock, rng=rng) as opened:
+        async with await open_metadata(settings.metadata, clock=clock, rng=rng, security=settings.security) as opened:
             if accept:
                 cookie, lost = await accept_loss(settings, disk, opened.store, opened.store.id_counter)
             else:
@@ -256,7 +256,9 @@ def rebuild_index(
     async def work() -> Record:
         clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
         try:
-            async with await open_metadata(settings.metadata, clock=clock, rng=SystemRng()) as opened:
+            async with await open_metadata(
+                settings.metadata, clock=clock, rng=SystemRng(), security=settings.security
+            ) as opened:
                 path, report = await rebuild_stopped(
                     settings, disk, opened.store, clock,
                     lambda path, create: threads.open_index(disk, path, settings.storage, create=create),

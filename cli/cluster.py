@@ -8,13 +8,15 @@ from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidConfig, MetadataUnavailable
 from tallybook.metadata.uri import MemoryUri, SqliteUri, parse_uri
+from tallybook.runtime.settings import variable
 
 
 def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
     """A client of a cluster that exists: a mistyped path must not make an empty one.
 
     Args:
-        settings: how it behaves, if not as always.
+        settings: how it behaves, if not as always. Without a security directory of its own, it has that of the
+            environment.
 
     Raises:
         InvalidConfig: the URI makes no sense, here or anywhere.
@@ -25,4 +27,11 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
         raise InvalidConfig("memory: lives and dies with one process; a command needs a store that others use, too")
     if isinstance(parsed, SqliteUri) and not os.path.exists(parsed.path):
         raise MetadataUnavailable(f"there is no metadata store at {metadata}: is the cluster running?")
-    return Client(metadata, settings)
+    chosen = settings or ClientSettings()
+    security = chosen.security or security_directory()
+    return Client(metadata, chosen.model_copy(update={"security": security}))
+
+
+def security_directory() -> str:
+    """The security directory of a command; empty: none."""
+    return variable("TALLYBOOK_SECURITY")

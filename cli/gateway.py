@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tallybook.core.config import GatewaySettings
+from tallybook.core.config import ClientSettings, GatewaySettings
 from tallybook.core.errors import TallybookError
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.process import RealProcess, end_on_broken_invariants
@@ -84,7 +84,7 @@ async def _serve(settings: GatewaySettings, parent_pipe: int | None, as_json: bo
 
     ready = False
     try:
-        async with cluster(settings.metadata, settings.client) as client, serving(client, settings) as addresses:
+        async with cluster(settings.metadata, _client(settings)) as client, serving(client, settings) as addresses:
             ready = True
             settle_memory()
             if as_json:
@@ -97,3 +97,8 @@ async def _serve(settings: GatewaySettings, parent_pipe: int | None, as_json: bo
         if ready:
             raise
         raise RefusedToStart(error) from error
+
+
+def _client(settings: GatewaySettings) -> ClientSettings:
+    """Of the client that a gateway is: it goes by the same certificate."""
+    return settings.client.model_copy(update={"security": settings.client.security or settings.security})

@@ -21,7 +21,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tuning import settle_memory
 
-from .cluster import cluster
+from .cluster import cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, note, print_json, print_record, print_rows
@@ -84,7 +84,11 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
     from tallybook.offload.process import SCANNING, opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
-    async with cluster(metadata, SCANNING) as client, opened(metadata, url, settle=True) as archive:
+    reading = SCANNING.model_copy(update={"security": settings.security})
+    async with (
+        cluster(metadata, reading) as client,
+        opened(metadata, url, settle=True, security=settings.security) as archive,
+    ):
         offloader = archive.offloader(client, settings)
         service = OffloadService(archive, offloader, settings, give_back_memory)
         if once:
@@ -117,7 +121,7 @@ async def _status(metadata: str, url: str | None) -> Record:
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.service import status_of  # noqa: PLC0415
 
-    async with cluster(metadata), opened(metadata, url) as archive:
+    async with cluster(metadata), opened(metadata, url, security=security_directory()) as archive:
         return await status_of(archive)
 
 
@@ -142,7 +146,7 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.verify import verify_objects  # noqa: PLC0415
 
-    async with cluster(metadata) as client, opened(metadata, url) as archive:
+    async with cluster(metadata) as client, opened(metadata, url, security=security_directory()) as archive:
         members = [found async for found in _archived(client, wanted)]
         rows: list[Record] = []
         progress = Progress("verifying", archive.clock, unit="objects done")
@@ -242,7 +246,7 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
     from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
 
     entered, known, damaged = 0, 0, dict[str, str]()
-    async with opened(metadata, url, settle=True) as archive:
+    async with opened(metadata, url, settle=True, security=security_directory()) as archive:
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tallybook.core.config import RepairSettings
+from tallybook.core.config import ClientSettings, RepairSettings
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks
@@ -51,7 +51,7 @@ async def _run(metadata: str, settings: RepairSettings) -> None:
 
     tasks = Tasks("repair", lambda name, error: complain(f"{name} died: {error!r}"))
     try:
-        async with cluster(metadata) as client:
+        async with cluster(metadata, ClientSettings(security=settings.security)) as client:
             service = RepairService(client, settings)
             settle_memory()
             await service.serve(tasks)

@@ -145,7 +145,7 @@ async def _offload(cluster: LocalCluster, url: str | None) -> None:
 
     try:
         settings = load_settings(OffloadSettings)
-        where = url or await archive_of(cluster.metadata)
+        where = url or await archive_of(cluster.metadata, security=settings.security)
         if where is None:
             directory = cluster.directory / "archive"
             directory.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from tallybook.core.config import ClientSettings
 from tallybook.metadata.uri import open_metadata
@@ -11,7 +12,10 @@ from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 
-from .background import client_tasks
+if TYPE_CHECKING:
+    from tallybook.runtime.security import Security
+
+from .background import client_tasks, defect_of
 from .bookie_port import BookieConnection
 from .cluster_archive import ClusterArchive
 from .connections import BookieConnections
@@ -22,19 +26,24 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     """Reach the cluster whose metadata is at ``uri``. Bookies are connected to when they are first needed.
 
     Raises:
-        InvalidConfig: the URI names no metadata store.
+        InvalidConfig: the URI names no metadata store, or the security directory is no good.
         MetadataUnavailable: the store does not answer within the metadata timeout.
     """
     clock, rng = RealClock(), SystemRng()
-    metadata = await open_metadata(uri, clock=clock, rng=rng, timeout_seconds=settings.metadata_timeout_ms / 1000)
+    security = _security(settings)
+    metadata = await open_metadata(
+        uri, clock=clock, rng=rng, timeout_seconds=settings.metadata_timeout_ms / 1000, security=settings.security
+    )
     try:
         cluster_id = await metadata.store.cluster_id()
     except BaseException:
         await metadata.close()
         raise
     tasks = client_tasks("connections")
+    if security is not None:
+        tasks.spawn(security.keep_fresh(clock), name="security").add_done_callback(defect_of)
     connections = BookieConnections(
-        GrpcTransport(),
+        GrpcTransport(security=security),
         metadata.membership,
         settings,
         clock,
@@ -45,6 +54,15 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     owned = _OwnedConnections(connections, tasks)
     archive = ClusterArchive(metadata.store, clock, rng, settings)
     return ClientWorld(metadata.store, metadata.membership, owned, clock, rng, archive)
+
+
+def _security(settings: ClientSettings) -> Security | None:
+    if not settings.security:
+        return None
+    # What checks certificates takes long to load.
+    from tallybook.runtime.security import open_security  # noqa: PLC0415
+
+    return open_security(settings.security, serves=False)
 
 
 class _OwnedConnections:

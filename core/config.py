@@ -83,6 +83,14 @@ def _paths(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Directories = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_paths)]
+SecurityDirectory = Annotated[
+    str,
+    Field(
+        max_length=4_096,
+        description="Directory of certificates, keys and rules of access, for TLS everywhere: docs/security.md; empty: "
+        "no security.",
+    ),
+]
 
 
 def _size(value: int) -> ByteSize:
@@ -251,6 +259,7 @@ class BookieSettings(Settings):
         "127.0.0.1:0", description="Host and port of health and metrics."
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
+    security: SecurityDirectory = ""
     rack: str = Field("", description="Failure domain of this bookie.", max_length=128)
     direct_io: bool = Field(
         True, description="Write journal and entry logs past the page cache (O_DIRECT) where the file system allows it."
@@ -281,6 +290,7 @@ class BookieSettings(Settings):
 class ClientSettings(Settings):
     """One client."""
 
+    security: SecurityDirectory = ""
     max_batch_bytes: Size = Field(_size(528 * 1024), description="Encoded size at which a batch is sealed.")
     max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
@@ -337,6 +347,7 @@ class ClientSettings(Settings):
 class OffloadSettings(Settings):
     """The offloader: what goes to the archive, when, and how fast."""
 
+    security: SecurityDirectory = ""
     min_age_s: Seconds = Field(0, description="Age since its creation at which a closed ledger may be archived.")
     min_bytes: Size = Field(_size(0), description="Payload below which a ledger is never archived.")
     own_object_bytes: Size = Field(_size(32 * MIB), description="Payload from which a ledger has its own object.")
@@ -393,6 +404,7 @@ class OffloadSettings(Settings):
 class RepairSettings(Settings):
     """The repair: when a bookie counts as lost, how often copies are looked at, and how fast they are made."""
 
+    security: SecurityDirectory = ""
     lost_after_s: Seconds = Field(
         300,
         description="Absence after which a bookie counts as lost, and others take its places; longer than a restart.",
@@ -434,8 +446,14 @@ class GatewayClientSettings(ClientSettings):
 class GatewaySettings(Settings):
     """A gateway: where it serves, and what its clients may take of it."""
 
+    security: SecurityDirectory = ""
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
+    )
+    token_listen: Annotated[str, AfterValidator(_address_or_none)] = Field(
+        "",
+        description="With security, host and port for gRPC clients that have a token in place of a certificate; empty: "
+        "none.",
     )
     http_listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
@@ -501,3 +519,9 @@ class GatewaySettings(Settings):
         10_000, description="How long a gateway that stops may take to close the ledgers and streams that it writes."
     )
     client: GatewayClientSettings = Field(default_factory=GatewayClientSettings)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.token_listen and not self.security:
+            raise ValueError("token_listen is for a gateway with security")
+        return self

@@ -31,6 +31,8 @@
     |   |-- PositionMismatch          the last record is another one than was asked for
     |   |-- NoSuchSubscription        never created, or deleted
     |   |-- NoSuchNamespace           never made, or deleted
+    |   |-- Unauthenticated           no certificate or token, or not a good one
+    |   |-- AccessDenied              known, and not allowed to do this
     |   `-- CreditExceeded            more was sent than may be unanswered
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
@@ -342,6 +344,18 @@ class NoSuchNamespace(CallerError):
     """The namespace of streams was never made, or it was deleted."""
 
     wire_code = 129
+
+
+class Unauthenticated(CallerError):
+    """Whoever asks has not proven who he is: no certificate or token, or one that is expired, forged or for others."""
+
+    wire_code = 130
+
+
+class AccessDenied(CallerError):
+    """Whoever asks is known, and may not do this."""
+
+    wire_code = 131
 
 
 class CreditExceeded(CallerError):

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from tallybook.runtime.calls import Call, CallHandler
-
+from .counted import GuestHandler
+from .door import Guest, GuestCall
 from .limits import Admission
 from .messages import request_of
 
@@ -17,18 +17,21 @@ R = TypeVar("R", bound=Message)
 
 
 def answering(
-    kind: type[R], answer: Callable[[R], Awaitable[Message]], admit: Callable[[str], Admission] | None = None
-) -> CallHandler:
+    kind: type[R],
+    answer: Callable[[R, Guest], Awaitable[Message]],
+    admit: Callable[[Guest], Admission] | None = None,
+) -> GuestHandler:
     """A handler of a method with one request and one answer.
 
     Args:
-        admit: lets in a call of a connection, or refuses it, where what it does takes memory.
+        answer: sees first that the guest may have it.
+        admit: lets in a call of a guest, or refuses it, where what it does takes memory.
     """
 
-    async def serve(call: Call) -> None:
+    async def serve(call: GuestCall) -> None:
         request = await request_of(call, kind)
-        with nullcontext() if admit is None else admit(call.peer):
-            found = await answer(request)
+        with nullcontext() if admit is None else admit(call.guest):
+            found = await answer(request, call.guest)
         await call.send(found.SerializeToString())
 
     return serve

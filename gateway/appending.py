@@ -16,6 +16,7 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.client.writer.pending import PendingAppend
+from tallybook.core.access import Permission
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import (
     Busy,
@@ -30,13 +31,13 @@ from tallybook.core.errors import (
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.proto import ledger_pb2 as pb
-from tallybook.runtime.calls import Call
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from .counted import send_in_time
 from .credit import Credit, window_bytes
+from .door import Door, Guest, GuestCall
 from .limits import Admission, Limits
 from .messages import creation, decode, described, request_of, shown_window
 from .metrics import Counts
@@ -61,6 +62,7 @@ class AppendContext:
     counts: Counts
     clock: Clock
     tasks: Tasks
+    door: Door
     streams: dict[int, AppendStream]
     """Those that write a ledger, or are closing it, by ledger id."""
 
@@ -68,7 +70,7 @@ class AppendContext:
 class AppendStream:
     """The writer of one ledger on behalf of a client."""
 
-    def __init__(self, call: Call, context: AppendContext) -> None:
+    def __init__(self, call: GuestCall, context: AppendContext) -> None:
         self._call = call
         self._context = context
         self._credit = Credit(0)
@@ -85,10 +87,11 @@ class AppendStream:
         first = await request_of(self._call, pb.AppendRequest)
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a ledger")
-        limits, peer = self._context.limits, self._call.peer
-        room = limits.room_bytes(peer)
+        limits, guest = self._context.limits, self._call.guest
+        await self._check(guest, first.open)
+        room = limits.room_bytes(guest)
         self._credit = Credit(window_bytes(first.open.credit_bytes, self._context.settings, room))
-        admission = limits.admit(peer, self._credit.window_bytes)
+        admission = limits.admit(guest, self._credit.window_bytes)
         opening = self._context.tasks.spawn(self._open(first.open), name="open")
         try:
             # A client that goes away in the middle must not leave a ledger behind that nobody closes.
@@ -108,6 +111,13 @@ class AppendStream:
     async def closed(self) -> None:
         """Return when the ledger is closed, or left open because it could not be."""
         await self._over.wait()
+
+    async def _check(self, guest: Guest, opening: pb.AppendOpen) -> None:
+        """See that a guest may open this ledger."""
+        if opening.WhichOneof("ledger") == "create":
+            self._context.door.check_new_ledger(guest, opening.create.custom)
+        else:
+            await self._context.door.check_ledger(guest, Permission.WRITE, opening.ledger_id)
 
     # -- opening ----------------------------------------------------------------------
 

@@ -1,9 +1,12 @@
-"""Around every call of a gateway: counting, and the status of an error."""
+"""Around every call of a gateway: who makes it, counting, and the status of an error."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
+from tallybook.core.access import Presented
 from tallybook.core.errors import (
     Busy,
     CreditExceeded,
@@ -16,20 +19,27 @@ from tallybook.core.errors import (
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
 from tallybook.runtime.logging import logger
 
+from .door import Door, Guest, GuestCall
 from .errors import status_of
+from .limits import Limits
 from .metrics import CallCounts
+
+GuestHandler: TypeAlias = Callable[[GuestCall], Awaitable[None]]
+"""Serves one call of somebody who was let in."""
 
 _log = logger("gateway")
 
 
-def counted(method: str, handler: CallHandler, counts: CallCounts) -> CallHandler:
-    """The handler as the network calls it: its errors become statuses, and what passes is counted."""
+def counted(method: str, handler: GuestHandler, counts: CallCounts, door: Door, limits: Limits) -> CallHandler:
+    """The handler as the network calls it: for those who may, its errors made statuses, and what passes counted."""
 
     async def serve(call: Call) -> None:
         counts.calls += 1
         counts.open += 1
         try:
-            await handler(_CountedCall(call, counts))
+            guest = door.let_in(method, call)
+            with limits.request(guest.principal):
+                await handler(_CountedCall(call, counts, guest))
         except (asyncio.CancelledError, CallerGone):
             counts.cancelled += 1
             raise
@@ -51,14 +61,25 @@ def counted(method: str, handler: CallHandler, counts: CallCounts) -> CallHandle
 class _CountedCall:
     """A call, and how many bytes it has moved."""
 
-    def __init__(self, call: Call, counts: CallCounts) -> None:
+    def __init__(self, call: Call, counts: CallCounts, guest: Guest) -> None:
         self._call = call
         self._counts = counts
+        self._guest = guest
 
     @property
     def peer(self) -> str:
         """The connection that the call came on."""
         return self._call.peer
+
+    @property
+    def guest(self) -> Guest:
+        """Whose call it is."""
+        return self._guest
+
+    @property
+    def presented(self) -> Presented:
+        """What the client has come with."""
+        return self._call.presented
 
     async def receive(self) -> bytes | None:
         """The next message; see the port."""

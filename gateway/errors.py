@@ -26,6 +26,7 @@ from google.rpc.code_pb2 import (
     OUT_OF_RANGE,
     PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
     UNAVAILABLE,
     UNKNOWN,
 )
@@ -77,6 +78,8 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.PositionMismatch: FAILED_PRECONDITION,
     e.NoSuchSubscription: NOT_FOUND,
     e.NoSuchNamespace: NOT_FOUND,
+    e.Unauthenticated: UNAUTHENTICATED,
+    e.AccessDenied: PERMISSION_DENIED,
     e.CreditExceeded: RESOURCE_EXHAUSTED,
     # Of another process: the same call may succeed later.
     e.PeerError: UNAVAILABLE,

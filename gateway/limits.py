@@ -1,8 +1,8 @@
-"""How much of a gateway its clients may take: streams and memory, per connection and in all.
+"""How much of a gateway its clients may take: streams and memory, per connection, per principal and in all.
 
 A stream *reserves* the memory that its data may take before it begins, and gives it back when it has ended:
 
-    with limits.admit(peer, reserved_bytes):    # or Busy
+    with limits.admit(guest, reserved_bytes):    # or Busy
         ...
 
 So a stream that was let in never waits for memory in the middle, and what all of them hold has one bound. Pure
@@ -11,12 +11,17 @@ bookkeeping: nothing here waits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from tallybook.core.access import Principal
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import Busy
+
+from .door import Guest
 
 RETRY_MS: Final = 1_000
 """When to come back: streams live for seconds rather than for milliseconds."""
@@ -28,6 +33,8 @@ class Usage:
 
     streams: int = 0
     reserved_bytes: int = 0
+    requests: int = 0
+    """Calls of any kind. Counted of principals only."""
 
 
 class Limits:
@@ -36,18 +43,38 @@ class Limits:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._peers: dict[str, Usage] = {}
+        self._principals: dict[str, Usage] = {}
+        """Of those that are limited in what they take."""
         self.total = Usage()
 
-    def room_bytes(self, peer: str) -> int:
-        """What one more stream of a connection could reserve at the most."""
-        mine, settings = self._peers.get(peer, Usage()), self._settings
-        left = (
-            int(settings.max_connection_bytes) - mine.reserved_bytes,
-            int(settings.max_reserved_bytes) - self.total.reserved_bytes,
-        )
-        return max(0, min(left))
+    @contextmanager
+    def request(self, principal: Principal) -> Iterator[None]:
+        """Count a call of a principal until the block is left.
 
-    def admit(self, peer: str, reserved_bytes: int, *, streams: int = 1) -> Admission:
+        Raises:
+            Busy: as many as it may have are under way.
+        """
+        most = principal.limits.max_requests
+        if most is None:
+            yield
+            return
+        mine = self._principals.setdefault(principal.name, Usage())
+        if mine.requests >= most:
+            raise Busy(
+                f"{mine.requests} calls of {principal.name} are under way, which is its limit", retry_after_ms=RETRY_MS
+            )
+        mine.requests += 1
+        try:
+            yield
+        finally:
+            mine.requests -= 1
+            self._forget(self._principals, principal.name)
+
+    def room_bytes(self, guest: Guest) -> int:
+        """What one more stream of a guest could reserve at the most."""
+        return max(0, min(room - usage.reserved_bytes for usage, _, room, _ in self._bounds(guest)))
+
+    def admit(self, guest: Guest, reserved_bytes: int, *, streams: int = 1) -> Admission:
         """Let one stream in.
 
         Args:
@@ -56,11 +83,7 @@ class Limits:
         Raises:
             Busy: there are too many on this connection or in all, or no room for what it reserves.
         """
-        settings, mine = self._settings, self._peers.get(peer, Usage())
-        for usage, most, room, where in (
-            (mine, settings.max_connection_streams, settings.max_connection_bytes, "on this connection"),
-            (self.total, settings.max_streams, settings.max_reserved_bytes, "in all"),
-        ):
+        for usage, most, room, where in self._bounds(guest):
             if usage.streams + streams > most:
                 raise Busy(f"{usage.streams} streams are open {where}, which is the limit", retry_after_ms=RETRY_MS)
             if usage.reserved_bytes + reserved_bytes > room:
@@ -69,28 +92,48 @@ class Limits:
                     f"{room}",
                     retry_after_ms=RETRY_MS,
                 )
-        self._peers[peer] = mine
-        for usage in (mine, self.total):
+        for usage in self._usages(guest):
             usage.streams += streams
             usage.reserved_bytes += reserved_bytes
-        return Admission(self, peer, reserved_bytes, streams)
+        return Admission(self, guest, reserved_bytes, streams)
 
-    def leave(self, peer: str, reserved_bytes: int, streams: int) -> None:
+    def leave(self, guest: Guest, reserved_bytes: int, streams: int) -> None:
         """Take back what ``admit`` gave."""
-        mine = self._peers[peer]
-        for usage in (mine, self.total):
+        for usage in self._usages(guest):
             usage.streams -= streams
             usage.reserved_bytes -= reserved_bytes
-        if mine == Usage():
-            del self._peers[peer]
+        self._forget(self._peers, guest.peer)
+        self._forget(self._principals, guest.principal.name)
+
+    def _bounds(self, guest: Guest) -> Iterator[tuple[Usage, int, int, str]]:
+        """What is taken, the most streams and bytes there may be, and where that is."""
+        settings, nothing = self._settings, Usage()
+        mine, connection_bytes = self._peers.get(guest.peer, nothing), int(settings.max_connection_bytes)
+        yield mine, settings.max_connection_streams, connection_bytes, "on this connection"
+        yield self.total, settings.max_streams, int(settings.max_reserved_bytes), "in all"
+        most = guest.principal.limits.max_bytes
+        if most is not None:
+            name = guest.principal.name
+            yield self._principals.get(name, nothing), settings.max_streams, most, f"of {name}"
+
+    def _usages(self, guest: Guest) -> Iterator[Usage]:
+        yield self._peers.setdefault(guest.peer, Usage())
+        yield self.total
+        if guest.principal.limits.max_bytes is not None:
+            yield self._principals.setdefault(guest.principal.name, Usage())
+
+    @staticmethod
+    def _forget(usages: dict[str, Usage], name: str) -> None:
+        if usages.get(name) == Usage():
+            del usages[name]
 
 
 class Admission:
     """A stream, or a call, that was let in. Use it in ``with``, or ``end`` it."""
 
-    def __init__(self, limits: Limits, peer: str, reserved_bytes: int, streams: int) -> None:
+    def __init__(self, limits: Limits, guest: Guest, reserved_bytes: int, streams: int) -> None:
         self._limits: Limits | None = limits
-        self._peer = peer
+        self._guest = guest
         self._reserved_bytes = reserved_bytes
         self._streams = streams
 
@@ -98,7 +141,7 @@ class Admission:
         """Give everything back. Doing it twice changes nothing."""
         limits, self._limits = self._limits, None
         if limits is not None:
-            limits.leave(self._peer, self._reserved_bytes, self._streams)
+            limits.leave(self._guest, self._reserved_bytes, self._streams)
 
     def __enter__(self) -> Self:
         return self

@@ -12,13 +12,14 @@ from contextlib import aclosing
 from functools import partial
 
 from tallybook.client.client import Client
+from tallybook.core.access import Permission
 from tallybook.core.batch import Entry, entries
 from tallybook.core.config import GatewaySettings
 from tallybook.core.ids import check_entry_id
 from tallybook.proto import ledger_pb2 as pb
-from tallybook.runtime.calls import Call
 
 from .counted import send_in_time
+from .door import Door, GuestCall
 from .limits import Limits
 from .messages import request_of
 from .metrics import Counts
@@ -28,21 +29,23 @@ from .outflow import Outflow, message_bytes, reserved_bytes
 class Readers:
     """Serves Read and Tail."""
 
-    def __init__(self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts) -> None:
+    def __init__(self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts, door: Door) -> None:
         self._client = client
         self._settings = settings
         self._limits = limits
         self._counts = counts
+        self._door = door
 
-    async def read(self, call: Call) -> None:
+    async def read(self, call: GuestCall) -> None:
         """Serve one Read.
 
         Raises:
             TallybookError: why it ends.
         """
         request = await request_of(call, pb.ReadRequest)
+        await self._door.check_ledger(call.guest, Permission.READ, request.ledger_id)
         first, most = check_entry_id(request.first), message_bytes(request.max_bytes, self._settings)
-        with self._limits.admit(call.peer, reserved_bytes(most, self._settings)):
+        with self._limits.admit(call.guest, reserved_bytes(most, self._settings)):
             reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
             last = request.last if request.HasField("last") else reader.last_add_confirmed
             if not request.HasField("last") and last < first:
@@ -54,15 +57,16 @@ class Readers:
                         await message.add(entries(batch, header, first, last))
             await message.flush()
 
-    async def tail(self, call: Call) -> None:
+    async def tail(self, call: GuestCall) -> None:
         """Serve one Tail.
 
         Raises:
             TallybookError: why it ends.
         """
         request = await request_of(call, pb.TailRequest)
+        await self._door.check_ledger(call.guest, Permission.READ, request.ledger_id)
         first, most = check_entry_id(request.first), message_bytes(request.max_bytes, self._settings)
-        with self._limits.admit(call.peer, reserved_bytes(most, self._settings)):
+        with self._limits.admit(call.guest, reserved_bytes(most, self._settings)):
             reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
             message = self._outflow(call, most)
             async with aclosing(reader.tail_batches(first)) as groups:
@@ -71,7 +75,7 @@ class Readers:
                     # Nobody knows when there will be more.
                     await message.flush()
 
-    def _outflow(self, call: Call, max_bytes: int) -> Outflow[Entry]:
+    def _outflow(self, call: GuestCall, max_bytes: int) -> Outflow[Entry]:
         return Outflow(
             partial(send_in_time, call, timeout_ms=self._settings.slow_reader_ms),
             max_bytes,

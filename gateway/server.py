@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallybook.client.client import Client
+from tallybook.core.access import OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.runtime.clock import RealClock
@@ -25,9 +26,11 @@ from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import keep_for_ever
 
+from .door import Door
 from .limits import Limits
 from .metrics import GATEWAY_METRICS, Counts, numbers
 from .service import LEDGER_SERVICE, LedgerService
@@ -52,6 +55,8 @@ class Addresses:
 
     grpc: str
     http: str
+    token_grpc: str = ""
+    """For clients that have a token in place of a certificate; empty: there is none."""
 
 
 @asynccontextmanager
@@ -69,11 +74,14 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
         undo.push_async_callback(tasks.close)
+        security = open_security(settings.security, serves=True)
         listener = bound_calls(
             settings.listen,
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
             max_connections=settings.max_connections,
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
+            security=security,
+            token_address=settings.token_listen,
         )
         undo.push_async_callback(listener.close, 0)
         stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))
@@ -82,11 +90,15 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         limits, counts = Limits(settings), Counts()
-        ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks)
-        streams = StreamService(stores, settings, limits, counts, RealClock(), tasks)
+        door = Door(security or OpenAccess(), client)
+        ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
+        streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
         metrics = Metrics()
         metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))
-        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None)
+        if security is not None:
+            tasks.spawn(security.keep_fresh(RealClock()), name="security", essential=True)
+            metrics.add(SECURITY_METRICS, security.numbers)
+        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security)
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)
         # Calls that are dropped leave ledgers and streams to be closed behind them, hence twice.
@@ -96,9 +108,10 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(_stop, ledgers, streams)
         undo.push_async_callback(listener.retire)
         undo.callback(stopping.set)
-        _log.info("ready", address=listener.address, http=http.address)
+        addresses = Addresses(listener.address, http.address, listener.token_address)
+        _log.info("ready", address=addresses.grpc, token_address=addresses.token_grpc, http=addresses.http)
         try:
-            yield Addresses(listener.address, http.address)
+            yield addresses
         finally:
             _log.info("stopping", ledgers=counts.writing, streams=counts.writers)
 

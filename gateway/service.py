@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.client.client import Client
+from tallybook.core.access import Permission
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable
 from tallybook.core.ids import MAX_ID
 from tallybook.proto import ledger_pb2 as pb
-from tallybook.runtime.calls import Call, CallHandler
+from tallybook.runtime.calls import CallHandler
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from .answering import answering
 from .appending import AppendContext, AppendStream
-from .counted import counted
+from .counted import GuestHandler, counted
+from .door import Door, Guest, GuestCall, audited
 from .limits import Limits
 from .messages import creation, described
 from .metrics import Counts
@@ -42,22 +44,32 @@ class LedgerService:
         client: reaches the cluster. Its settings are ``settings.client``.
         limits, counts: shared with the other service, so that clients are bounded by what they take of both.
         tasks: what goes on behind a call; closed only after ``stop``.
+        door: says who may call.
     """
 
     def __init__(
-        self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts, clock: Clock, tasks: Tasks
+        self,
+        client: Client,
+        settings: GatewaySettings,
+        limits: Limits,
+        counts: Counts,
+        clock: Clock,
+        tasks: Tasks,
+        door: Door,
     ) -> None:
         self._client = client
         self._tasks = tasks
         self._counts = counts
+        self._limits = limits
+        self._door = door
         self._stop_time = StopTime(settings.stop_ms, clock)
         self._streams: dict[int, AppendStream] = {}
-        self._appending = AppendContext(client, settings, limits, counts, clock, tasks, self._streams)
-        self._readers = Readers(client, settings, limits, counts)
+        self._appending = AppendContext(client, settings, limits, counts, clock, tasks, door, self._streams)
+        self._readers = Readers(client, settings, limits, counts, door)
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""
-        handlers: dict[str, CallHandler] = {
+        handlers: dict[str, GuestHandler] = {
             "Create": answering(pb.CreateRequest, self._create),
             "Append": self._append,
             "Read": self._readers.read,
@@ -70,8 +82,8 @@ class LedgerService:
         }
         return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
 
-    def _counted(self, method: str, handler: CallHandler) -> CallHandler:
-        return counted(method, handler, self._counts.methods[method])
+    def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
+        return counted(method, handler, self._counts.methods[method], self._door, self._limits)
 
     async def stop(self) -> None:
         """Close the ledgers that are written, as far as that goes within ``stop_ms``.
@@ -90,15 +102,17 @@ class LedgerService:
 
     # -- streams ----------------------------------------------------------------------
 
-    async def _append(self, call: Call) -> None:
+    async def _append(self, call: GuestCall) -> None:
         await AppendStream(call, self._appending).run()
 
     # -- calls with one answer --------------------------------------------------------
 
-    async def _create(self, request: pb.CreateRequest) -> pb.Ledger:
+    async def _create(self, request: pb.CreateRequest, guest: Guest) -> pb.Ledger:
+        self._door.check_new_ledger(guest, request.custom)
         return described(await self._client.create_unowned_ledger(**creation(request)))
 
-    async def _close(self, request: pb.CloseRequest) -> pb.Ledger:
+    async def _close(self, request: pb.CloseRequest, guest: Guest) -> pb.Ledger:
+        await self._door.check_ledger(guest, Permission.WRITE, request.ledger_id)
         client, ledger_id = self._client, request.ledger_id
         metadata = await client.ledger_metadata(ledger_id)
         client.authorise(metadata, request.password)
@@ -119,21 +133,28 @@ class LedgerService:
         async with await self._client.adopt_ledger(ledger_id, password=password) as writer:
             return described(await writer.close())
 
-    async def _recover(self, request: pb.RecoverRequest) -> pb.Ledger:
+    async def _recover(self, request: pb.RecoverRequest, guest: Guest) -> pb.Ledger:
+        await self._door.check_ledger(guest, Permission.WRITE, request.ledger_id)
+        audited(guest, "fence ledger", ledger_id=request.ledger_id)
         return described(await self._client.recover_ledger(request.ledger_id, password=request.password))
 
-    async def _delete(self, request: pb.DeleteRequest) -> pb.DeleteReply:
+    async def _delete(self, request: pb.DeleteRequest, guest: Guest) -> pb.DeleteReply:
+        await self._door.check_ledger(guest, Permission.WRITE, request.ledger_id)
+        audited(guest, "delete ledger", ledger_id=request.ledger_id)
         await self._client.delete_ledger(request.ledger_id, password=request.password)
         return pb.DeleteReply()
 
-    async def _describe(self, request: pb.DescribeRequest) -> pb.Ledger:
+    async def _describe(self, request: pb.DescribeRequest, guest: Guest) -> pb.Ledger:
+        await self._door.check_ledger(guest, Permission.READ, request.ledger_id)
         metadata = await self._client.ledger_metadata(request.ledger_id)
         if metadata.closed:
             return described(metadata)
         reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
         return described(reader.metadata, reader.last_add_confirmed)
 
-    async def _list(self, request: pb.ListRequest) -> pb.ListReply:
+    async def _list(self, request: pb.ListRequest, guest: Guest) -> pb.ListReply:
+        # What they are called would have to be looked up one by one.
+        self._door.check_all_ledgers(guest, Permission.READ)
         after = _page_start(request.page_token)
         page = await self._client.world.store.list_ledgers(after, min(request.page_size or MAX_PAGE, MAX_PAGE))
         if not page.complete and not page.ledger_ids:

@@ -14,13 +14,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
+from tallybook.core.access import Permission
 from tallybook.core.errors import InvalidArgument, StreamFenced
 from tallybook.proto import stream_pb2 as pb
-from tallybook.runtime.calls import Call
 from tallybook.stream import Gap, Position, Record, SubscriptionReader
 from tallybook.stream.reader.handle import Gaps
 
 from .counted import send_in_time
+from .door import GuestCall
 from .messages import decode, request_of
 from .outflow import Outflow, message_bytes, reserved_bytes, sent_from
 from .stores import Stores
@@ -29,16 +30,17 @@ from .stream_messages import cursor_of, gap_of, record_of, start_of, wait_second
 from .twoway import TwoWay
 
 
-async def serve_read(call: Call, stores: Stores, context: StreamContext) -> None:
+async def serve_read(call: GuestCall, stores: Stores, context: StreamContext) -> None:
     """Serve one Read.
 
     Raises:
         TallybookError: why it ends.
     """
     request = await request_of(call, pb.ReadStreamRequest)
+    context.door.check_stream(call.guest, Permission.READ, request.namespace, request.name)
     start, most = start_of(request.start), message_bytes(request.max_bytes, context.settings)
     with (
-        context.limits.admit(call.peer, reserved_bytes(most, context.settings)),
+        context.limits.admit(call.guest, reserved_bytes(most, context.settings)),
         stores.of(request.namespace) as store,
     ):
         reader = store.reader(request.name, start=start, follow=request.follow, gaps=_gaps(request.gaps_as_messages))
@@ -101,7 +103,7 @@ async def _flow(
 class Subscribed:
     """One Subscribe: the reader of a subscription on behalf of a client."""
 
-    def __init__(self, call: Call, context: StreamContext) -> None:
+    def __init__(self, call: GuestCall, context: StreamContext) -> None:
         self._call = call
         self._context = context
         self._ways: TwoWay[Position] = TwoWay(context.tasks)
@@ -121,9 +123,10 @@ class Subscribed:
         if not first.HasField("open"):
             raise InvalidArgument("the first message of a Subscribe stream must open a subscription")
         opening, context = first.open, self._context
+        context.door.check_stream(self._call.guest, Permission.READ, opening.namespace, opening.name)
         start, most = start_of(opening.start), message_bytes(opening.max_bytes, context.settings)
         with (
-            context.limits.admit(self._call.peer, reserved_bytes(most, context.settings)),
+            context.limits.admit(self._call.guest, reserved_bytes(most, context.settings)),
             stores.of(opening.namespace) as store,
         ):
             place = f"{store.namespace}/{opening.name}/{opening.subscription}"

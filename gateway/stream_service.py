@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
+from tallybook.core.access import Permission
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidArgument, StreamEnded
 from tallybook.proto import stream_pb2 as pb
-from tallybook.runtime.calls import Call, CallHandler
+from tallybook.runtime.calls import CallHandler
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -22,7 +23,8 @@ from tallybook.stream import Gap, StreamStore
 from tallybook.stream.names import check_stream_name, check_subscription
 
 from .answering import answering
-from .counted import counted
+from .counted import GuestHandler, counted
+from .door import Door, Guest, GuestCall, audited
 from .limits import Admission, Limits
 from .losses import Losses
 from .metrics import Counts
@@ -51,23 +53,33 @@ class StreamService:
     Args:
         limits, counts: shared with the other service, so that clients are bounded by what they take of both.
         tasks: what goes on behind a call; closed only after ``stop``.
+        door: says who may call.
     """
 
     def __init__(
-        self, stores: Stores, settings: GatewaySettings, limits: Limits, counts: Counts, clock: Clock, tasks: Tasks
+        self,
+        stores: Stores,
+        settings: GatewaySettings,
+        limits: Limits,
+        counts: Counts,
+        clock: Clock,
+        tasks: Tasks,
+        door: Door,
     ) -> None:
         self._stores = stores
         self._settings = settings
         self._counts = counts
+        self._limits = limits
+        self._door = door
         self._tasks = tasks
         self._writers = Writers(stores, settings, counts, clock, tasks)
         self._stop_time = StopTime(settings.stop_ms, clock)
         self._ways: dict[TwoWay[Any], None] = {}
-        self._context = StreamContext(settings, limits, counts, tasks, self._writers, Losses(clock), self._ways)
+        self._context = StreamContext(settings, limits, counts, tasks, self._writers, door, Losses(clock), self._ways)
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""
-        handlers: dict[str, CallHandler] = {
+        handlers: dict[str, GuestHandler] = {
             "Create": answering(pb.CreateStreamRequest, self._create),
             "Delete": answering(pb.DeleteStreamRequest, self._delete),
             "Rename": answering(pb.RenameStreamRequest, self._rename),
@@ -85,12 +97,12 @@ class StreamService:
         }
         return {name: self._counted(f"StreamService/{name}", handler) for name, handler in handlers.items()}
 
-    def _admitted(self, peer: str) -> Admission:
+    def _admitted(self, guest: Guest) -> Admission:
         """A call that reads, if only a little, takes as much memory for that as one that reads much."""
-        return self._context.limits.admit(peer, reserved_bytes(0, self._settings), streams=0)
+        return self._limits.admit(guest, reserved_bytes(0, self._settings), streams=0)
 
-    def _counted(self, method: str, handler: CallHandler) -> CallHandler:
-        return counted(method, handler, self._counts.methods[method])
+    def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
+        return counted(method, handler, self._counts.methods[method], self._door, self._limits)
 
     async def stop(self) -> None:
         """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``.
@@ -111,38 +123,46 @@ class StreamService:
 
     # -- streams ----------------------------------------------------------------------
 
-    async def _append(self, call: Call) -> None:
+    async def _append(self, call: GuestCall) -> None:
         await StreamAppend(call, self._context).run()
 
-    async def _read(self, call: Call) -> None:
+    async def _read(self, call: GuestCall) -> None:
         await serve_read(call, self._stores, self._context)
 
-    async def _subscribe(self, call: Call) -> None:
+    async def _subscribe(self, call: GuestCall) -> None:
         await Subscribed(call, self._context).run(self._stores)
 
     # -- calls with one answer --------------------------------------------------------
 
-    async def _create(self, request: pb.CreateStreamRequest) -> pb.Stream:
+    async def _create(self, request: pb.CreateStreamRequest, guest: Guest) -> pb.Stream:
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
             return described_stream(await store.create(request.name, **policy_changes(request.policy)))
 
-    async def _delete(self, request: pb.DeleteStreamRequest) -> pb.DeleteStreamReply:
+    async def _delete(self, request: pb.DeleteStreamRequest, guest: Guest) -> pb.DeleteStreamReply:
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+        audited(guest, "delete stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             await store.delete(request.name)
         return pb.DeleteStreamReply()
 
-    async def _rename(self, request: pb.RenameStreamRequest) -> pb.Stream:
+    async def _rename(self, request: pb.RenameStreamRequest, guest: Guest) -> pb.Stream:
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.new_name)
+        audited(guest, "rename stream", namespace=request.namespace, stream=request.name, new_name=request.new_name)
         with self._stores.of(request.namespace) as store:
             return described_stream(await store.rename(request.name, request.new_name))
 
-    async def _list(self, request: pb.ListStreamsRequest) -> pb.ListStreamsReply:
+    async def _list(self, request: pb.ListStreamsRequest, guest: Guest) -> pb.ListStreamsReply:
+        self._door.check_stream(guest, Permission.READ, request.namespace, request.prefix)
         with self._stores.of(request.namespace) as store:
             after = check_stream_name(request.page_token) if request.page_token else ""
             names = store.list(request.prefix, after=after)
             page, more = await _page(names, request.page_size, MAX_PAGE)
         return pb.ListStreamsReply(names=page, next_page_token=page[-1] if more else "")
 
-    async def _describe(self, request: pb.DescribeStreamRequest) -> pb.StreamDescription:
+    async def _describe(self, request: pb.DescribeStreamRequest, guest: Guest) -> pb.StreamDescription:
+        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
             info = await store.info(request.name)
             last = await store.last(request.name)
@@ -157,18 +177,24 @@ class StreamService:
             described.record_count = described.next_sequence - described.first_sequence
             return described
 
-    async def _set_policy(self, request: pb.SetPolicyRequest) -> pb.Stream:
+    async def _set_policy(self, request: pb.SetPolicyRequest, guest: Guest) -> pb.Stream:
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+        audited(guest, "change policy of stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             changes = policy_changes(request.policy, request.clear)
             return described_stream(await store.set_policy(request.name, **changes))
 
-    async def _truncate(self, request: pb.TruncateStreamRequest) -> pb.Stream:
+    async def _truncate(self, request: pb.TruncateStreamRequest, guest: Guest) -> pb.Stream:
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+        audited(guest, "truncate stream", namespace=request.namespace, stream=request.name)
         if not request.HasField("before"):
             raise InvalidArgument("a truncation must say before what")
         with self._stores.of(request.namespace) as store:
             return described_stream(await store.truncate(request.name, before=start_of(request.before)))
 
-    async def _end(self, request: pb.EndStreamRequest) -> pb.Stream:
+    async def _end(self, request: pb.EndStreamRequest, guest: Guest) -> pb.Stream:
+        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+        audited(guest, "end stream", namespace=request.namespace, stream=request.name)
         # A client that goes away in the middle must not leave a writer behind that is neither good nor closed.
         ending = self._tasks.spawn(self._end_stream(request), name="end-stream")
         return await asyncio.shield(ending)
@@ -182,7 +208,10 @@ class StreamService:
                 _log.debug("a stream is ended that has ended", stream=request.name)
             return described_stream(await store.info(request.name))
 
-    async def _list_subscriptions(self, request: pb.ListSubscriptionsRequest) -> pb.ListSubscriptionsReply:
+    async def _list_subscriptions(
+        self, request: pb.ListSubscriptionsRequest, guest: Guest
+    ) -> pb.ListSubscriptionsReply:
+        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
             after = check_subscription(request.page_token) if request.page_token else ""
             found = store.subscriptions(request.name, after=after)
@@ -191,14 +220,32 @@ class StreamService:
             subscriptions=map(described_subscription, page), next_page_token=page[-1].name if more else ""
         )
 
-    async def _reset_subscription(self, request: pb.ResetSubscriptionRequest) -> pb.Subscription:
+    async def _reset_subscription(self, request: pb.ResetSubscriptionRequest, guest: Guest) -> pb.Subscription:
+        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+        audited(
+            guest,
+            "reset subscription",
+            namespace=request.namespace,
+            stream=request.name,
+            subscription=request.subscription,
+        )
         if not request.HasField("start"):
             raise InvalidArgument("a reset must say to where")
         with self._stores.of(request.namespace) as store:
             start = start_of(request.start)
             return described_subscription(await store.reset_subscription(request.name, request.subscription, start))
 
-    async def _delete_subscription(self, request: pb.DeleteSubscriptionRequest) -> pb.DeleteSubscriptionReply:
+    async def _delete_subscription(
+        self, request: pb.DeleteSubscriptionRequest, guest: Guest
+    ) -> pb.DeleteSubscriptionReply:
+        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+        audited(
+            guest,
+            "delete subscription",
+            namespace=request.namespace,
+            stream=request.name,
+            subscription=request.subscription,
+        )
         with self._stores.of(request.namespace) as store:
             await store.unsubscribe(request.name, request.subscription)
         return pb.DeleteSubscriptionReply()

@@ -3,6 +3,7 @@
 sqlite:///var/lib/tallybook/metadata.db     a file of this host, /var/lib/tallybook/metadata.db
 sqlite:///./data/metadata.db                relative to the working directory; also ../
 zk://zk1:2181,zk2:2181/tallybook            the node /tallybook of a ZooKeeper ensemble; needs the extra "zookeeper"
+zks://zk1:2281,zk2:2281/tallybook           the same over TLS
 memory:                                     in this process, gone with it
 """
 
@@ -23,8 +24,12 @@ from .client import MetadataClient
 from .memory import MemoryMetadata
 
 DEFAULT_ZOOKEEPER_PORT: Final = 2181
+DEFAULT_ZOOKEEPER_TLS_PORT: Final = 2281
 
-_HELP: Final = "expected sqlite:///path/of/file, zk://host:port[,host:port]/root, or memory: (for a relative path sqlite:///./path)"
+_HELP: Final = (
+    "expected sqlite:///path/of/file, zk://host:port[,host:port]/root, or memory: "
+    "(zks:// for TLS; for a relative path sqlite:///./path)"
+)
 _HOST: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -41,6 +46,7 @@ class ZooKeeperUri:
 
     hosts: tuple[str, ...]
     root: str
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,14 @@ def parse_uri(uri: str) -> MetadataUri:
         if rest:
             raise _invalid(uri, "nothing may follow memory:")
         return MemoryUri()
-    if scheme not in ("sqlite", "zk"):
+    if scheme not in ("sqlite", "zk", "zks"):
         raise _invalid(uri, f"the scheme {scheme!r} is not known")
     if not rest.startswith("//"):
         raise _invalid(uri, f"after {scheme}: there must be two slashes")
     authority, slash, path = rest[2:].partition("/")
-    return _sqlite(uri, authority, path) if scheme == "sqlite" else _zookeeper(uri, authority, slash + path)
+    if scheme == "sqlite":
+        return _sqlite(uri, authority, path)
+    return _zookeeper(uri, authority, slash + path, tls=scheme == "zks")
 
 
 def _sqlite(uri: str, authority: str, path: str) -> SqliteUri:
@@ -85,13 +93,13 @@ def _sqlite(uri: str, authority: str, path: str) -> SqliteUri:
     return SqliteUri(path if path.startswith(("./", "../")) else "/" + path.lstrip("/"))
 
 
-def _zookeeper(uri: str, authority: str, path: str) -> ZooKeeperUri:
-    hosts = []
+def _zookeeper(uri: str, authority: str, path: str, *, tls: bool) -> ZooKeeperUri:
+    hosts, default = [], DEFAULT_ZOOKEEPER_TLS_PORT if tls else DEFAULT_ZOOKEEPER_PORT
     for server in authority.split(","):
         match = _HOST.fullmatch(server)
         if match is None:
             raise _invalid(uri, f"{server!r} is not host:port")
-        port = int(match["port"] or DEFAULT_ZOOKEEPER_PORT)
+        port = int(match["port"] or default)
         if not 1 <= port <= 65_535:
             raise _invalid(uri, f"port {port} of {server!r} does not exist")
         hosts.append(f"{match['host']}:{port}")
@@ -101,7 +109,7 @@ def _zookeeper(uri: str, authority: str, path: str) -> ZooKeeperUri:
         raise _invalid(uri, "the root node is missing, for example /tallybook")
     if any(part in ("", ".", "..") for part in parts) or parts[0] == "zookeeper":
         raise _invalid(uri, f"{path!r} cannot be a root node")
-    return ZooKeeperUri(tuple(hosts), root)
+    return ZooKeeperUri(tuple(hosts), root, tls)
 
 
 def _invalid(uri: str, what: str) -> InvalidConfig:
@@ -109,7 +117,13 @@ def _invalid(uri: str, what: str) -> InvalidConfig:
 
 
 async def open_metadata(
-    uri: str, *, clock: Clock, rng: Rng, timeout_seconds: float = 10.0, memory: MemoryMetadata | None = None
+    uri: str,
+    *,
+    clock: Clock,
+    rng: Rng,
+    timeout_seconds: float = 10.0,
+    memory: MemoryMetadata | None = None,
+    security: str = "",
 ) -> MetadataClient:
     """Open the metadata store that ``uri`` names.
 
@@ -119,9 +133,12 @@ async def open_metadata(
         rng: for ids and tokens, and to spread pauses.
         timeout_seconds: deadline of this call, and of every operation on what it returns.
         memory: what ``memory:`` stands for; by default a new and empty store of the caller's own.
+        security: the security directory of this process, with which ZooKeeper is reached by ``zks:`` only; empty: none.
 
     Raises:
-        InvalidConfig: the URI makes no sense, what it names is not ours, or the driver's library is not installed.
+        InvalidConfig: the URI makes no sense, what it names is not ours, or the driver's library is not installed; or a
+            security directory is wanted, is no good, or is not made use of.
+        Unauthenticated, AccessDenied: ZooKeeper lets us not in, or not at that node.
         DamagedFile: a SQLite file that is none, or is damaged.
         DiskFailed: the directory of a SQLite file cannot be created.
         MetadataUnavailable: nobody answers in time; the message has the URI.
@@ -140,4 +157,12 @@ async def open_metadata(
         raise InvalidConfig("zk:// needs kazoo: pip install 'tallybook[zookeeper]'")
     from .zookeeper.client import open_zookeeper  # noqa: PLC0415
 
-    return await open_zookeeper(parsed.hosts, parsed.root, clock=clock, rng=rng, timeout_seconds=timeout_seconds)
+    if parsed.tls != bool(security):
+        raise InvalidConfig(
+            f"{uri} needs a security directory, for the certificates of TLS"
+            if parsed.tls
+            else f"{uri} has no TLS, and there is security: use zks://, and the port at which ZooKeeper speaks TLS"
+        )
+    return await open_zookeeper(
+        parsed.hosts, parsed.root, clock=clock, rng=rng, timeout_seconds=timeout_seconds, security=security
+    )

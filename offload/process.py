@@ -63,10 +63,13 @@ class Archive:
 
 
 @asynccontextmanager
-async def opened(metadata_uri: str, url: str | None, *, settle: bool = False) -> AsyncIterator[Archive]:
+async def opened(
+    metadata_uri: str, url: str | None, *, settle: bool = False, security: str = ""
+) -> AsyncIterator[Archive]:
     """Open the archive of a cluster.
 
     Args:
+        security: the security directory of this process; empty: none.
         url: where it is; ``None``: where the metadata say.
         settle: make ``url`` the cluster's archive, if it has none yet.
 
@@ -79,7 +82,9 @@ async def opened(metadata_uri: str, url: str | None, *, settle: bool = False) ->
     """
     clock, rng = RealClock(), SystemRng()
     async with AsyncExitStack() as stack:
-        metadata = await open_metadata(metadata_uri, clock=clock, rng=rng, timeout_seconds=METADATA_SECONDS)
+        metadata = await open_metadata(
+            metadata_uri, clock=clock, rng=rng, timeout_seconds=METADATA_SECONDS, security=security
+        )
         stack.push_async_callback(metadata.close)
         settled = await read_location(metadata.store)
         where = url or settled
@@ -108,13 +113,15 @@ async def _look_at(store: ObjectStore) -> None:
         await anext(pages, None)
 
 
-async def archive_of(metadata_uri: str) -> str | None:
+async def archive_of(metadata_uri: str, *, security: str = "") -> str | None:
     """Where the archive of a cluster is; ``None`` if it has none yet.
 
     Raises:
         InvalidConfig, MetadataUnavailable, DamagedFile: the metadata cannot be read.
     """
-    metadata = await open_metadata(metadata_uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=METADATA_SECONDS)
+    metadata = await open_metadata(
+        metadata_uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=METADATA_SECONDS, security=security
+    )
     try:
         return await read_location(metadata.store)
     finally:

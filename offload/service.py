@@ -23,6 +23,7 @@ from tallybook.metadata.store import Ok
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Workers
 
 from .metrics import OFFLOAD_METRICS, numbers
@@ -65,7 +66,11 @@ class OffloadService:
         Raises:
             InvalidConfig: the address to serve them on cannot be bound.
         """
-        http = HttpServer(self.metrics(), lambda: None)
+        metrics, security = self.metrics(), open_security(self._settings.security, serves=True)
+        if security is not None:
+            self._archive.tasks.spawn(security.keep_fresh(self._archive.clock), name="security", essential=True)
+            metrics.add(SECURITY_METRICS, security.numbers)
+        http = HttpServer(metrics, lambda: None, security)
         await http.start(self._settings.http_listen, self._archive.tasks)
         _log.info("serving", http=http.address)
         try:
@@ -195,5 +200,9 @@ async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> 
         InvalidConfig: the cluster has another archive, or a URL makes no sense.
         ArchiveDenied, MetadataUnavailable: one of the stores is not there.
     """
-    async with Client(metadata_uri, SCANNING) as client, opened(metadata_uri, url, settle=True) as archive:
+    reading = SCANNING.model_copy(update={"security": settings.security})
+    async with (
+        Client(metadata_uri, reading) as client,
+        opened(metadata_uri, url, settle=True, security=settings.security) as archive,
+    ):
         await OffloadService(archive, archive.offloader(client, settings), settings, give_back_memory).run()

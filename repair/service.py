@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.config import RepairSettings
+from tallybook.core.config import ClientSettings, RepairSettings
 from tallybook.core.errors import DamagedFile, PeerError, StorageError
 from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
@@ -24,6 +24,7 @@ from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.pace import Pace
+from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Tasks
 
 from .auditor import Audit, Auditor
@@ -81,7 +82,11 @@ class RepairService:
         Raises:
             InvalidConfig: the address to serve them on cannot be bound.
         """
-        http = HttpServer(self.metrics(), lambda: None)
+        metrics, security = self.metrics(), open_security(self._settings.security, serves=True)
+        if security is not None:
+            tasks.spawn(security.keep_fresh(self._clock), name="security", essential=True)
+            metrics.add(SECURITY_METRICS, security.numbers)
+        http = HttpServer(metrics, lambda: None, security)
         await http.start(self._settings.http_listen, tasks)
         _log.info("serving", http=http.address)
         try:
@@ -176,7 +181,7 @@ async def repairing(metadata_uri: str, settings: RepairSettings) -> None:
         InvalidConfig: a URI or an address makes no sense.
         MetadataUnavailable: the metadata store is not there.
     """
-    async with Client(metadata_uri) as client:
+    async with Client(metadata_uri, ClientSettings(security=settings.security)) as client:
         tasks = Tasks("repair", _died)
         try:
             await RepairService(client, settings).serve(tasks)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 
+from tallybook.core.access import Presented
+
 
 class CallFailed(Exception):
     """How a call ends that does not end well.
@@ -40,6 +42,10 @@ class Call(Protocol):
     @property
     def peer(self) -> str:
         """The connection that the call came on."""
+
+    @property
+    def presented(self) -> Presented:
+        """What the client has come with."""
 
     async def receive(self) -> bytes | None:
         """The next message, or ``None`` once the client has sent its last one. One receiver at a time.

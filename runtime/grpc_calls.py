@@ -16,9 +16,13 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tallybook.core.access import Presented
+
 from .calls import Call, CallerGone, CallFailed, CallHandler, Services
 from .grpc_options import gateway_options
+from .grpc_security import presented
 from .grpc_server import bind
+from .identity import Certified
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 """The trailer in which every gRPC library looks for the details of an error."""
@@ -32,10 +36,12 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class CallListener:
     """An address, bound, and then served. Made by ``bound_calls``."""
 
-    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, address: str, token_address: str) -> None:
         self._server = server
         self._health = health.aio.HealthServicer()
         self._address = address
+        self.token_address = token_address
+        """Host and port for clients without a certificate; empty: there is none."""
 
     @property
     def address(self) -> str:
@@ -71,10 +77,20 @@ class CallListener:
         await self._server.stop(grace_seconds)
 
 
-def bound_calls(address: str, *, max_calls: int, max_connections: int, max_connection_calls: int) -> CallListener:
+def bound_calls(
+    address: str,
+    *,
+    max_calls: int,
+    max_connections: int,
+    max_connection_calls: int,
+    security: Certified | None = None,
+    token_address: str = "",
+) -> CallListener:
     """Bind ``address``, and let nobody in before ``CallListener.serve``: services may want to know where they are.
 
     Args:
+        security: with TLS, to clients that have a certificate; ``None``: to anybody.
+        token_address: another one, to clients that have none, with TLS as well; empty: none.
         max_calls: more at once are refused.
         max_connections: more are dropped as soon as they are made, whatever they want.
         max_connection_calls: more calls on one connection wait, at the client.
@@ -84,8 +100,14 @@ def bound_calls(address: str, *, max_calls: int, max_connections: int, max_conne
     """
     options = gateway_options(max_connections=max_connections, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
-    port = bind(server, address)
-    return CallListener(server, f"{address.rpartition(':')[0]}:{port}")
+    served = _bound(server, address, security, certificates=True)
+    for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
+    return CallListener(server, served, for_tokens)
+
+
+def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool) -> str:
+    port = bind(server, address, security, certificates=certificates)
+    return f"{address.rpartition(':')[0]}:{port}"
 
 
 def _served(handler: CallHandler) -> Callable[[Any, Any], Awaitable[None]]:
@@ -118,12 +140,18 @@ class _GrpcCall:
         self._context = context
         # Asked now, because gRPC brings the process down when it is asked after the call has ended.
         self._peer = str(context.peer())
+        self._presented = presented(context)
         self._begun = False
 
     @property
     def peer(self) -> str:
         """The client's address, as gRPC tells it."""
         return self._peer
+
+    @property
+    def presented(self) -> Presented:
+        """Certificate and headers that it has come with."""
+        return self._presented
 
     async def receive(self) -> bytes | None:
         """The next message; see the port."""

@@ -17,10 +17,13 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tallybook.core.access import Presented
 from tallybook.core.errors import BookieUnavailable, InvalidConfig
 from tallybook.proto import bookie_pb2
 
 from .grpc_options import SERVER_OPTIONS, SERVICE
+from .grpc_security import add_port, presented
+from .identity import Certified
 from .transport import Acceptor, Lane
 
 _ACCEPTOR_GRACE_SECONDS: Final = 2.0
@@ -62,11 +65,14 @@ class GrpcListener:
         await asyncio.gather(*serving, return_exceptions=True)
 
 
-async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_connections: int) -> GrpcListener:
+async def listen(
+    address: str, acceptor: Acceptor, *, max_streams: int, max_connections: int, security: Certified | None = None
+) -> GrpcListener:
     """Serve ``address`` with the lanes, the standard health service and reflection.
 
     Args:
         max_connections: more are dropped as soon as they are made, whatever they want.
+        security: with TLS, to clients that have a certificate; ``None``: to anybody.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -85,7 +91,7 @@ async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_conn
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     served = (bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name, health.SERVICE_NAME)
     reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), server)
-    port = bind(server, address)
+    port = bind(server, address, security)
     await server.start()
     for name in ("", *served):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -93,8 +99,12 @@ async def listen(address: str, acceptor: Acceptor, *, max_streams: int, max_conn
     return GrpcListener(server, health_servicer, f"{host}:{port}", serving)
 
 
-def bind(server: grpc.aio.Server, address: str) -> int:
+def bind(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool = True) -> int:
     """Let ``server`` serve ``address``; the port that it has there.
+
+    Args:
+        security: ``None``: without TLS.
+        certificates: whether clients have to have one.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -102,10 +112,7 @@ def bind(server: grpc.aio.Server, address: str) -> int:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise InvalidConfig(f"{address!r} is not an address: host:port is wanted")
-    try:
-        bound: int = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
+    bound = add_port(server, address, security, certificates=certificates)
     if not bound:
         raise InvalidConfig(f"cannot listen on {address}: in use, or not an address of this machine")
     return bound
@@ -152,6 +159,7 @@ class _ServerStream:
         self._context = context
         # Asked now, because gRPC brings the process down when it is asked after the call has ended.
         self._peer = str(context.peer())
+        self._presented = presented(context)
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Set once this side ended the stream: true in good order, false by dropping it."""
 
@@ -159,6 +167,11 @@ class _ServerStream:
     def peer(self) -> str:
         """The client's address, as gRPC tells it."""
         return self._peer
+
+    @property
+    def presented(self) -> Presented:
+        """Certificate and headers that it has come with."""
+        return self._presented
 
     async def send(self, message: bytes) -> None:
         """Hand over one message; see the port."""

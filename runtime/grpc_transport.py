@@ -12,10 +12,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from tallybook.core.access import NOTHING, Presented
 from tallybook.core.errors import BookieUnavailable
 
 from .grpc_options import CHANNEL_OPTIONS, SERVICE
+from .grpc_security import open_channel
 from .grpc_server import listen
+from .identity import Certified
 from .transport import Acceptor, Lane, Listener, MessageStream
 
 _CLOSE_GRACE_SECONDS: Final = 1.0
@@ -27,15 +30,19 @@ class GrpcTransport:
     Args:
         max_streams: how many streams a listener serves at once.
         max_connections: how many connections it takes, with streams or without. A client has one for each stream.
+        security: certificates for both ends; ``None``: without TLS.
     """
 
-    def __init__(self, *, max_streams: int = 4096, max_connections: int = 8192) -> None:
+    def __init__(
+        self, *, max_streams: int = 4096, max_connections: int = 8192, security: Certified | None = None
+    ) -> None:
         self._max_streams = max_streams
         self._max_connections = max_connections
+        self._security = security
 
     async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
         """Open a stream; see the port."""
-        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        channel = open_channel(address, self._security, CHANNEL_OPTIONS)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await _until_ready(channel, address)
@@ -57,7 +64,13 @@ class GrpcTransport:
 
     async def listen(self, address: str, acceptor: Acceptor) -> Listener:
         """Serve an address; see the port."""
-        return await listen(address, acceptor, max_streams=self._max_streams, max_connections=self._max_connections)
+        return await listen(
+            address,
+            acceptor,
+            max_streams=self._max_streams,
+            max_connections=self._max_connections,
+            security=self._security,
+        )
 
 
 class _ClientStream:
@@ -74,6 +87,11 @@ class _ClientStream:
     def peer(self) -> str:
         """The address it was opened to."""
         return self._peer
+
+    @property
+    def presented(self) -> Presented:
+        """Nothing: whom it leads to was checked when it was opened."""
+        return NOTHING
 
     async def send(self, message: bytes) -> None:
         """Hand over one message; see the port."""

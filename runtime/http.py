@@ -4,7 +4,8 @@
     /readyz    200 once it serves, else 503 with the reason
     /metrics   numbers in the Prometheus text format
 
-Nothing can be changed through it, and it listens on loopback unless told otherwise.
+Nothing can be changed through it, and it listens on loopback unless told otherwise. Where access is controlled it
+speaks TLS, and numbers are for those who may read; health and readiness are for everybody.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,8 +21,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from tallybook.core.errors import InvalidConfig
+from tallybook.core.access import Access, OpenAccess, Permission
+from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 
+from .http_security import CertifiedProtocol, presented, server_context
+from .identity import Certified
 from .metrics import Metrics
 from .tasks import Tasks
 
@@ -31,17 +35,26 @@ _KEEP_ALIVE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 64
 
 
+class Guarded(Access, Certified, Protocol):
+    """Somebody who has certificates, and knows who others are."""
+
+
 class HttpServer:
     """Serves health, readiness and metrics on a port of its own.
 
     Args:
         metrics: what /metrics shows.
         why_not_ready: ``None`` when the process serves, else one sentence for /readyz.
+        security: certificates, and who somebody is; ``None``: no TLS, and anybody is let in.
     """
 
-    def __init__(self, metrics: Metrics, why_not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self, metrics: Metrics, why_not_ready: Callable[[], str | None], security: Guarded | None = None
+    ) -> None:
         self._metrics = metrics
         self._why_not_ready = why_not_ready
+        self._security = security
+        self._access: Access = security or OpenAccess()
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = ""
@@ -64,7 +77,12 @@ class HttpServer:
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             limit_concurrency=_MAX_CONNECTIONS,
+            http=CertifiedProtocol,
+            ws="none",
         )
+        config.load()
+        if self._security is not None:
+            config.ssl = server_context(self._security)
         self._server = uvicorn.Server(config)
         self._task = tasks.spawn(self._serve(self._server, bound), name="http")
 
@@ -98,6 +116,12 @@ class HttpServer:
         return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", status_code=503 if reason else 200)
 
     async def _show_metrics(self, request: Request) -> Response:
+        try:
+            self._access.principal(presented(request)).check(Permission.READ)
+        except Unauthenticated as error:
+            return PlainTextResponse(f"{error.message}\n", status_code=401, headers={"www-authenticate": "Bearer"})
+        except AccessDenied as error:
+            return PlainTextResponse(f"{error.message}\n", status_code=403)
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
 
 

@@ -53,7 +53,7 @@ def load_settings(
     try:
         return model.model_validate(found)
     except ValidationError as error:
-        raise InvalidConfig("; ".join(_complaints(error))) from None
+        raise InvalidConfig("; ".join(complaints(error))) from None
 
 
 def variable(*names: str) -> str:
@@ -126,7 +126,8 @@ def _merge(into: dict[str, Any], source: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _complaints(error: ValidationError) -> Iterator[str]:
+def complaints(error: ValidationError) -> Iterator[str]:
+    """What is wrong with values, in words, one by one."""
     for problem in error.errors(include_url=False):
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+from tallybook.core.access import Presented
+
 
 class Lane(Enum):
     """The kinds of stream between a client and a bookie. Each is one method of the gRPC service."""
@@ -29,6 +31,10 @@ class MessageStream(Protocol):
     @property
     def peer(self) -> str:
         """Whom it leads to, for logs."""
+
+    @property
+    def presented(self) -> Presented:
+        """What the client has come with, at the server's end."""
 
     async def send(self, message: bytes) -> None:
         """Hand over one message; waits while the transport is full. One sender at a time.

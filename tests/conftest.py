@@ -121,3 +121,12 @@ def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     left = tasks + [f"thread {thread.name}" for thread in threads] + [f"child process {pid}" for pid in processes]
     if left:
         pytest.fail("this test left behind\n  " + "\n  ".join(sorted(left)))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Any:
+    """An authority; ``authority.issue(directory, Subject(...), days=1)`` makes security directories."""
+    # Most tests need no certificates.
+    from tallybook.runtime.security.authority import Authority  # noqa: PLC0415
+
+    return Authority.create(tmp_path / "authority")

@@ -7,6 +7,7 @@ from kazoo.exceptions import NoNodeError
 from tallybook.core.errors import InvalidConfig
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.security import zookeeper_password
 from tallybook.runtime.tasks import Tasks
 
 from ..client import MetadataClient
@@ -27,6 +28,7 @@ async def open_zookeeper(
     rng: Rng,
     timeout_seconds: float = 10.0,
     session_seconds: float = 10.0,
+    security: str = "",
 ) -> MetadataClient:
     """Open the metadata below the node ``root``; it is created, with its parents, if missing.
 
@@ -37,14 +39,24 @@ async def open_zookeeper(
         rng: for ids, and to spread pauses.
         timeout_seconds: deadline of this call and of every operation.
         session_seconds: silence after which ZooKeeper takes a bookie for dead.
+        security: directory of the certificates, for TLS, and of the password that what is made is closed with; empty:
+            neither.
 
     Raises:
+        Unauthenticated, AccessDenied: ``root`` is closed, and not open to that password.
         MetadataUnavailable: no server answers in time; the message has the URI.
         InvalidConfig: ``root`` holds something else, or was made by a newer version.
     """
-    name = f"zk://{','.join(hosts)}{root}"
+    name = f"{'zks' if security else 'zk'}://{','.join(hosts)}{root}"
     session = Session(
-        hosts, name, clock=clock, rng=rng, timeout_seconds=timeout_seconds, session_seconds=session_seconds
+        hosts,
+        name,
+        clock=clock,
+        rng=rng,
+        timeout_seconds=timeout_seconds,
+        session_seconds=session_seconds,
+        security=security,
+        password=zookeeper_password(security) if security else None,
     )
     layout = Layout(root)
     await session.start()

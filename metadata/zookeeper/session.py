@@ -20,9 +20,11 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
@@ -30,13 +32,15 @@ from kazoo.exceptions import (
     ZookeeperError,
 )
 from kazoo.interfaces import IAsyncResult
+from kazoo.security import CREATOR_ALL_ACL
 
-from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.core.errors import AccessDenied, MetadataOutcomeUnknown, MetadataUnavailable, Unauthenticated
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import ThreadWorkers
 
 from .requests import Request, sync
+from .tls import TlsHandler
 
 REFUSALS: Final = (BadVersionError, NodeExistsError, NoNodeError)
 """Answers that callers expect: raised as they are."""
@@ -61,6 +65,8 @@ class Session:
         rng: spreads the pauses.
         timeout_seconds: longest time that one operation may take.
         session_seconds: silence after which ZooKeeper takes this client for dead.
+        security: directory of the certificates, for TLS; empty: without.
+        password: USER:PASSWORD. Nodes that are made are open to nobody else.
     """
 
     def __init__(
@@ -72,6 +78,8 @@ class Session:
         rng: Rng,
         timeout_seconds: float,
         session_seconds: float,
+        security: str = "",
+        password: str | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -82,6 +90,9 @@ class Session:
             ",".join(hosts),
             timeout=session_seconds,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+            handler=TlsHandler(security) if security else None,
+            auth_data=[("digest", password)] if password else None,
+            default_acl=CREATOR_ALL_ACL if password else None,
         )
         self._loop = asyncio.get_running_loop()
         self._connected = asyncio.Event()
@@ -183,6 +194,10 @@ class Session:
     def _raise(self, error: BaseException) -> None:
         if isinstance(error, REFUSALS):
             raise error
+        if isinstance(error, NoAuthError):
+            raise AccessDenied(f"{self.name}: these nodes are open to others only") from error
+        if isinstance(error, AuthFailedError):
+            raise Unauthenticated(f"{self.name} does not take the password") from error
         if isinstance(error, ZookeeperError) and not isinstance(error, _CUT_OFF):
             raise self._unavailable(f"refused: {type(error).__name__} {error}") from error
         raise _CutOff(str(error) or type(error).__name__) from error

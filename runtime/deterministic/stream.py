@@ -13,6 +13,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from tallybook.core.access import NOTHING, Presented
 from tallybook.core.errors import BookieUnavailable, check
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.transport import Lane
@@ -116,6 +117,11 @@ class SimStream:
         self._accepted = accepted
         self._failure: str | None = None
         self.closed = False
+
+    @property
+    def presented(self) -> Presented:
+        """Nothing: nobody's access is controlled here."""
+        return NOTHING
 
     @property
     def peer(self) -> str:

@@ -15,7 +15,15 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from tallybook.core.access import ANYBODY, NOTHING, Presented, Principal
+from tallybook.gateway.door import Guest
+
 R = TypeVar("R", bound=Message)
+
+
+def guest(peer: str, principal: Principal = ANYBODY) -> Guest:
+    """Somebody on a connection, whoever he is."""
+    return Guest(peer, principal)
 
 
 class FakeCall(Generic[R]):
@@ -25,8 +33,9 @@ class FakeCall(Generic[R]):
         kind: what the client is told.
     """
 
-    def __init__(self, kind: type[R], peer: str = "here") -> None:
+    def __init__(self, kind: type[R], peer: str = "here", presented: Presented = NOTHING) -> None:
         self.peer = peer
+        self.presented = presented
         self.replies: list[R] = []
         self.taking = asyncio.Event()
         """Cleared: nothing is taken."""

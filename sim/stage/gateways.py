@@ -19,9 +19,11 @@ from google.rpc.status_pb2 import Status
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.core.access import Access, OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvariantViolation
 from tallybook.core.limits import KIB
+from tallybook.gateway.door import Door
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts, numbers
 from tallybook.gateway.stores import Stores
@@ -79,14 +81,17 @@ class Appending(FakeCall[pb.StreamAppendReply]):
 class Gateway:
     """One gateway, and the calls to it."""
 
-    def __init__(self, cluster: MemoryCluster, name: str, client: Client, **settings: Any) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, name: str, client: Client, access: Access | None = None, **settings: Any
+    ) -> None:
         self.client = client
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.tasks = client_tasks(name)
         self.limits, self.counts = Limits(chosen), Counts()
         self.stores = Stores(client, name, self.tasks, int(chosen.max_id_bytes))
         self._clock = cluster.world.clock
-        self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks)
+        door = Door(access or OpenAccess(), client)
+        self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks, door)
         self._calls = client_tasks("calls")
         self._dead = False
 

@@ -14,8 +14,10 @@ from google.rpc.status_pb2 import Status
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.core.access import OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import KIB
+from tallybook.gateway.door import Door
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts, numbers
 from tallybook.gateway.service import LedgerService
@@ -49,7 +51,8 @@ class Stage:
     def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.limits, self.counts = Limits(chosen), Counts()
-        self.service = LedgerService(client, chosen, self.limits, self.counts, cluster.world.clock, tasks)
+        door = Door(OpenAccess(), client)
+        self.service = LedgerService(client, chosen, self.limits, self.counts, cluster.world.clock, tasks, door)
         self._calls = client_tasks("calls")
 
     def call(self, method: str, call: AppendCall) -> asyncio.Task[None]:

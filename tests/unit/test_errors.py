@@ -54,6 +54,8 @@ WIRE_CODES = {
     "PositionMismatch": 127,
     "NoSuchSubscription": 128,
     "NoSuchNamespace": 129,
+    "Unauthenticated": 130,
+    "AccessDenied": 131,
     "CreditExceeded": 140,
     "PeerError": 200,
     "Busy": 201,

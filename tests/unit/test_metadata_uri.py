@@ -23,6 +23,7 @@ from tallybook.runtime.rng import SeededRng
         ("sqlite:///with%20space/%C3%BC.db", SqliteUri("/with space/ü.db")),
         ("sqlite:///x%3Fy", SqliteUri("/x?y")),
         ("zk://zk1:2181/tallybook", ZooKeeperUri(("zk1:2181",), "/tallybook")),
+        ("zks://zk1/tallybook", ZooKeeperUri(("zk1:2281",), "/tallybook", tls=True)),
         ("zk://zk1/tallybook", ZooKeeperUri(("zk1:2181",), "/tallybook")),
         ("zk://zk1:1,zk2.example.com:65535/a/b/c", ZooKeeperUri(("zk1:1", "zk2.example.com:65535"), "/a/b/c")),
         ("zk://127.0.0.1:2181,[::1]:2181/tallybook/", ZooKeeperUri(("127.0.0.1:2181", "[::1]:2181"), "/tallybook")),

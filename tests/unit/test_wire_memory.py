@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tallybook.bookie.admission import RECOVERY_SHARE
-from tallybook.bookie.request_lane import DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS, AnswerRoom
+from tallybook.bookie.request_lane import ANSWER_BYTES, DEAF_SECONDS, MAX_REQUESTS, MAX_WAITS, ROOM_SECONDS, AnswerRoom
 from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, HeldLedgers, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import BookieUnavailable, Busy, InvalidArgument
@@ -281,7 +281,7 @@ async def test_one_who_asks_for_little_is_served_between_those_of_one_who_asks_f
 
 async def test_a_stream_that_ends_while_it_waits_for_room_gives_back_no_more_than_it_had():
     shared = Allowance(4 * MIB)
-    other, ending = AnswerRoom(shared), AnswerRoom(shared)
+    other, ending = AnswerRoom(ANSWER_BYTES, shared), AnswerRoom(ANSWER_BYTES, shared)
     await other.take(3 * MIB)
     await ending.take(MIB)
     waiting = asyncio.ensure_future(ending.take(2 * MIB))

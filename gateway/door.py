@@ -1,0 +1,145 @@
+"""The door of a gateway: who calls, and whether he may.
+
+    call -> who is it? -> may he do that kind of thing at all?          before anything of the call is read
+         -> request    -> may he do it to this stream, this ledger?     before anything is done
+
+A gateway acts on behalf of its clients with powers of its own, so nobody behind it asks again. Every method has a line
+in the tables below; one that has none is not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from tallybook.client.client import Client
+from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
+from tallybook.runtime.audit import audit
+from tallybook.runtime.calls import Call
+from tallybook.stream.names import DEFAULT_NAMESPACE
+
+_READ, _WRITE = Permission.READ, Permission.WRITE
+
+PERMISSIONS: Final = {
+    "LedgerService/Append": _WRITE,
+    "LedgerService/Close": _WRITE,
+    "LedgerService/Create": _WRITE,
+    "LedgerService/Delete": _WRITE,
+    "LedgerService/Describe": _READ,
+    "LedgerService/List": _READ,
+    "LedgerService/Read": _READ,
+    "LedgerService/Recover": _WRITE,
+    "LedgerService/Tail": _READ,
+    "StreamService/Append": _WRITE,
+    "StreamService/Create": _WRITE,
+    "StreamService/Delete": _WRITE,
+    # Who reads by a subscription keeps its position in it, and that is all he changes.
+    "StreamService/DeleteSubscription": _READ,
+    "StreamService/Describe": _READ,
+    "StreamService/End": _WRITE,
+    "StreamService/List": _READ,
+    "StreamService/ListSubscriptions": _READ,
+    "StreamService/Read": _READ,
+    "StreamService/Rename": _WRITE,
+    "StreamService/ResetSubscription": _READ,
+    "StreamService/SetPolicy": _WRITE,
+    "StreamService/Subscribe": _READ,
+    "StreamService/Truncate": _WRITE,
+}
+"""What each method takes."""
+
+
+class Guest(NamedTuple):
+    """Whoever has made a call."""
+
+    peer: str
+    """The connection."""
+    principal: Principal
+
+
+class GuestCall(Call, Protocol):
+    """A call of somebody who was let in."""
+
+    @property
+    def guest(self) -> Guest:
+        """Whose it is."""
+
+
+class Door:
+    """Lets clients in, and to what is theirs.
+
+    Args:
+        access: tells who somebody is.
+        client: knows the names of ledgers.
+    """
+
+    def __init__(self, access: Access, client: Client) -> None:
+        self._access = access
+        self._client = client
+
+    def let_in(self, method: str, call: Call) -> Guest:
+        """Who makes this call.
+
+        Raises:
+            Unauthenticated, AccessDenied: nobody who may.
+        """
+        principal = self._access.principal(call.presented)
+        principal.check(PERMISSIONS[method])
+        return Guest(call.peer, principal)
+
+    async def check_ledger(self, guest: Guest, permission: Permission, ledger_id: int) -> None:
+        """See that a guest may do this to a ledger.
+
+        Raises:
+            AccessDenied: he may not.
+            NoSuchLedger, MetadataUnavailable: what it is called cannot be told.
+        """
+        principal = guest.principal
+        principal.check(permission)
+        if not principal.unlimited:
+            metadata = await self._client.ledger_metadata(ledger_id)
+            principal.check_ledger(permission, ledger_id, _name_of(metadata.custom))
+
+    @staticmethod
+    def check_new_ledger(guest: Guest, custom: Mapping[str, bytes]) -> None:
+        """See that a guest may make a ledger that has this custom metadata.
+
+        Raises:
+            AccessDenied: he may not, or not under this name.
+        """
+        guest.principal.check_ledger(_WRITE, -1, _name_of(custom))
+
+    @staticmethod
+    def check_all_ledgers(guest: Guest, permission: Permission) -> None:
+        """See that a guest may do this to whatever ledgers there are.
+
+        Raises:
+            AccessDenied: he may not.
+        """
+        guest.principal.check_everywhere(permission)
+
+    @staticmethod
+    def check_stream(guest: Guest, permission: Permission, namespace: str, name: str) -> None:
+        """See that a guest may do this to a stream, or to all whose names begin with ``name``.
+
+        Raises:
+            AccessDenied: he may not.
+        """
+        guest.principal.check_stream(
+            permission, namespace or DEFAULT_NAMESPACE, name, default_namespace=DEFAULT_NAMESPACE
+        )
+
+
+def audited(guest: Guest, action: str, **what: object) -> None:
+    """Note what a guest does that cannot be undone."""
+    audit(action, guest.principal, guest.peer, **what)
+
+
+def _name_of(custom: Mapping[str, bytes]) -> str | None:
+    name = custom.get(LEDGER_NAME)
+    if name is None:
+        return None
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None

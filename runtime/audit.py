@@ -1,0 +1,28 @@
+"""The audit log: who did what cannot be undone, or changes how the cluster runs.
+
+One line for each, of the part ``audit``, among the other lines of the process, at the level info:
+
+    {"part": "audit", "event": "delete ledger", "principal": "writers", "identity": "tallybook://writer/orders",
+     "peer": "ipv4:...", "ledger_id": 7, ...}
+
+It is written when the thing is begun, by whoever was asked to do it. What became of it is in the answer.
+"""
+
+from __future__ import annotations
+
+from tallybook.core.access import Principal
+
+from .logging import logger
+
+_log = logger("audit")
+
+
+def audit(action: str, principal: Principal, peer: str, **what: object) -> None:
+    """Note one thing.
+
+    Args:
+        action: a verb and what it is done to; one of a small number of fixed texts.
+        peer: the connection that it was asked on.
+        what: which one: ids and names.
+    """
+    _log.info(action, principal=principal.name, identity=principal.identity, peer=peer, **what)

@@ -1,0 +1,9 @@
+"""Who a process is, whom it trusts, and whom it lets in: the directory that the option ``security`` names.
+
+``Security`` is what the rest uses: certificates for TLS and the principal of whoever calls, both always those of the
+files as they are now. ``authority`` makes such directories, for those who have no authority of their own.
+"""
+
+from .security import SECURITY_METRICS, Security, open_security, zookeeper_password
+
+__all__ = ["SECURITY_METRICS", "Security", "open_security", "zookeeper_password"]

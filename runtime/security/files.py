@@ -1,0 +1,103 @@
+"""The files of a security directory, read with care.
+
+    ca.crt            certificates of the authorities that are trusted
+    tls.crt, tls.key  the certificate of this process, with those between it and the authority, and its key
+    access.toml       who may do what: ``core/access``
+    token-keys.json   keys that tokens are checked with, a JSON Web Key Set
+    zookeeper.auth    USER:PASSWORD for ZooKeeper
+
+The first three have the names that Kubernetes gives them. Files may be replaced at any time, one by one or, where
+they are links, all at once; what was read counts only if nothing changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from tallybook.core.errors import InvalidConfig
+
+AUTHORITY: Final = "ca.crt"
+CERTIFICATE: Final = "tls.crt"
+PRIVATE: Final = "tls.key"
+ACCESS: Final = "access.toml"
+TOKEN_KEYS: Final = "token-keys.json"  # noqa: S105 (a file)
+ZOOKEEPER: Final = "zookeeper.auth"
+
+NAMES: Final = (AUTHORITY, CERTIFICATE, PRIVATE, ACCESS, TOKEN_KEYS, ZOOKEEPER)
+_SECRET: Final = frozenset({PRIVATE, TOKEN_KEYS, ZOOKEEPER})
+MAX_FILE_BYTES: Final = 4 << 20
+_TRIES: Final = 3
+
+Signature: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+"""By which a change is noticed: of each file inode, size, and times of its last changes, in nanoseconds."""
+
+
+class Files(NamedTuple):
+    """What lies in a directory; ``None`` for what does not."""
+
+    signature: Signature
+    contents: dict[str, bytes | None]
+
+    def wanted(self, name: str, directory: str) -> bytes:
+        """The content of a file that there has to be.
+
+        Raises:
+            InvalidConfig: there is none.
+        """
+        content = self.contents[name]
+        if content is None:
+            raise InvalidConfig(f"{directory} has no {name}")
+        return content
+
+
+def signature_of(directory: str) -> Signature:
+    """What the files look like from outside.
+
+    Raises:
+        InvalidConfig: the directory cannot be looked into.
+    """
+    return tuple(_seen(Path(directory, name)) for name in NAMES)
+
+
+def read_files(directory: str) -> Files:
+    """All files, of one moment.
+
+    Raises:
+        InvalidConfig: the directory or a file cannot be read, is too large, changes all the time, or holds a secret and
+            is open to every user of this machine.
+    """
+    if not Path(directory).is_dir():
+        raise InvalidConfig(f"security: there is no directory {directory}")
+    for _ in range(_TRIES):
+        before = signature_of(directory)
+        contents = {name: _content(Path(directory, name)) for name in NAMES}
+        if signature_of(directory) == before:
+            return Files(before, contents)
+    raise InvalidConfig(f"the files of {directory} change all the time")
+
+
+def _seen(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            if path.name in _SECRET and stat.S_IMODE(path.stat().st_mode) & 0o007:
+                raise InvalidConfig(f"{path} holds a secret and is open to everybody: chmod o-rwx {path}")
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidConfig(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    return content

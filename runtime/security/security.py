@@ -1,0 +1,161 @@
+"""The security of one process: what its directory says now.
+
+    files change -> read -> understood -> in force          every few seconds, without a restart
+                         `-> not understood: the log says why, and what was in force stays
+
+A certificate and its key are replaced one after the other. In between they do not belong together, and what was in
+force stays until they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Never
+
+from tallybook.core.access import Credentials, Presented, Principal
+from tallybook.core.errors import InvalidConfig, Unauthenticated
+
+from ..clock import Clock
+from ..identity import Identity
+from ..logging import logger
+from ..metrics import Kind, MetricInfo
+from ..tasks import ThreadWorkers
+from .files import ACCESS, Signature, read_files, signature_of
+from .material import Material, understand
+
+RELOAD_SECONDS: Final = 2.0
+EXPIRY_WARNING_DAYS: Final = 14
+_DAY_SECONDS: Final = 86_400.0
+
+_log = logger("security")
+
+
+SECURITY_METRICS: Final = (
+    MetricInfo(
+        "expires_at",
+        "tallybook_security_certificate_expiry_timestamp_seconds",
+        Kind.GAUGE,
+        "When the certificate in force expires, in seconds since the epoch.",
+    ),
+    MetricInfo(
+        "reloads",
+        "tallybook_security_reloads_total",
+        Kind.COUNTER,
+        "Times that changed security files came into force.",
+    ),
+    MetricInfo(
+        "failures",
+        "tallybook_security_reload_failures_total",
+        Kind.COUNTER,
+        "Looks at changed security files that were not taken: the log says why.",
+    ),
+)
+
+
+class Security:
+    """What a directory says. Made by ``open_security``."""
+
+    def __init__(self, directory: str, signature: Signature, material: Material) -> None:
+        self._directory = directory
+        self._signature = signature
+        self._told = ""
+        """Why changed files are not taken, as was logged."""
+        self._material = material
+        self.reloads = 0
+        """How often changed files came into force."""
+        self.failures = 0
+        """How often they did not."""
+
+    @property
+    def identity(self) -> Identity:
+        """The certificates in force."""
+        return self._material.identity
+
+    def principal(self, presented: Presented) -> Principal:
+        """Who has presented this; see the port."""
+        material = self._material
+        if material.rules is None:
+            raise Unauthenticated("this process lets nobody in")
+        if not presented.authorization:
+            return material.rules.principal(Credentials(presented.certificate))
+        if presented.certificate:
+            raise Unauthenticated("a certificate or a token is wanted, not both")
+        if material.token_keys is None:
+            raise Unauthenticated("no tokens are taken here")
+        subject = material.token_keys.subject(presented.authorization, material.rules.audience)
+        return material.rules.principal(Credentials(subject=subject))
+
+    def principals(self) -> list[str]:
+        """Names of those who are let in."""
+        rules = self._material.rules
+        return [] if rules is None else rules.names
+
+    def numbers(self) -> Mapping[str, float]:
+        """Values of ``SECURITY_METRICS``."""
+        expires_at = self.identity.expires_at.timestamp()
+        return {"expires_at": expires_at, "reloads": self.reloads, "failures": self.failures}
+
+    def days_left(self) -> float:
+        """Until the certificate expires; below 0: since then."""
+        return (self.identity.expires_at - datetime.now(UTC)).total_seconds() / _DAY_SECONDS
+
+    def refresh(self) -> None:
+        """Take over what has changed, if it can be understood. Reads files: not for an event loop."""
+        try:
+            if signature_of(self._directory) == self._signature:
+                return
+            files = read_files(self._directory)
+            material = understand(files, self._directory)
+            if material.rules is None and self._material.rules is not None:
+                raise InvalidConfig(f"{self._directory} has no {ACCESS} any more")
+        except InvalidConfig as error:
+            self.failures += 1
+            if error.message != self._told:
+                self._told = error.message
+                _log.error("changed security files are not taken", directory=self._directory, reason=error.message)
+            return
+        self._signature, self._material, self._told = files.signature, material, ""
+        self.reloads += 1
+        _log.info("security files taken", directory=self._directory, certificate=material.identity.names)
+
+    async def keep_fresh(self, clock: Clock) -> Never:
+        """Look at the files again and again, and say once a day that the certificate is about to expire."""
+        reader, warned_at = ThreadWorkers(1, "tallybook-security"), -_DAY_SECONDS
+        try:
+            while True:
+                await reader.run(self.refresh)
+                days = self.days_left()
+                if days < EXPIRY_WARNING_DAYS and clock.monotonic() - warned_at >= _DAY_SECONDS:
+                    warned_at = clock.monotonic()
+                    say = _log.error if days <= 0 else _log.warning
+                    say("the certificate expires", certificate=self.identity.names, days_left=round(days, 1))
+                await clock.sleep(RELOAD_SECONDS)
+        finally:
+            await reader.close()
+
+
+def open_security(directory: str, *, serves: bool) -> Security | None:
+    """What ``directory`` says; ``None`` if it is empty: no security.
+
+    Args:
+        serves: others call this process, so there have to be rules of who may do what.
+
+    Raises:
+        InvalidConfig: the directory does not say it, or says what cannot be.
+    """
+    if not directory:
+        return None
+    files = read_files(directory)
+    if serves:
+        files.wanted(ACCESS, directory)
+    return Security(directory, files.signature, understand(files, directory))
+
+
+def zookeeper_password(directory: str) -> str | None:
+    """USER:PASSWORD for ZooKeeper, if ``directory`` has one.
+
+    Raises:
+        InvalidConfig: as for ``open_security``.
+    """
+    return understand(read_files(directory), directory).zookeeper

@@ -1,0 +1,338 @@
+"""A bookie behind TLS: who gets in, what he may do there, and certificates that are replaced meanwhile."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tallybook.bookie.service import BookieService
+from tallybook.bookie.shares import LEAST_BYTES
+from tallybook.client.bookie_rpc import BookieRpc, open_bookie
+from tallybook.core.access import Role
+from tallybook.core.batch import encode_batch
+from tallybook.core.config import BookieSettings, ClientSettings
+from tallybook.core.errors import AccessDenied, BookieUnavailable, Busy
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.security import Security, open_security
+from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.tasks import Tasks
+from tallybook.sim.stage.memory_bookie import MemoryBookie
+
+DEADLINE_SECONDS = 30
+KEY = b""
+
+
+class Port:
+    """A bookie in memory, served on loopback to whoever its directory lets in."""
+
+    def __init__(self, place: Path, security: Security, address: str, tasks: Tasks) -> None:
+        self.place = place
+        self.security = security
+        self.address = address
+        self.tasks = tasks
+
+    async def connect(self, client: Path | None, address: str = "") -> BookieRpc:
+        """Connect as a client with this security directory; ``None``: without TLS."""
+        security = None if client is None else open_security(str(client), serves=False)
+        return await open_bookie(
+            GrpcTransport(security=security),
+            address or self.address,
+            bookie_id="b1",
+            expected=None,
+            settings=ClientSettings(connect_timeout_ms=10_000),
+            tasks=self.tasks,
+        )
+
+    async def works(self, client: Path) -> None:
+        """A client comes, adds, reads and leaves."""
+        connection = await self.connect(client)
+        assert await added(connection, 0) == 0
+        assert (await connection.read_entry(1, 0)).verify().payload == b"x"
+        await connection.close()
+
+
+async def added(connection: BookieRpc, entry_id: int) -> int:
+    """Add one entry; the code that it is answered with."""
+    answered = asyncio.get_running_loop().create_future()
+    batch = encode_batch(1, entry_id, [b"x"], lac=-1, ledger_length=1, written_at_us=0)
+    connection.add(batch, KEY, answered.set_result)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        return (await answered).code
+
+
+@pytest.fixture
+def served(authority, tmp_path):
+    """``async with served() as port``: the rules of the authority, with more of them if given, and a host."""
+
+    @asynccontextmanager
+    async def opened(more: str = "", host: str = "127.0.0.1") -> AsyncIterator[Port]:
+        rules = tmp_path / "authority/access.toml"
+        rules.write_text(rules.read_text().replace("\n[[principal]]", f"\n{more}\n[[principal]]", 1))
+        place = tmp_path / "b1"
+        authority.issue(place, Subject(Role.BOOKIE, "b1", (host,)), days=1)
+        security = open_security(str(place), serves=True)
+        tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+
+        async def verifier(_ledger_id: int) -> bytes:
+            return b""
+
+        bookie = MemoryBookie("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
+        settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
+        service = BookieService(bookie, settings, RealClock(), tasks, "", pytest.fail, security)
+        listener = await GrpcTransport(security=security).listen("127.0.0.1:0", service.accept)
+        try:
+            yield Port(place, security, listener.address, tasks)
+        finally:
+            await listener.close(0)
+            await tasks.close()
+            assert service.stream_count == 0
+
+    return opened
+
+
+@pytest.fixture
+def client(authority, tmp_path):
+    """``client("writer")``: the security directory of somebody in this role."""
+
+    def made(role: str = "writer", name: str = "app", by: Authority | None = None) -> Path:
+        place = tmp_path / f"{role}-{name}-{id(by)}"
+        (by or authority).issue(place, Subject(Role(role), name), days=1)
+        return place
+
+    return made
+
+
+# --- who gets in ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_of_the_same_authority_reads_and_writes(served, client):
+    async with served() as port:
+        await port.works(client("writer"))
+
+
+async def test_a_client_of_another_authority_is_not_connected_to(served, client, tmp_path):
+    stranger = Authority.create(tmp_path / "stranger")
+    async with served() as port:
+        # He trusts ours, and has a certificate of his own making: it is the bookie that refuses him.
+        forged = client("admin", by=stranger)
+        (forged / "ca.crt").write_bytes((port.place / "ca.crt").read_bytes())
+        with pytest.raises(BookieUnavailable):
+            await port.connect(forged)
+        await port.works(client())
+
+
+async def test_a_client_does_not_talk_to_a_bookie_of_another_authority(served, client, tmp_path):
+    stranger = Authority.create(tmp_path / "stranger")
+    async with served() as port:
+        with pytest.raises(BookieUnavailable):
+            await port.connect(client("admin", by=stranger))
+        await port.works(client())
+
+
+async def test_a_client_does_not_talk_to_a_bookie_whose_certificate_is_for_another_host(served, client):
+    async with served(host="elsewhere.example.com") as port:
+        with pytest.raises(BookieUnavailable):
+            await port.connect(client())
+
+
+async def test_a_client_without_tls_gets_nothing_and_harms_nobody(served, client):
+    async with served() as port:
+        with pytest.raises(BookieUnavailable):
+            await port.connect(None)
+        await port.works(client())
+
+
+async def test_a_client_with_tls_does_not_talk_to_a_bookie_without(client):
+    listener = await GrpcTransport().listen("127.0.0.1:0", refuse)
+    try:
+        security = open_security(str(client()), serves=False)
+        tasks = Tasks("test", pytest.fail)
+        with pytest.raises(BookieUnavailable):
+            await open_bookie(
+                GrpcTransport(security=security), listener.address, bookie_id="b1", expected=None,
+                settings=ClientSettings(), tasks=tasks,
+            )  # fmt: skip
+    finally:
+        await listener.close(0)
+
+
+async def refuse(lane: Any, stream: Any) -> None:
+    pytest.fail(f"{stream.peer} came through on {lane}")
+
+
+async def test_nobody_without_a_certificate_gets_as_far_as_a_call(served):
+    async with served() as port:
+        trusting = grpc.ssl_channel_credentials((port.place / "ca.crt").read_bytes())
+        async with grpc.aio.secure_channel(port.address, trusting) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("version", "spoken"), [("TLSv1", False), ("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)]
+)
+async def test_old_versions_of_tls_are_not_spoken(served, client, version, spoken):
+    async with served() as port:
+        place = client()
+        context = ssl.create_default_context(cafile=place / "ca.crt")
+        context.load_cert_chain(place / "tls.crt", place / "tls.key")
+        context.set_alpn_protocols(["h2"])
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="deprecated") if not spoken else contextlib.nullcontext():
+            context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+        host, _, number = port.address.rpartition(":")
+        shaking = asyncio.open_connection(host, int(number), ssl=context)
+        if spoken:
+            _, writer = await asyncio.wait_for(shaking, DEADLINE_SECONDS)
+            writer.close()
+            return
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.wait_for(shaking, DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(range(256)) * 40, b"\x16\x03\x01\xff\xff"],
+)
+async def test_what_is_no_tls_is_dropped_and_others_are_served(served, client, noise):
+    async with served() as port:
+        host, _, number = port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(number))
+        writer.write(noise)
+        await port.works(client())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+                await reader.read()
+        writer.close()
+
+
+# --- what he may do ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_reads_and_changes_nothing(served, client):
+    async with served() as port:
+        await port.works(client("writer"))
+        reader = await port.connect(client("reader"))
+        assert (await reader.read_entry(1, 0)).verify().payload == b"x"
+        assert (await reader.read_lac(1)).lac == -1
+        assert await added(reader, 1) == AccessDenied.wire_code
+        for refused in (
+            reader.fence(1, KEY), reader.recovery_read(1, 0, KEY), reader.write_lac(1, 0, KEY), reader.force(1, KEY),
+            reader.recovery_add(encode_batch(1, 1, [b"x"], lac=-1, ledger_length=2, written_at_us=0), KEY),
+        ):  # fmt: skip
+            with pytest.raises(AccessDenied, match="readers may not write"):
+                await refused
+        writer = await port.connect(client("writer"))
+        assert await added(writer, 1) == 0, "nothing was fenced"
+        await asyncio.gather(reader.close(), writer.close())
+
+
+async def test_a_writer_keeps_nothing_for_the_cluster_and_a_bookie_does(served, client):
+    async with served() as port:
+        writer, keeper = await port.connect(client("writer")), await port.connect(client("bookie"))
+        batch = encode_batch(1, 0, [b"x"], lac=-1, ledger_length=1, written_at_us=0)
+        for ask in (
+            lambda one: one.held(1, 0, 9),
+            lambda one: one.held_ledgers(-1, 10),
+            lambda one: one.damaged((-1, -1), 10),
+        ):
+            with pytest.raises(AccessDenied, match="writers may not keep"):
+                await ask(writer)
+            await ask(keeper)
+        for ask in (lambda one: one.repair_add(batch), lambda one: one.end_limbo(1)):
+            with pytest.raises(AccessDenied, match="writers may not keep"):
+                await ask(writer)
+        await asyncio.gather(writer.close(), keeper.close())
+
+
+async def test_who_is_nobody_here_is_told_so(served, client):
+    rules = (
+        '[[principal]]\nname = "one"\nroles = ["reader"]\nstreams = ["a"]\ncertificates = ["tallybook://reader/one"]\n'
+    )
+    async with served(rules) as port:
+        with pytest.raises(AccessDenied, match="one may read by name only, at a gateway"):
+            await port.connect(client("reader", "one"))
+        rules = port.place / "access.toml"
+        rules.write_text("")
+        port.security.refresh()
+        with pytest.raises(AccessDenied, match="no principal has a certificate of tallybook://writer/app"):
+            await port.connect(client("writer"))
+
+
+async def test_fences_are_noted_with_who_asked_for_them_and_once_for_each_ledger(served, client, caplog):
+    caplog.set_level("INFO", "tallybook.audit")
+    async with served() as port:
+        writer = await port.connect(client("writer"))
+        for _ in range(2):
+            await writer.fence(1, KEY)
+        await writer.fence(2, KEY)
+        await writer.close()
+    notes = [record for record in caplog.records if record.name == "tallybook.audit"]
+    told = [(note.getMessage(), note.tallybook_fields) for note in notes]
+    assert [(event, fields["ledger_id"]) for event, fields in told] == [("fence", 1), ("fence", 2)]
+    assert {(fields["principal"], fields["identity"]) for _, fields in told} == {("writers", "tallybook://writer/app")}
+
+
+async def test_a_principal_takes_no_more_than_it_may_and_others_are_served_as_ever(served, client):
+    most = 40 * LEAST_BYTES
+    rules = (
+        f'[[principal]]\nname = "greedy"\nroles = ["writer"]\nmax_bytes = {most}\nmax_requests = 100\n'
+        'certificates = ["tallybook://writer/greedy"]\n'
+    )
+    async with served(rules) as port:
+        taken: list[BookieRpc] = []
+
+        async def take_all() -> None:
+            while True:
+                taken.append(await port.connect(client("writer", "greedy")))
+
+        with pytest.raises(Busy, match="greedy may have"):
+            await take_all()
+        assert taken
+        assert await added(taken[0], 0) == 0
+        await port.works(client("writer"))
+        await asyncio.gather(*(connection.close() for connection in taken))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                with contextlib.suppress(Busy):
+                    # What was taken comes back when the bookie has seen the end of its streams.
+                    await port.works(client("writer", "greedy"))
+                    break
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+
+
+async def test_certificates_are_renewed_and_an_authority_is_replaced_while_clients_are_served(served, client, tmp_path):
+    async with served() as port:
+        old = client()
+        held = await port.connect(old)
+        # A new authority, trusted beside the old one first; then it alone.
+        fresh = Authority.create(tmp_path / "fresh")
+        both = (port.place / "ca.crt").read_bytes() + (tmp_path / "fresh/ca.crt").read_bytes()
+        (port.place / "ca.crt").write_bytes(both)
+        (old / "ca.crt").write_bytes(both)
+        new = client(by=fresh)
+        (new / "ca.crt").write_bytes(both)
+        port.security.refresh()
+        await port.works(old)
+        await port.works(new)
+        fresh.issue(port.place, Subject(Role.BOOKIE, "b1", ("127.0.0.1",)), days=5)
+        port.security.refresh()
+        assert (port.security.identity.expires_at - datetime.now(UTC)).days >= 4
+        await port.works(new)
+        with pytest.raises(BookieUnavailable):
+            await port.connect(old)
+        assert await added(held, 7) == 0, "who is connected stays so"
+        await held.close()

@@ -1,0 +1,236 @@
+"""Who is who, and who may do what."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tallybook.core.access import (
+    ANYBODY,
+    AccessFile,
+    AccessRules,
+    Credentials,
+    OpenAccess,
+    Permission,
+    Presented,
+    Principal,
+)
+from tallybook.core.errors import AccessDenied, Unauthenticated
+
+READ, WRITE, KEEP, ADMINISTER = Permission.READ, Permission.WRITE, Permission.KEEP, Permission.ADMINISTER
+
+
+def rule(name: str = "p", **more: object) -> dict[str, object]:
+    return {"name": name, "roles": ["writer"], "certificates": [name], **more}
+
+
+def rules(*principals: dict[str, object]) -> AccessRules:
+    return AccessRules(AccessFile.model_validate({"principal": principals}))
+
+
+def by_certificate(found: AccessRules, *names: str) -> str:
+    return found.principal(Credentials(names)).name
+
+
+# --- who is who -------------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_belongs_to_the_first_principal_of_the_file_that_one_of_its_names_fits():
+    found = rules(
+        rule("exact", certificates=["b1.example.com", "tallybook://bookie/b1", "10.0.0.1"]),
+        rule("domain", certificates=["*.example.com"]),
+        rule("below", certificates=["tallybook://bookie/*"]),
+    )
+    assert by_certificate(found, "b1.example.com") == "exact"
+    assert by_certificate(found, "10.0.0.1") == "exact"
+    assert by_certificate(found, "B2.Example.COM") == "domain"
+    assert by_certificate(found, "tallybook://bookie/b7") == "below"
+    assert by_certificate(found, "tallybook://bookie/b7", "b2.example.com") == "domain", "the first of the file"
+    assert by_certificate(found, "stranger", "tallybook://bookie/b1") == "exact"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "example.com",
+        "a.b.example.com",
+        ".example.com",
+        "b1.example.com.evil.org",
+        "evil-example.com",
+        "tallybook://bookie",
+        "tallybook://bookies/b1",
+        "tallybook:/bookie/b1",
+        "TALLYBOOK://bookie/b1",
+        "*.example.com",
+        "",
+    ],
+)
+def test_a_name_that_only_looks_like_a_pattern_belongs_to_nobody(name):
+    found = rules(rule("p", certificates=["*.example.com", "tallybook://bookie/*"]))
+    if name == "*.example.com":
+        # What a certificate says with a star is a name like any other.
+        assert by_certificate(found, name) == "p"
+        return
+    with pytest.raises(AccessDenied, match="no principal"):
+        found.principal(Credentials((name,)))
+
+
+def test_whoever_shows_nothing_is_told_so_and_nobody_else_is_let_in():
+    found = rules(rule("p", tokens=["app"]))
+    with pytest.raises(Unauthenticated):
+        found.principal(Credentials())
+    with pytest.raises(AccessDenied):
+        found.principal(Credentials(subject="other"))
+    with pytest.raises(AccessDenied):
+        found.principal(Credentials(subject="p"))
+    assert found.principal(Credentials(subject="app")).name == "p"
+    with pytest.raises(AccessDenied):
+        rules().principal(Credentials(("any",)))
+
+
+def test_a_token_is_not_taken_for_a_certificate_nor_the_other_way_round():
+    found = rules(rule("p", certificates=["app"], tokens=["other"]))
+    with pytest.raises(AccessDenied):
+        found.principal(Credentials(subject="app"))
+    with pytest.raises(AccessDenied):
+        found.principal(Credentials(("other",)))
+
+
+def test_those_who_are_one_principal_are_told_apart_by_what_they_have_shown():
+    found = rules(rule("p", certificates=["tallybook://writer/*"], tokens=["app"]))
+    one = found.principal(Credentials(("tallybook://writer/a",)))
+    other = found.principal(Credentials(subject="app"))
+    assert (one.name, one.identity, other.name, other.identity) == ("p", "tallybook://writer/a", "p", "app")
+
+
+def test_where_access_is_not_controlled_anybody_may_do_everything():
+    principal = OpenAccess().principal(Presented())
+    assert principal is ANYBODY
+    for permission in Permission:
+        principal.check_everywhere(permission)
+        principal.check_stream(permission, "n", "s", default_namespace="default")
+        principal.check_ledger(permission, 1, None)
+
+
+# --- what they may do -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "may"),
+    [
+        ("reader", {READ}),
+        ("writer", {READ, WRITE}),
+        ("bookie", {READ, WRITE, KEEP}),
+        ("admin", {READ, WRITE, KEEP, ADMINISTER}),
+    ],
+)
+def test_each_role_may_do_what_it_is_for_and_no_more(role, may):
+    principal = rules(rule("p", roles=[role])).principal(Credentials(("p",)))
+    for permission in Permission:
+        assert principal.may(permission) == (permission in may)
+        if permission in may:
+            principal.check_everywhere(permission)
+            continue
+        with pytest.raises(AccessDenied, match=f"p may not {permission.value}"):
+            principal.check(permission)
+        with pytest.raises(AccessDenied):
+            principal.check_stream(permission, "default", "s", default_namespace="default")
+        with pytest.raises(AccessDenied):
+            principal.check_ledger(permission, 1, "name")
+
+
+def limited(**more: object) -> Principal:
+    return rules(rule("p", **more)).principal(Credentials(("p",)))
+
+
+def stream(principal: Principal, namespace: str, name: str) -> bool:
+    try:
+        principal.check_stream(READ, namespace, name, default_namespace="default")
+    except AccessDenied:
+        return False
+    return True
+
+
+def ledger(principal: Principal, name: str | None) -> bool:
+    try:
+        principal.check_ledger(WRITE, 7, name)
+    except AccessDenied:
+        return False
+    return True
+
+
+def test_who_is_limited_to_streams_has_those_of_the_default_namespace_and_nothing_else():
+    principal = limited(streams=["orders/", "audit"])
+    assert stream(principal, "default", "orders/eu")
+    assert stream(principal, "default", "audit-2")
+    assert not stream(principal, "default", "order")
+    assert not stream(principal, "default", "")
+    assert not stream(principal, "other", "orders/eu")
+    assert not ledger(principal, "orders/eu")
+    assert not ledger(principal, None)
+
+
+def test_who_is_limited_to_namespaces_has_all_their_streams_and_no_namespace_that_begins_alike():
+    principal = limited(namespaces=["team"])
+    assert stream(principal, "team", "anything")
+    assert not stream(principal, "team2", "anything")
+    assert not stream(principal, "default", "team")
+
+
+def test_who_is_limited_to_ledgers_has_those_of_the_name_and_none_without_one():
+    principal = limited(ledgers=["orders-"])
+    assert ledger(principal, "orders-1")
+    assert not ledger(principal, "order")
+    assert not ledger(principal, "")
+    assert not ledger(principal, None)
+    assert not stream(principal, "default", "orders-1")
+
+
+@pytest.mark.parametrize("more", [{"streams": []}, {"namespaces": []}, {"ledgers": []}])
+def test_an_empty_list_limits_to_nothing_at_all(more):
+    principal = limited(**more)
+    assert not stream(principal, "default", "s")
+    assert not ledger(principal, "l")
+
+
+def test_who_is_limited_may_do_nothing_where_names_are_not_known():
+    with pytest.raises(AccessDenied, match="by name only"):
+        limited(streams=["a"]).check_everywhere(READ)
+
+
+@given(st.lists(st.text(max_size=5), max_size=3), st.text(max_size=8))
+def test_a_stream_is_open_exactly_to_those_who_have_a_prefix_of_its_name(prefixes, name):
+    assert stream(limited(streams=prefixes), "default", name) == any(name.startswith(each) for each in prefixes)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"principal": [rule(), rule()]},
+        {"principal": [rule(roles=[])]},
+        {"principal": [rule(roles=["king"])]},
+        {"principal": [rule(certificates=[])]},
+        {"principal": [rule(certificates=["*"])]},
+        {"principal": [rule(certificates=["a*b"])]},
+        {"principal": [rule(certificates=["a b"])]},
+        {"principal": [rule(roles=["bookie"], streams=["a"])]},
+        {"principal": [rule(roles=["admin"], namespaces=["a"])]},
+        {"principal": [rule(max_requests=0)]},
+        {"principal": [rule(max_bytes=1)]},
+        {"principal": [rule(name="a b")]},
+        {"principal": [rule(name="")]},
+        {"principal": [rule(stream=["typo"])]},
+        {"audience": ""},
+        {"principals": []},
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        AccessFile.model_validate(wrong)
+
+
+def test_what_came_in_a_header_is_never_shown():
+    assert "secret" not in repr(Presented(("host",), ("Bearer secret",)))

@@ -1,0 +1,252 @@
+"""A security directory: read with care, taken over while a process runs, and never half."""
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tallybook.core.access import Presented, Role
+from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
+from tallybook.runtime.security import open_security, zookeeper_password
+from tallybook.runtime.security.authority import Authority, Subject
+from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES
+
+SERVER = Subject(Role.BOOKIE, "b1", ("127.0.0.1", "localhost"))
+CLIENT = Subject(Role.WRITER, "app")
+
+
+@pytest.fixture
+def place(authority, tmp_path) -> Path:
+    """The directory of a server."""
+    authority.issue(tmp_path / "b1", SERVER, days=1)
+    return tmp_path / "b1"
+
+
+def opened(place: Path, *, serves: bool = True):
+    security = open_security(str(place), serves=serves)
+    assert security is not None
+    return security
+
+
+def test_no_directory_is_no_security():
+    assert open_security("", serves=True) is None
+
+
+def test_a_server_knows_itself_and_those_of_its_authority(place):
+    security = opened(place)
+    assert set(security.identity.names) == {"127.0.0.1", "localhost", "tallybook://bookie/b1"}
+    assert 0.9 < security.days_left() <= 1
+    assert security.principal(Presented(("tallybook://writer/app",))).name == "writers"
+    with pytest.raises(AccessDenied):
+        security.principal(Presented(("tallybook://stranger/app",)))
+    with pytest.raises(Unauthenticated):
+        security.principal(Presented())
+
+
+def test_a_client_lets_nobody_in(authority, tmp_path):
+    authority.issue(tmp_path / "app", CLIENT, days=1)
+    assert not (tmp_path / "app/access.toml").exists()
+    with pytest.raises(Unauthenticated):
+        opened(tmp_path / "app", serves=False).principal(Presented(("tallybook://admin/root",)))
+
+
+def test_a_server_without_rules_does_not_start(authority, tmp_path):
+    authority.issue(tmp_path / "app", CLIENT, days=1)
+    with pytest.raises(InvalidConfig, match=r"access\.toml"):
+        opened(tmp_path / "app")
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
+def test_what_is_missing_is_named(place, name):
+    (place / name).unlink()
+    with pytest.raises(InvalidConfig, match=name.replace(".", r"\.")):
+        opened(place)
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidConfig, match="nowhere"):
+        open_security(str(tmp_path / "nowhere"), serves=False)
+
+
+@pytest.mark.parametrize("name", ["tls.key", "token-keys.json"])
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o644])
+def test_a_secret_that_everybody_on_the_machine_may_read_is_refused(place, name, mode):
+    (place / name).chmod(mode)
+    with pytest.raises(InvalidConfig, match="open to everybody"):
+        opened(place)
+    (place / name).chmod(0o640)
+    opened(place)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("content", [b"", b"\0\xff" * 50, b"-----BEGIN CERTIFICATE-----\nAAAA\n", b"{"])
+def test_files_that_are_something_else_are_refused_by_name(place, name, content):
+    path = place / name
+    path.write_bytes(content)
+    path.chmod(0o600)
+    if name == "access.toml" and not content:
+        # A file without rules lets nobody in, and may be meant.
+        with pytest.raises(AccessDenied):
+            opened(place).principal(Presented(("tallybook://admin/root",)))
+        return
+    with pytest.raises(InvalidConfig, match=name.replace(".", r"\.")):
+        opened(place)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_without_end_is_refused(place, name):
+    with (place / name).open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    (place / name).chmod(0o600)
+    with pytest.raises(InvalidConfig, match="larger"):
+        opened(place)
+
+
+def test_a_key_of_another_certificate_is_refused(authority, place, tmp_path):
+    authority.issue(tmp_path / "b2", SERVER, days=1)
+    (tmp_path / "b2/tls.key").replace(place / "tls.key")
+    with pytest.raises(InvalidConfig, match="not the key"):
+        opened(place)
+
+
+def test_a_certificate_that_has_expired_is_refused(authority, place, monkeypatch):
+    monkeypatch.setattr("tallybook.runtime.security.material.datetime", Later)
+    with pytest.raises(InvalidConfig, match="not valid now"):
+        opened(place)
+
+
+class Later(datetime):
+    """A clock that is ahead by more than the certificate lasts."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(days=2)
+
+
+def test_the_password_of_zookeeper_is_read_and_must_be_one(place):
+    assert zookeeper_password(str(place)) is None
+    auth = place / "zookeeper.auth"
+    auth.write_text("tally:secret\n")
+    auth.chmod(0o600)
+    assert zookeeper_password(str(place)) == "tally:secret"
+    for wrong in ("tally", ":secret", "tally:", "a b:c"):
+        auth.write_text(wrong)
+        with pytest.raises(InvalidConfig, match=r"zookeeper\.auth is not") as caught:
+            zookeeper_password(str(place))
+        assert "secret" not in str(caught.value)
+
+
+# --- while a process runs ---------------------------------------------------------------------------------------------
+
+
+def test_a_renewed_certificate_and_new_rules_come_into_force(authority, place, tmp_path):
+    security = opened(place)
+    first = security.identity
+    security.refresh()
+    assert security.identity is first, "nothing has changed"
+    rules = tmp_path / "authority/access.toml"
+    rules.write_text(rules.read_text().replace("tallybook://writer/*", "tallybook://author/*"))
+    authority.issue(place, SERVER, days=5)
+    security.refresh()
+    assert security.days_left() > 4
+    with pytest.raises(AccessDenied):
+        security.principal(Presented(("tallybook://writer/app",)))
+    assert (security.reloads, security.failures) == (1, 0)
+
+
+def test_a_pair_of_which_one_half_is_new_is_not_taken_until_the_other_half_is_too(authority, place, tmp_path):
+    security = opened(place)
+    before = security.identity
+    authority.issue(tmp_path / "new", SERVER, days=5)
+    for name in ("tls.key", "tls.crt"):
+        assert security.identity is before
+        (tmp_path / "new" / name).replace(place / name)
+        security.refresh()
+    assert security.days_left() > 4
+    assert security.failures == 1
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key", "access.toml", "token-keys.json"])
+def test_files_that_break_leave_what_was_in_force(place, name, caplog):
+    security = opened(place)
+    good = (place / name).read_bytes()
+    (place / name).write_bytes(b"\xff broken")
+    for _ in range(3):
+        security.refresh()
+    assert security.failures == 3
+    assert security.principal(Presented(("tallybook://writer/app",))).name == "writers"
+    assert [record.getMessage() for record in caplog.records] == ["changed security files are not taken"], "said once"
+    (place / name).write_bytes(good)
+    security.refresh()
+    assert security.reloads == 1
+
+
+def test_rules_that_vanish_do_not_open_the_door(place):
+    security = opened(place)
+    (place / "access.toml").unlink()
+    security.refresh()
+    assert security.principal(Presented(("tallybook://writer/app",))).name == "writers"
+    with pytest.raises(AccessDenied):
+        security.principal(Presented(("stranger",)))
+
+
+def test_links_that_are_switched_all_at_once_are_followed(authority, place, tmp_path):
+    """As Kubernetes replaces secrets."""
+    authority.issue(tmp_path / "data-2", SERVER, days=5)
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "current").symlink_to(place)
+    for name in os.listdir(place):
+        (linked / name).symlink_to(f"current/{name}")
+    security = opened(linked)
+    fresh = linked / "fresh"
+    fresh.symlink_to(tmp_path / "data-2")
+    fresh.replace(linked / "current")
+    security.refresh()
+    assert security.days_left() > 4
+
+
+def test_secrets_are_in_no_text_that_these_things_give_of_themselves(place):
+    security = opened(place)
+    secret = (place / "tls.key").read_text().splitlines()[1]
+    shown = f"{security!r} {security.identity!r} {security._material!r} {security._material.token_keys!r}"
+    assert secret not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+# --- an authority of one's own ----------------------------------------------------------------------------------------
+
+
+def test_an_authority_is_made_once_and_found_again(authority, tmp_path):
+    with pytest.raises(InvalidConfig, match="already"):
+        Authority.create(tmp_path / "authority")
+    Authority.open(tmp_path / "authority").issue(tmp_path / "x", SERVER, days=1)
+    opened(tmp_path / "x")
+    with pytest.raises(InvalidConfig, match="no authority"):
+        Authority.open(tmp_path / "x")
+
+
+def test_whatever_may_forge_is_for_its_owner_only(authority, place, tmp_path):
+    for path in (*(tmp_path / "authority").iterdir(), *place.iterdir()):
+        public = path.suffix in (".crt", ".toml")
+        assert path.stat().st_mode & 0o777 == (0o644 if public else 0o600), path
+    assert (tmp_path / "authority").stat().st_mode & 0o777 == 0o700
+    kept = {path.name for path in place.iterdir()}
+    assert kept == {"ca.crt", "tls.crt", "tls.key", "access.toml", "token-keys.json"}
+    assert "d" not in json.loads((place / "token-keys.json").read_text())["keys"][0], "the half that signs stays"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "../x", "a\nb"])
+def test_names_that_could_be_taken_for_others_are_refused(authority, tmp_path, name):
+    with pytest.raises(InvalidArgument):
+        authority.issue(tmp_path / "x", Subject(Role.WRITER, name), days=1)
+    with pytest.raises(InvalidArgument):
+        authority.issue(tmp_path / "x", Subject(Role.BOOKIE, "b", ("höst",)), days=1)
+    assert not (tmp_path / "x").exists()
+
+
+def test_certificates_begin_a_little_earlier_for_clocks_that_are_behind(authority, place):
+    security = opened(place)
+    assert security.identity.expires_at < datetime.now(UTC) + timedelta(days=1)

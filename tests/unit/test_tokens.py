@@ -1,0 +1,173 @@
+"""Bearer tokens: what counts, and everything that does not."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.core.access import Presented, Role
+from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
+from tallybook.runtime.security import open_security
+from tallybook.runtime.security.authority import Subject
+from tallybook.runtime.security.tokens import MAX_TOKEN_BYTES, TokenKeys
+
+SHARED = b"0123456789abcdef" * 4
+
+
+def b64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def key_set(*keys: dict[str, str]) -> bytes:
+    return json.dumps({"keys": keys or [{"kty": "oct", "kid": "k1", "alg": "HS256", "k": b64(SHARED)}]}).encode()
+
+
+KEYS = TokenKeys.parse(key_set(), "keys")
+
+
+def token(kid: str | None = "k1", key: bytes | None = SHARED, algorithm: str = "HS256", **claims: object) -> str:
+    said = {"sub": "app", "aud": "tallybook", "exp": datetime.now(UTC) + timedelta(hours=1), **claims}
+    said = {name: value for name, value in said.items() if value is not None}
+    return jwt.encode(said, key, algorithm=algorithm, headers={} if kid is None else {"kid": kid})
+
+
+def subject(*headers: str) -> str:
+    return KEYS.subject(headers, "tallybook")
+
+
+def test_a_good_token_says_whose_it_is():
+    assert subject(f"Bearer {token()}") == "app"
+    assert subject(f"bearer   {token(aud=['other', 'tallybook'])}") == "app"
+
+
+def ago(**span: float) -> datetime:
+    return datetime.now(UTC) - timedelta(**span)
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ("", "Bearer"),
+        ("Basic YTpi", "Bearer"),
+        ("Bearer", "Bearer"),
+        ("Bearer ", "malformed"),
+        ("Bearer x", "malformed"),
+        ("Bearer a.b.c", "malformed"),
+        (f"Bearer {token(exp=ago(minutes=1))}", "expired"),
+        (f"Bearer {token(exp=None)}", "lacks"),
+        (f"Bearer {token(aud=None)}", "lacks|others"),
+        (f"Bearer {token(sub=None)}", "lacks"),
+        (f"Bearer {token(sub='')}", "subject"),
+        (f"Bearer {token(aud='other')}", "others"),
+        (f"Bearer {token(aud=['other'])}", "others"),
+        (f"Bearer {token(nbf=ago(hours=-1))}", "not valid yet"),
+        (f"Bearer {token(iat=ago(hours=-1))}", "not valid yet"),
+        (f"Bearer {token(kid=None)}", "no key"),
+        (f"Bearer {token(kid='k2')}", "no key"),
+        (f"Bearer {token(key=SHARED[::-1])}", "not signed"),
+        (f"Bearer {token(algorithm='HS512')}", "malformed|algorithm"),
+        (f"Bearer {token(key=None, algorithm='none')}", "malformed"),
+        (f"Bearer {'x' * (MAX_TOKEN_BYTES + 1)}", "at most"),
+        ("Bearer é", "ASCII"),
+    ],
+)
+def test_whatever_is_wrong_with_a_token_it_does_not_count_and_is_not_repeated(header, why):
+    with pytest.raises(Unauthenticated, match=why) as caught:
+        subject(header)
+    assert header.removeprefix("Bearer ").strip()[:40] not in str(caught.value) or len(header) < 10
+
+
+def test_of_several_headers_none_counts():
+    with pytest.raises(Unauthenticated, match="several"):
+        subject(f"Bearer {token()}", f"Bearer {token()}")
+
+
+def test_a_public_key_is_not_taken_for_a_shared_secret(authority, tmp_path):
+    """Whoever knows the key that checks must not be able to sign with it, by another algorithm."""
+    authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    published = (tmp_path / "b/token-keys.json").read_bytes()
+    public = json.loads(published)["keys"][0]
+    keys = TokenKeys.parse(published, "keys")
+    for secret in (public["x"].encode(), base64.urlsafe_b64decode(public["x"] + "=")):
+        with pytest.raises(Unauthenticated):
+            keys.subject((f"Bearer {token(kid=public['kid'], key=secret)}",), "tallybook")
+
+
+@given(st.binary(max_size=60), st.integers(0, 400))
+def test_a_token_with_anything_changed_does_not_count(noise, place):
+    good = token()
+    changed = good[: place % len(good)] + noise.decode("latin-1") + good[place % len(good) + 1 :]
+    try:
+        assert subject(f"Bearer {changed}") == "app"
+    except Unauthenticated:
+        return
+    # The last character of a signature has bits that say nothing.
+    assert changed == good or len(changed) == len(good)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": 1}',
+        b'{"keys": [1]}',
+        b'{"keys": [{"kty": "oct"}]}',
+        key_set({"kty": "oct", "kid": "", "alg": "HS256", "k": b64(SHARED)}),
+        key_set({"kty": "oct", "kid": "a", "k": b64(SHARED)}),
+        key_set({"kty": "oct", "kid": "a", "alg": "none", "k": b64(SHARED)}),
+        key_set({"kty": "oct", "kid": "a", "alg": "RS256", "k": b64(SHARED)}),
+        key_set({"kty": "oct", "kid": "a", "alg": "HS256", "k": b64(b"short")}),
+        key_set({"kty": "oct", "kid": "a", "alg": "HS256"}),
+        key_set(*[{"kty": "oct", "kid": "a", "alg": "HS256", "k": b64(SHARED)}] * 2),
+        b"[" * 100_000,
+    ],
+)
+def test_a_key_set_that_cannot_be_meant_is_refused(content):
+    with pytest.raises(InvalidConfig, match="keys-file"):
+        TokenKeys.parse(content, "keys-file")
+
+
+def test_keys_are_rotated_without_a_token_that_fails(authority, tmp_path):
+    place = tmp_path / "b"
+    authority.issue(place, Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    rules = tmp_path / "authority/access.toml"
+    rules.write_text(rules.read_text().replace('tallybook://writer/*"]', 'tallybook://writer/*"]\ntokens = ["app"]'))
+    authority.issue(place, Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    security = open_security(str(place), serves=True)
+
+    def whose(made: str) -> str:
+        security.refresh()
+        return security.principal(Presented(authorization=(f"Bearer {made}",))).name
+
+    old = authority.token("app", lifetime=timedelta(hours=1))
+    assert whose(old) == "writers"
+    [first] = authority.token_keys()
+    with pytest.raises(InvalidArgument):
+        authority.drop_token_key(first)
+    authority.add_token_key()
+    new = authority.token("app", lifetime=timedelta(hours=1))
+    with pytest.raises(Unauthenticated, match="no key"):
+        whose(new)
+    authority.issue(place, Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    assert (whose(old), whose(new)) == ("writers", "writers")
+    authority.drop_token_key(first)
+    authority.issue(place, Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    assert whose(new) == "writers"
+    with pytest.raises(Unauthenticated, match="no key"):
+        whose(old)
+    with pytest.raises(AccessDenied):
+        whose(authority.token("somebody else", lifetime=timedelta(hours=1)))
+
+
+def test_a_certificate_and_a_token_at_once_are_nobody(authority, tmp_path):
+    authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    security = open_security(str(tmp_path / "b"), serves=True)
+    made = authority.token("app", lifetime=timedelta(hours=1))
+    with pytest.raises(Unauthenticated, match="not both"):
+        security.principal(Presented(("tallybook://admin/root",), (f"Bearer {made}",)))
