@@ -1,0 +1,408 @@
+"""A gateway and its HTTP port behind TLS: certificates and tokens, every method, and names that belong to others."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tallybook.client.client import Client
+from tallybook.core.access import LEDGER_NAME, Permission, Role
+from tallybook.core.config import GatewaySettings
+from tallybook.gateway.door import PERMISSIONS
+from tallybook.gateway.metrics import METHODS
+from tallybook.gateway.server import Addresses, serving
+from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
+from tallybook.runtime.security.authority import Authority, Subject
+
+from .test_gateway import refused
+
+DEADLINE_SECONDS = 30
+DENIED, NOT_KNOWN, EXHAUSTED = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+RULES = """
+[[principal]]
+name = "orders"
+roles = ["writer"]
+certificates = ["tallybook://writer/orders"]
+tokens = ["orders-app"]
+streams = ["orders/"]
+namespaces = ["orders-team"]
+ledgers = ["orders-"]
+
+[[principal]]
+name = "modest"
+roles = ["writer"]
+certificates = ["tallybook://writer/modest"]
+max_requests = 2
+max_bytes = "8MiB"
+
+[[principal]]
+name = "dashboards"
+roles = ["reader"]
+tokens = ["dashboard"]
+"""
+
+STREAM_METHODS = {
+    "Create": stream_pb2.CreateStreamRequest,
+    "Delete": stream_pb2.DeleteStreamRequest,
+    "Rename": stream_pb2.RenameStreamRequest,
+    "List": stream_pb2.ListStreamsRequest,
+    "Describe": stream_pb2.DescribeStreamRequest,
+    "SetPolicy": stream_pb2.SetPolicyRequest,
+    "Truncate": stream_pb2.TruncateStreamRequest,
+    "End": stream_pb2.EndStreamRequest,
+    "Read": stream_pb2.ReadStreamRequest,
+    "ListSubscriptions": stream_pb2.ListSubscriptionsRequest,
+    "ResetSubscription": stream_pb2.ResetSubscriptionRequest,
+    "DeleteSubscription": stream_pb2.DeleteSubscriptionRequest,
+    "Append": lambda **place: stream_pb2.StreamAppendRequest(open=stream_pb2.StreamAppendOpen(**place)),
+    "Subscribe": lambda **place: stream_pb2.SubscribeRequest(open=stream_pb2.SubscribeOpen(subscription="s", **place)),
+}
+LEDGER_METHODS = {
+    "Close": ledger_pb2.CloseRequest,
+    "Delete": ledger_pb2.DeleteRequest,
+    "Describe": ledger_pb2.DescribeRequest,
+    "Read": ledger_pb2.ReadRequest,
+    "Recover": ledger_pb2.RecoverRequest,
+    "Tail": ledger_pb2.TailRequest,
+    "Append": lambda ledger_id: ledger_pb2.AppendRequest(open=ledger_pb2.AppendOpen(ledger_id=ledger_id)),
+}
+
+
+class Gateway:
+    """A gateway on loopback, and how to reach it."""
+
+    def __init__(self, addresses: Addresses, authority: Authority, place: Path) -> None:
+        self.addresses = addresses
+        self._authority = authority
+        self._place = place
+
+    def directory(self, role: str, name: str) -> Path:
+        """The security directory of a client."""
+        made = self._place / f"{role}-{name}"
+        if not made.exists():
+            self._authority.issue(made, Subject(Role(role), name), days=1)
+        return made
+
+    def by_certificate(self, role: str, name: str) -> grpc.aio.Channel:
+        """A channel of somebody who has one."""
+        made = self.directory(role, name)
+        files = (made / "ca.crt", made / "tls.key", made / "tls.crt")
+        credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        return grpc.aio.secure_channel(self.addresses.grpc, credentials)
+
+    def without(self, address: str = "") -> grpc.aio.Channel:
+        """A channel of somebody who has none."""
+        trusted = (self._place / "authority/ca.crt").read_bytes()
+        return grpc.aio.secure_channel(address or self.addresses.token_grpc, grpc.ssl_channel_credentials(trusted))
+
+    def token(self, subject: str, **span: float) -> tuple[tuple[str, str], ...]:
+        """Metadata of a call, with a token."""
+        made = self._authority.token(subject, lifetime=timedelta(**(span or {"hours": 1})))
+        return (("authorization", f"Bearer {made}"),)
+
+    async def http(self, path: str, *, client: Path | None = None, head: str = "", **tls: Any) -> tuple[int, str]:
+        """The status and the text that a GET is answered with."""
+        context = ssl.create_default_context(cafile=self._place / "authority/ca.crt")
+        if client is not None:
+            context.load_cert_chain(client / "tls.crt", client / "tls.key")
+        for name, value in tls.items():
+            setattr(context, name, value)
+        host, _, port = self.addresses.http.rpartition(":")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n".encode())
+            answer = (await reader.read()).decode()
+            writer.close()
+        return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
+
+
+def ledgers(channel: grpc.aio.Channel) -> Any:
+    return ledger_pb2_grpc.LedgerServiceStub(channel)
+
+
+def streams(channel: grpc.aio.Channel) -> Any:
+    return stream_pb2_grpc.StreamServiceStub(channel)
+
+
+@pytest.fixture
+def gateway(cluster, authority, tmp_path) -> Callable[..., Any]:
+    """``async with gateway() as gateway``: one with security, on the shared cluster, which has none."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[Gateway]:
+        rules = tmp_path / "authority/access.toml"
+        rules.write_text(rules.read_text().replace("\n[[principal]]", f"{RULES}\n[[principal]]", 1))
+        place = tmp_path / "gateway"
+        authority.issue(place, Subject(Role.BOOKIE, "gateway", ("127.0.0.1",)), days=1)
+        chosen = GatewaySettings(
+            metadata=cluster.metadata, security=str(place), token_listen="127.0.0.1:0", keep_streams_s=0, **settings
+        )
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            Client(cluster.metadata, chosen.client) as client,
+            serving(client, chosen) as addresses,
+        ):
+            yield Gateway(addresses, authority, tmp_path)
+
+    return opened
+
+
+async def called(channel: grpc.aio.Channel, service: str, method: str, request: Any, metadata: Any = ()) -> list[Any]:
+    """All that a method answers, whatever its kind."""
+    stub = ledgers(channel) if service == "LedgerService" else streams(channel)
+    call = getattr(stub, method)
+    if method in ("Append", "Subscribe"):
+        stream = call(metadata=metadata)
+        await stream.write(request)
+        await stream.done_writing()
+        return [reply async for reply in stream]
+    answer = call(request, metadata=metadata)
+    return [reply async for reply in answer] if method in ("Read", "Tail") else [await answer]
+
+
+# --- who gets in ------------------------------------------------------------------------------------------------------
+
+
+def test_every_method_says_what_it_takes():
+    assert set(PERMISSIONS) == set(METHODS)
+    listed = {f"StreamService/{name}" for name in STREAM_METHODS} | {f"LedgerService/{name}" for name in LEDGER_METHODS}
+    assert set(METHODS) - listed == {"LedgerService/Create", "LedgerService/List"}, "the others are in the tests below"
+
+
+async def test_whoever_has_a_certificate_or_a_token_is_served_and_nobody_else(gateway):
+    async with gateway() as served:
+        async with served.by_certificate("writer", "app") as channel:
+            created = await ledgers(channel).Create(ledger_pb2.CreateRequest())
+        async with served.without() as channel:
+            known = await ledgers(channel).Describe(
+                ledger_pb2.DescribeRequest(ledger_id=created.ledger_id), metadata=served.token("dashboard")
+            )
+            assert known.ledger_id == created.ledger_id
+            with refused(NOT_KNOWN, "Unauthenticated"):
+                await ledgers(channel).Describe(ledger_pb2.DescribeRequest(ledger_id=created.ledger_id))
+            with refused(DENIED, "AccessDenied"):
+                await ledgers(channel).Create(ledger_pb2.CreateRequest(), metadata=served.token("dashboard"))
+            with refused(DENIED, "AccessDenied"):
+                await ledgers(channel).Create(ledger_pb2.CreateRequest(), metadata=served.token("nobody"))
+        async with served.without(served.addresses.grpc) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ledgers(channel).List(ledger_pb2.ListRequest(), metadata=served.token("dashboard"), timeout=10)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "there, a certificate is wanted"
+        async with grpc.aio.insecure_channel(served.addresses.grpc) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ledgers(channel).List(ledger_pb2.ListRequest(), timeout=10)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+HEADERS = (
+    (),
+    (("authorization", "Bearer x"),),
+    (("authorization", "Basic dTpw"),),
+    (("authorization", ""),),
+    (("authorization", "Bearer " + "x" * 10_000),),
+    (("authorization", "Bearer x"), ("authorization", "Bearer x")),
+    (("x-authorization", "Bearer x"),),
+)
+
+
+async def test_no_method_serves_whoever_has_proven_nothing(gateway):
+    async with gateway() as served, served.without() as channel:
+        for method in METHODS:
+            service, _, name = method.partition("/")
+            for headers in HEADERS:
+                with refused(NOT_KNOWN, "Unauthenticated"):
+                    await called(channel, service, name, any_request(service, name), headers)
+
+
+def any_request(service: str, name: str) -> Any:
+    if service == "StreamService":
+        return STREAM_METHODS[name](**({} if name == "List" else {"name": "s"}))
+    if name in LEDGER_METHODS:
+        return LEDGER_METHODS[name](ledger_id=0)
+    return {"Create": ledger_pb2.CreateRequest, "List": ledger_pb2.ListRequest}[name]()
+
+
+async def test_a_token_that_has_expired_or_comes_with_a_certificate_does_not_count(gateway):
+    async with gateway() as served:
+        async with served.without() as channel:
+            with refused(NOT_KNOWN, "Unauthenticated"):
+                await ledgers(channel).List(ledger_pb2.ListRequest(), metadata=served.token("dashboard", minutes=-5))
+        async with served.by_certificate("admin", "root") as channel:
+            with refused(NOT_KNOWN, "Unauthenticated"):
+                await ledgers(channel).List(ledger_pb2.ListRequest(), metadata=served.token("dashboard"))
+
+
+async def test_health_is_for_everybody_who_gets_as_far(gateway):
+    async with gateway() as served, served.without() as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+# --- what is theirs ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_changes_nothing(gateway):
+    async with gateway() as served, served.without() as channel:
+        for method in (name for name, takes in PERMISSIONS.items() if takes is Permission.WRITE):
+            service, _, name = method.partition("/")
+            with refused(DENIED, "AccessDenied"):
+                await called(channel, service, name, any_request(service, name), served.token("dashboard"))
+
+
+@pytest.mark.parametrize("method", sorted(STREAM_METHODS))
+async def test_no_method_reaches_streams_of_others(gateway, method):
+    async with gateway() as served, served.by_certificate("writer", "orders") as channel:
+        for namespace, name in (
+            ("", "payments/eu"),
+            ("", "order"),
+            ("orders-team2", "orders/eu"),
+            ("other", "orders/eu"),
+        ):
+            place = {"namespace": namespace, "prefix" if method == "List" else "name": name}
+            with refused(DENIED, "AccessDenied"):
+                await called(channel, "StreamService", method, STREAM_METHODS[method](**place))
+        if method == "Rename":
+            with refused(DENIED, "AccessDenied"):
+                await called(
+                    channel, "StreamService", method, STREAM_METHODS[method](name="orders/eu", new_name="payments/eu")
+                )
+
+
+async def test_streams_under_a_prefix_and_in_a_namespace_are_used_from_end_to_end(gateway):
+    async with gateway() as served, served.by_certificate("writer", "orders") as channel:
+        stub = streams(channel)
+        await stub.Create(stream_pb2.CreateStreamRequest(name="orders/secured"))
+        opened = stream_pb2.StreamAppendRequest(open=stream_pb2.StreamAppendOpen(name="orders/secured"))
+        opened.records.add(payload=b"x")
+        replies = await called(channel, "StreamService", "Append", opened)
+        assert replies[-1].HasField("closed")
+        found = await called(channel, "StreamService", "Read", stream_pb2.ReadStreamRequest(name="orders/secured"))
+        assert [record.payload for reply in found for record in reply.records.records] == [b"x"]
+        listed = await stub.List(stream_pb2.ListStreamsRequest(prefix="orders/"))
+        assert "orders/secured" in listed.names
+        await stub.Delete(stream_pb2.DeleteStreamRequest(name="orders/secured"))
+
+
+@pytest.mark.parametrize("method", sorted(LEDGER_METHODS))
+async def test_no_method_reaches_ledgers_of_others(gateway, method):
+    async with gateway() as served:
+        async with served.by_certificate("writer", "app") as channel:
+            nameless = await ledgers(channel).Create(ledger_pb2.CreateRequest())
+            foreign = await ledgers(channel).Create(ledger_pb2.CreateRequest(custom={LEDGER_NAME: b"payments-1"}))
+        async with served.by_certificate("writer", "orders") as channel:
+            for ledger in (nameless, foreign):
+                with refused(DENIED, "AccessDenied"):
+                    await called(channel, "LedgerService", method, LEDGER_METHODS[method](ledger_id=ledger.ledger_id))
+
+
+async def test_ledgers_of_the_name_are_used_from_end_to_end_and_no_others_are_made(gateway):
+    async with gateway() as served, served.by_certificate("writer", "orders") as channel:
+        create = ledger_pb2.CreateRequest(custom={LEDGER_NAME: b"orders-7"})
+        request = ledger_pb2.AppendRequest(open=ledger_pb2.AppendOpen(create=create), payloads=[b"x"])
+        closed = (await called(channel, "LedgerService", "Append", request))[-1].closed
+        found = await called(channel, "LedgerService", "Read", ledger_pb2.ReadRequest(ledger_id=closed.ledger_id))
+        assert [payload for reply in found for payload in reply.payloads] == [b"x"]
+        await ledgers(channel).Delete(ledger_pb2.DeleteRequest(ledger_id=closed.ledger_id))
+        for custom in ({}, {LEDGER_NAME: b"payments-7"}, {LEDGER_NAME: b"\xff"}, {"Name": b"orders-7"}):
+            with refused(DENIED, "AccessDenied"):
+                await ledgers(channel).Create(ledger_pb2.CreateRequest(custom=custom))
+            opening = ledger_pb2.AppendOpen(create=ledger_pb2.CreateRequest(custom=custom))
+            with refused(DENIED, "AccessDenied"):
+                await called(channel, "LedgerService", "Append", ledger_pb2.AppendRequest(open=opening))
+        with refused(DENIED, "AccessDenied"):
+            await ledgers(channel).List(ledger_pb2.ListRequest())
+
+
+async def test_a_principal_has_no_more_under_way_than_it_may_and_others_are_served(gateway):
+    async with gateway() as served, served.by_certificate("writer", "modest") as channel:
+        stub = ledgers(channel)
+        held = [stub.Append() for _ in range(2)]
+        for call in held:
+            create = ledger_pb2.CreateRequest()
+            await call.write(ledger_pb2.AppendRequest(open=ledger_pb2.AppendOpen(create=create)))
+            assert (await call.read()).HasField("opened")
+        with refused(EXHAUSTED, "Busy") as told:
+            await stub.Create(ledger_pb2.CreateRequest())
+        assert told["retry_ms"] > 0
+        async with served.by_certificate("writer", "app") as other:
+            await ledgers(other).Create(ledger_pb2.CreateRequest())
+        for call in held:
+            await call.done_writing()
+            assert (await call.read()).HasField("closed")
+            assert await call.code() is grpc.StatusCode.OK
+        await stub.Create(ledger_pb2.CreateRequest())
+
+
+async def test_deletes_and_fences_are_noted_with_who_asked_for_them(gateway, caplog):
+    caplog.set_level("INFO", "tallybook.audit")
+    async with gateway() as served, served.without() as channel:
+        stub, orders = ledgers(channel), served.token("orders-app")
+        create = ledger_pb2.CreateRequest(custom={LEDGER_NAME: b"orders-9"})
+        made = await stub.Create(create, metadata=orders)
+        await stub.Recover(ledger_pb2.RecoverRequest(ledger_id=made.ledger_id), metadata=orders)
+        await stub.Delete(ledger_pb2.DeleteRequest(ledger_id=made.ledger_id), metadata=orders)
+        secret = orders[0][1].partition(" ")[2]
+    notes = [record for record in caplog.records if record.name == "tallybook.audit"]
+    told = [(note.getMessage(), note.tallybook_fields) for note in notes]
+    assert [event for event, _ in told] == ["fence ledger", "delete ledger"]
+    for _, fields in told:
+        assert (fields["principal"], fields["identity"]) == ("orders", "orders-app")
+        assert fields["ledger_id"] == made.ledger_id
+    assert secret not in caplog.text
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+async def test_health_is_for_everybody_and_numbers_for_those_who_may_read(gateway):
+    async with gateway() as served:
+        assert await served.http("/healthz") == (200, "ok\n")
+        assert (await served.http("/readyz"))[0] == 200
+        assert (await served.http("/metrics"))[0] == 401
+        status, text = await served.http("/metrics", client=served.directory("reader", "prometheus"))
+        assert status == 200
+        assert "tallybook_security_certificate_expiry_timestamp_seconds" in text
+        [(name, value)] = served.token("dashboard")
+        assert (await served.http("/metrics", head=f"{name}: {value}\r\n"))[0] == 200
+        assert (await served.http("/metrics", head=f"{name}: {value}\r\n" * 2))[0] == 401
+        [(name, value)] = served.token("nobody")
+        assert (await served.http("/metrics", head=f"{name}: {value}\r\n"))[0] == 403
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+async def test_http_speaks_no_old_tls_and_lets_in_no_certificate_of_another_authority(gateway, tmp_path):
+    async with gateway() as served:
+        old = ssl.TLSVersion.TLSv1_1
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await served.http("/healthz", minimum_version=old, maximum_version=old)
+        Authority.create(tmp_path / "stranger").issue(tmp_path / "forged", Subject(Role.ADMIN, "root"), days=1)
+        with pytest.raises((ssl.SSLError, ConnectionError, IndexError)):
+            await served.http("/metrics", client=tmp_path / "forged")
+
+
+async def test_http_takes_renewed_certificates_with_the_next_handshake(gateway, authority, tmp_path):
+    async with gateway() as served:
+        place = tmp_path / "gateway"
+        authority.issue(place, Subject(Role.BOOKIE, "gateway", ("127.0.0.1", "renewed.example.com")), days=1)
+        host, _, port = served.addresses.http.rpartition(":")
+        context = ssl.create_default_context(cafile=tmp_path / "authority/ca.crt")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+                names = writer.get_extra_info("peercert")["subjectAltName"]
+                writer.close()
+                if ("DNS", "renewed.example.com") in names:
+                    break
+                await asyncio.sleep(0.1)
