@@ -59,19 +59,28 @@ class ZooKeeperServer:
         directory: for its data, configuration and log; kept when it stops, so that it can start again.
         tick_ms: ZooKeeper's unit of time. Sessions may be as short as two of them.
         durable: wait for the disk at each write, as a server in earnest does.
+        security: directory of certificates, with which it speaks TLS at a second port; ``None``: it does not.
     """
 
-    def __init__(self, directory: Path, *, tick_ms: int = 200, durable: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, tick_ms: int = 200, durable: bool = False, security: Path | None = None
+    ) -> None:
         self._directory = directory
         self._tick_ms = tick_ms
         self._durable = durable
-        self._port = 0
+        self._security = security
+        self._port = self._secure_port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         """``host:port`` for clients; the same after a restart."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def secure_address(self) -> str:
+        """The same for clients that speak TLS."""
+        return f"127.0.0.1:{self._secure_port}"
 
     @property
     def pid(self) -> int | None:
@@ -95,7 +104,7 @@ class ZooKeeperServer:
         restarted = self._port != 0
         for attempt in range(START_ATTEMPTS):
             if not restarted:
-                self._port = free_port()
+                self._port, self._secure_port = free_port(), free_port()
             self._launch(java, jars)
             if self._wait_until_it_serves():
                 return
@@ -116,12 +125,31 @@ class ZooKeeperServer:
             "maxSessionTimeout": MAX_SESSION_MS,
             "maxClientCnxns": 0,
             "4lw.commands.whitelist": "conf",
+            **self._tls(),
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         force = f"-Dzookeeper.forceSync={'yes' if self._durable else 'no'}"
         command = [java, *_JVM_OPTIONS, force, "-cp", jars, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen([*command, str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _tls(self) -> dict[str, object]:
+        if self._security is None:
+            return {}
+        pair = self._directory / "server.pem"
+        pair.touch(mode=0o600)
+        pair.write_bytes((self._security / "tls.key").read_bytes() + (self._security / "tls.crt").read_bytes())
+        return {
+            "secureClientPort": self._secure_port,
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": pair,
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": self._security / "ca.crt",
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need",
+            "ssl.hostnameVerification": "false",
+        }
 
     def _wait_until_it_serves(self) -> bool:
         for _ in range(START_POLLS):

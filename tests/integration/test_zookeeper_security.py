@@ -1,0 +1,112 @@
+"""Metadata in a ZooKeeper that speaks TLS, and that nobody else may touch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.core.access import Role
+from tallybook.core.errors import AccessDenied, InvalidConfig, MetadataUnavailable
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.security.authority import Authority, Subject
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def server(authority, tmp_path) -> Iterator[ZooKeeperServer]:
+    authority.issue(tmp_path / "zk", Subject(Role.BOOKIE, "zk", ("127.0.0.1",)), days=1)
+    with ZooKeeperServer(tmp_path / "zookeeper", security=tmp_path / "zk") as running:
+        yield running
+
+
+def directory(authority: Authority, place: Path, password: str = "") -> str:
+    """The security directory of a client.
+
+    ZooKeeper opens what is made by one certificate to others of its name, too, whatever their password.
+    """
+    authority.issue(place, Subject(Role.BOOKIE, place.name, ("127.0.0.1",)), days=1)
+    if password:
+        auth = place / "zookeeper.auth"
+        auth.touch(mode=0o600)
+        auth.write_text(password)
+    return str(place)
+
+
+async def opened(address: str, security: str, scheme: str = "zks", timeout_seconds: float = 10.0):
+    uri = f"{scheme}://{address}/tallybook"
+    return await open_metadata(
+        uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=timeout_seconds, security=security
+    )
+
+
+async def test_what_is_made_is_closed_to_everybody_without_the_password(server, authority, tmp_path):
+    security = directory(authority, tmp_path / "b1", "tally:secret")
+    async with await opened(server.secure_address, security) as metadata:
+        made = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
+        await metadata.store.create_ledger(made)
+        assert (await metadata.store.read_ledger(7)).value == made
+        stranger = KazooClient(server.address)
+        stranger.start()
+        try:
+            assert "tallybook" in stranger.get_children("/")
+            for ask in (stranger.get_children, stranger.get, lambda path: stranger.set(path, b"")):
+                with pytest.raises(NoAuthError):
+                    ask("/tallybook")
+                with pytest.raises(NoAuthError):
+                    ask("/tallybook/ledgers")
+        finally:
+            stranger.stop()
+            stranger.close()
+    for name, password in (("b2", "tally:wrong"), ("b3", "")):
+        other = directory(authority, tmp_path / name, password)
+        with pytest.raises(AccessDenied):
+            await opened(server.secure_address, other)
+    async with await opened(server.secure_address, security) as metadata:
+        assert (await metadata.store.read_ledger(7)).value == made
+
+
+async def test_a_server_or_a_client_of_another_authority_is_not_connected_to(server, authority, tmp_path):
+    stranger = Authority.create(tmp_path / "stranger")
+    with pytest.raises(MetadataUnavailable):
+        await opened(server.secure_address, directory(stranger, tmp_path / "s1"), timeout_seconds=2.0)
+    forged = directory(stranger, tmp_path / "s2")
+    (tmp_path / "s2/ca.crt").write_bytes((tmp_path / "authority/ca.crt").read_bytes())
+    with pytest.raises(MetadataUnavailable):
+        await opened(server.secure_address, forged, timeout_seconds=2.0)
+
+
+async def test_a_server_whose_certificate_is_for_another_host_is_not_connected_to(server, authority, tmp_path):
+    security = directory(authority, tmp_path / "b1")
+    _, _, port = server.secure_address.rpartition(":")
+    with pytest.raises(MetadataUnavailable):
+        await opened(f"localhost:{port}", security, timeout_seconds=2.0)
+
+
+async def test_a_connection_comes_back_with_the_certificate_that_is_there_then(server, authority, tmp_path):
+    security = directory(authority, tmp_path / "b1")
+    async with await opened(server.secure_address, security) as metadata:
+        await metadata.store.cluster_id()
+        fresh = Authority.create(tmp_path / "fresh")
+        both = b"".join((tmp_path / name / "ca.crt").read_bytes() for name in ("authority", "fresh"))
+        server.kill()
+        fresh.issue(tmp_path / "zk", Subject(Role.BOOKIE, "zk", ("127.0.0.1",)), days=1)
+        (tmp_path / "zk/ca.crt").write_bytes(both)
+        (tmp_path / "b1/ca.crt").write_bytes(both)
+        server.start()
+        await metadata.store.cluster_id()
+
+
+async def test_with_security_there_is_no_way_without_tls_nor_the_other_way_round(authority, tmp_path):
+    security = directory(authority, tmp_path / "b1")
+    with pytest.raises(InvalidConfig, match="use zks://"):
+        await opened("127.0.0.1:1", security, scheme="zk")
+    with pytest.raises(InvalidConfig, match="needs a security directory"):
+        await opened("127.0.0.1:1", "")
