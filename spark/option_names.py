@@ -16,13 +16,19 @@ class OptionInfo:
 
 
 PLACE_OPTIONS: Final = (
-    OptionInfo("metadata", "", "URI of the cluster's metadata store: `sqlite:///...` or `zk://...`."),
+    OptionInfo("metadata", "", "URI of the cluster's metadata store: `sqlite:///...`, `zk://...` or `zks://...`."),
     OptionInfo(
         "archive",
         "",
         "URL of a bucket that is read without its cluster; with `metadata`, where the archive is.",
     ),
     OptionInfo("password", "", "Password of every ledger that has one. Streams have none."),
+    OptionInfo(
+        "security",
+        "",
+        "Directory of certificates and keys, on the driver and on every executor, for a cluster with "
+        "security: docs/security.md.",
+    ),
 )
 
 READ_OPTIONS: Final = (

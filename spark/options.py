@@ -46,6 +46,8 @@ class Place:
     archive: str | None
     password: bytes = field(default=b"", repr=False)
     """Of every ledger that has one."""
+    security: str = ""
+    """The security directory, the same on every host; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,9 @@ class _Options:
                 "say where the ledgers are: option metadata, the URI of the cluster's metadata store, or option "
                 "archive, the URL of a bucket that is to be read without the cluster"
             )
-        return Place(metadata or None, archive or None, self.given.get("password", "").encode())
+        return Place(
+            metadata or None, archive or None, self.given.get("password", "").encode(), self.given.get("security", "")
+        )
 
     def ledgers(self) -> IdRanges | None:
         one, many = self.given.get("ledger"), self.given.get("ledgers", "all")

@@ -117,7 +117,7 @@ async def opened(place: Place, partition: EntryPartition | None = None) -> Async
             else:
                 yield BucketOfTask(place.archive or "", archive, partition)
             return
-        settings = ClientSettings()
+        settings = ClientSettings(security=place.security)
         world = await open_world(place.metadata, settings)
         client = await stack.enter_async_context(Client(world, settings))
         yield Cluster(client, world.store, await world.store.cluster_id(), _LateArchive(stack), place)

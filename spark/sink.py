@@ -248,7 +248,7 @@ class Writing:
         Raises:
             InvalidConfig, MetadataUnavailable: it cannot be reached.
         """
-        settings = ClientSettings()
+        settings = ClientSettings(security=options.place.security)
         world = await open_world(options.place.metadata or "", settings)
         return cls(Client(world, settings), world.store)
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tallybook.core.errors import (
+    AccessDenied,
     Busy,
     DataMissing,
     EntryAbsent,
@@ -23,6 +24,7 @@ from tallybook.core.errors import (
     PeerError,
     StorageError,
     TallybookError,
+    Unauthenticated,
 )
 
 _SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, StorageError, PeerError, TallybookError)
@@ -85,6 +87,9 @@ class ReadAttempt:
             return EntryAbsent(f"{what} is not there: {told}")
         if self.all_absent:
             return DataMissing(f"{what} was confirmed, but no replica has it: {told}")
+        denied = [error for error in self.errors.values() if isinstance(error, AccessDenied | Unauthenticated)]
+        if len(denied) == len(self.errors):
+            return type(denied[0])(f"{what} is not for this client: {denied[0].message}")
         found = _retold(min(self.errors.values(), key=_rank), f"{what}: no replica has a good copy: {told}")
         found.settled = all(isinstance(error, EntryAbsent | EntryCorrupt) for error in self.errors.values())
         return found

@@ -35,6 +35,7 @@ from typing import TypeAlias
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.errors import (
+    AccessDenied,
     Conflict,
     EntryAbsent,
     EntryCorrupt,
@@ -168,7 +169,7 @@ class RecoveryMachine:
 
     def fence_failed(self, position: int, error: TallybookError) -> list[Action]:
         """A bookie could not, or could not say."""
-        if isinstance(error, Unauthorized | NoSuchLedger):
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
             return self._fail(error)
         self._fences[position] = error
         return self._after_fence()
@@ -213,7 +214,7 @@ class RecoveryMachine:
         """A bookie has no good copy, or did not answer."""
         if self.phase is not Phase.READING or entry_id != self.entry_id:
             return []
-        if isinstance(error, Unauthorized | NoSuchLedger):
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
             return self._fail(error)
         self._reads[position] = error
         absent = [at for at, found in self._reads.items() if isinstance(found, EntryAbsent)]
@@ -251,7 +252,7 @@ class RecoveryMachine:
         if self.phase is not Phase.WRITING or entry_id != self.entry_id:
             return []
         bookie_id = self._fragments[-1].bookies[position]
-        if isinstance(error, Unauthorized | NoSuchLedger) and bookie_id in self._bookies:
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger) and bookie_id in self._bookies:
             return self._fail(error)
         self._adds[position] = error
         if len(self._adds) < self._quorum.write_quorum:

@@ -13,6 +13,7 @@ from typing import Final, Self
 from tallybook.core.batch import Buffer
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    AccessDenied,
     Conflict,
     InvalidArgument,
     LedgerClosed,
@@ -49,7 +50,7 @@ class WriterContext:
     budget: ByteBudget
 
 
-_NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, Conflict)
+_NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
 """What ended a handle that may not even close its ledger any more."""
 
 

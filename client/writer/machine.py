@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tallybook.core.errors import (
+    AccessDenied,
     BookieUnavailable,
     Busy,
     Conflict,
@@ -66,7 +67,9 @@ from .actions import (
 from .members import Member, Missed, Position
 from .rules import WriterRules
 
-FATAL_CODES = frozenset(error.wire_code for error in (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, Conflict))
+FATAL_CODES = frozenset(
+    error.wire_code for error in (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
+)
 """Answers after which no bookie may be asked again: the ledger is not ours to write."""
 
 CONNECTION_CODES = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import ValidationError
 
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
+from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, TallybookError, is_defect
 from tallybook.offload.mover import Mover
 from tallybook.offload.policy import PlannedObject, planned_of
@@ -33,7 +33,13 @@ SCHEMA: Final = "ledgers INT, moved INT, payload_bytes BIGINT, object_bytes BIGI
 
 
 def compact(
-    spark: SparkSession, metadata: str, *, object_bytes: str = "1GiB", below: str = "256MiB", results: str | None = None
+    spark: SparkSession,
+    metadata: str,
+    *,
+    object_bytes: str = "1GiB",
+    below: str = "256MiB",
+    results: str | None = None,
+    security: str = "",
 ) -> DataFrame:
     """Merge small objects into large ones.
 
@@ -43,6 +49,7 @@ def compact(
         object_bytes: payload that ledgers share an object up to.
         below: payload of living ledgers below which an object is merged with others.
         results: folder of Parquet files in which the rows are kept.
+        security: the security directory, on the driver and on every executor; empty: none.
 
     Raises:
         InvalidConfig: the cluster has no archive, or a size makes no sense.
@@ -55,6 +62,7 @@ def compact(
                 "compact_below_bytes": below,
                 "own_object_bytes": below,
                 "set_object_ledgers": 1_000_000,
+                "security": security,
             }
         )
     except ValidationError as error:
@@ -68,7 +76,7 @@ def compact(
 
 
 async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObject]:
-    async with opened(metadata, None) as archive:
+    async with opened(metadata, None, security=settings.security) as archive:
         survey = Survey(archive.metadata)
         await survey.look()
         keys = {found.key async for page in archive.store.list() for found in page}
@@ -82,7 +90,11 @@ def _moved(metadata: str, settings: str, pieces: Sequence[str]) -> Iterator[tupl
 
 
 async def _move(metadata: str, settings: OffloadSettings, ledger_ids: list[int]) -> tuple[object, ...]:
-    async with Client(metadata) as client, opened(metadata, None) as archive:
+    reading = ClientSettings(security=settings.security)
+    async with (
+        Client(metadata, reading) as client,
+        opened(metadata, None, security=settings.security) as archive,
+    ):
         found = []
         for ledger_id in ledger_ids:
             try:

@@ -91,3 +91,14 @@ def test_a_damaged_copy_is_a_loss_only_if_every_replica_was_heard(other: type[Ta
     verdict = attempt.verdict()
     assert isinstance(verdict, errors.EntryCorrupt)
     assert verdict.settled is settled
+
+
+def test_who_is_let_in_nowhere_is_told_so_and_who_is_let_in_somewhere_is_told_of_the_entry() -> None:
+    attempt = ReadAttempt(1, 5, NAMES[:2])
+    attempt.failed("a", errors.AccessDenied("app may not read"))
+    attempt.failed("b", errors.AccessDenied("app may not read"))
+    verdict = attempt.verdict()
+    assert isinstance(verdict, errors.AccessDenied)
+    assert "ledger 1, entry 5 is not for this client: app may not read" in verdict.message
+    attempt.failed("b", errors.EntryAbsent("not here"))
+    assert isinstance(attempt.verdict(), errors.EntryUnknown)

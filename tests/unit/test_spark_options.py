@@ -70,6 +70,7 @@ def test_without_options_everything_of_a_place_is_read() -> None:
         ("maxBytesPerTrigger", "1m", "max_bytes_per_trigger", 1 << 20),
         ("maxEntriesPerTrigger", "5", "max_entries_per_trigger", 5),
         ("password", "sécret", "place", Place("sqlite:///x", None, "sécret".encode())),
+        ("security", "/etc/tb", "place", Place("sqlite:///x", None, security="/etc/tb")),
     ],
 )  # fmt: skip
 def test_each_option_is_understood_in_any_case(name: str, value: str, field: str, expected: object) -> None:

@@ -1,0 +1,154 @@
+"""A secured cluster from the command line: authority, certificates, tokens, and what is refused."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import SMALL, TALLYBOOK, environment
+
+
+class Secured:
+    """An authority, a cluster that runs with it, and commands of whoever has a directory."""
+
+    def __init__(self, cli: Any, root: Path) -> None:
+        self.cli = cli
+        self.root = root
+        self.metadata = f"sqlite://{root}/data/metadata.db"
+        assert cli.run("security", "init", self.authority).code == 0
+        self.server = self.issued("bookie", "local", "--host", "127.0.0.1")
+        self.ready: dict[str, Any] = {}
+
+    @property
+    def authority(self) -> Path:
+        return self.root / "authority"
+
+    def issued(self, role: str, name: str, *more: object) -> Path:
+        """A new security directory."""
+        made = self.root / name
+        found = self.cli.run("security", "issue", self.authority, made, "--role", role, "--name", name, *more, "--json")
+        assert found.json["names"][0] == (f"tallybook://{role}/{name}" if role != "bookie" else found.json["names"][0])
+        return made
+
+    def __call__(self, directory: Path | None, *arguments: object, **more: Any) -> Any:
+        """Run a command as whoever has this directory."""
+        who = {} if directory is None else {"TALLYBOOK_SECURITY": str(directory)}
+        return self.cli.run(*arguments, TALLYBOOK_METADATA=self.metadata, **who, **more)
+
+
+@pytest.fixture(scope="module")
+def secured(cli, tmp_path_factory) -> Iterator[Secured]:
+    """A cluster of three bookies and a gateway; every process has the one directory ``local``."""
+    found = Secured(cli, tmp_path_factory.mktemp("secured"))
+    more = {"TALLYBOOK_SECURITY": str(found.server), "TALLYBOOK_TOKEN_LISTEN": "127.0.0.1:0"}
+    words = ["up", "--data", found.root / "data", "--bookies", 3, *SMALL, "--json"]
+    process = subprocess.Popen(
+        [*TALLYBOOK, *map(str, words)], env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        found.ready = json.loads(process.stdout.readline())
+        yield found
+        process.terminate()
+        process.stdout.close()
+        assert process.wait(cli.patience) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_writer_writes_a_reader_reads_and_nobody_else_does_either(secured):
+    writer, reader = secured.issued("writer", "app"), secured.issued("reader", "dash")
+    ledger = secured(writer, "ledger", "create", "--ensemble", 2, "--json").json["ledger_id"]
+    assert secured(writer, "ledger", "append", ledger, "--close", stdin=b"a\nb\n").code == 0
+    assert secured(reader, "ledger", "read", ledger).out == b"a\nb\n"
+    other = secured(reader, "ledger", "create", "--ensemble", 2, "--json").json["ledger_id"]
+    refused = secured(reader, "ledger", "append", other, "--json", stdin=b"a\n")
+    assert (refused.code, refused.error["type"]) == (4, "AccessDenied")
+    assert "AccessDenied" in refused.error["message"]
+    plain = secured(None, "ledger", "read", ledger, "--json")
+    assert plain.code != 0
+    assert plain.out == b""
+
+
+def test_an_operator_sees_the_cluster_and_uses_it(secured):
+    admin = secured.issued("admin", "root")
+    assert secured(admin, "cluster", "status", "--json").json["bookies"]
+    assert {row["bookie_id"] for row in secured(admin, "bookie", "ls", "--json").json} == {
+        f"bookie-{number}" for number in (1, 2, 3)
+    }
+    stream = secured(admin, "stream", "create", "s", "--json")
+    assert stream.code == 0, stream.err
+    assert secured(admin, "stream", "append", "s", stdin=b"x\n").code == 0
+    assert secured(admin, "stream", "read", "s").out == b"x\n"
+
+
+def test_a_token_is_printed_alone_so_that_it_can_be_taken(secured):
+    found = secured.cli.run("security", "token", secured.authority, "app", "--days", 1)
+    assert found.code == 0
+    assert found.out.count(b"\n") == 1
+    assert found.out.count(b".") == 2
+    assert secured.cli.run("security", "token", secured.authority, "").code == 2
+
+
+def test_a_directory_is_looked_at_without_its_secrets(secured):
+    shown = secured.cli.run("security", "check", secured.server)
+    assert b"tallybook://bookie/local" in shown.out
+    secret = (secured.server / "tls.key").read_text().splitlines()[1]
+    assert secret not in shown.out.decode() + shown.err
+    (secured.root / "broken").mkdir(exist_ok=True)
+    refused = secured.cli.run("security", "check", secured.root / "broken")
+    assert refused.code == 2
+    assert "ca.crt" in refused.err
+
+
+def test_no_secret_is_in_what_processes_print_and_log_or_were_started_with(secured):
+    secrets = [(secured.server / "tls.key").read_text().splitlines()[1]]
+    password = "geheimnis-4711"
+    file = secured.root / "password"
+    file.write_text(password)
+    writer = secured.issued("writer", "secretive")
+    ledger = secured(writer, "ledger", "create", "--ensemble", 2, "--password-file", file, "--json").json["ledger_id"]
+    assert secured(writer, "ledger", "append", ledger, "--password-file", file, "--close", stdin=b"x\n").code == 0
+    token = secured.cli.run("security", "token", secured.authority, "app").out.decode().strip()
+    secrets += [password, token]
+    printed = secured.cli.run(
+        "bookie", "run", "--print-config", "--metadata", "memory:", "--data", secured.root / "none",
+        TALLYBOOK_SECURITY=str(secured.server), AWS_SECRET_ACCESS_KEY="aws-4711",
+    )  # fmt: skip
+    assert json.loads(printed.out)["security"] == str(secured.server)
+    logs = b"".join(path.read_bytes() for path in (secured.root / "data").glob("*.log"))
+    assert b"ready" in logs
+    pids = [bookie["pid"] for bookie in secured.ready["bookies"]] + [secured.ready["gateway"]["pid"]]
+    started = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
+    for secret in [*secrets, "aws-4711"]:
+        assert secret.encode() not in printed.out + printed.err.encode() + logs + started
+
+
+def test_an_authority_is_not_made_twice_and_a_key_of_tokens_not_taken_away_alone(secured):
+    again = secured.cli.run("security", "init", secured.authority)
+    assert again.code == 2
+    assert "already" in again.err
+    keys = secured.cli.run("security", "rotate-token-key", secured.authority, "--json").json
+    assert len(keys["counts"]) == 2
+    left = secured.cli.run(
+        "security", "rotate-token-key", secured.authority, "--drop", keys["counts"][0], "--json"
+    ).json
+    assert left["counts"] == [keys["signs"]]
+    assert secured.cli.run("security", "rotate-token-key", secured.authority, "--drop", keys["signs"]).code == 2
+
+
+def test_a_bookie_without_rules_or_with_an_open_key_does_not_start(secured, tmp_path):
+    client = secured.issued("writer", "no-server")
+    words = ["bookie", "run", "--data", tmp_path / "b", "--metadata", f"sqlite://{tmp_path}/m.db", "--json"]
+    refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(client))
+    assert refused.code == 3
+    assert "access.toml" in refused.err
+    os.chmod(client / "tls.key", 0o644)
+    refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(client))
+    assert refused.code == 3
+    assert "open to everybody" in refused.err
+    assert not (tmp_path / "b").exists()
