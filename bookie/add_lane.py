@@ -27,6 +27,7 @@ from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, add_cost_bytes
 
 from .port import LedgerStore
+from .service_load import ServiceLoad
 
 _MAX_ACKS_IN_MESSAGE: Final = 4096
 _ADDS_IN_TURN: Final = 128
@@ -42,6 +43,7 @@ class AddLane:
     Args:
         fail_safe: ends the node; called with the reason.
         principal: on whose behalf. Readers have such a stream, too, and may send nothing on it.
+        load: counts what is refused, over all streams.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class AddLane:
         fail_safe: Callable[[str], None],
         credit_bytes: int,
         principal: Principal,
+        load: ServiceLoad,
     ) -> None:
         self._store = store
         self._stream = stream
@@ -60,6 +63,7 @@ class AddLane:
         self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
         self._may_write = principal.may(Permission.WRITE)
+        self._load = load
         self._attached: OrderedDict[int, Attach] = OrderedDict()
         self._received = 0
         self._unanswered_bytes = 0
@@ -122,6 +126,8 @@ class AddLane:
             answered(AddAnswer(*ids, TallybookError.wire_code))
 
     def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:
+        if answer.code:
+            self._load.errors.count(answer.code)
         if not self._ended:
             # The ids as received: of bytes that are no batch, the store has none to tell.
             self._acks.append(Ack(number, AddAnswer(*ids, answer.code, answer.retry_after_ms)))

@@ -41,6 +41,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.meter import UnderWay
 from tallybook.runtime.tasks import Tasks
 
 from .admission import CACHE_FULL, JOURNAL_ROOM, RECOVERY_SHARE, Admission, Refusal
@@ -119,6 +120,10 @@ class AddPath:
         self._room_waiters: _Waiters = {}
         self._journal_waiters: dict[bool, _Waiters] = {True: {}, False: {}}
         """By lane: recovery adds have a reserve of their own."""
+        self.cache_stalls = UnderWay(clock)
+        """Adds that wait for room in the write cache."""
+        self.journal_stalls = UnderWay(clock)
+        """Adds that wait for room in the journal."""
         self._closed_code = OK_CODE
         self.taken_batches = 0
         self.taken_bytes = 0
@@ -151,9 +156,9 @@ class AddPath:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
             return
-        add = PendingAdd(
-            header.ledger_id, header.first_entry_id, header.entry_count, size, on_answer, recovery, deferred, repair
-        )
+        since = self._clock.monotonic()
+        ids = (header.ledger_id, header.first_entry_id, header.entry_count)
+        add = PendingAdd(*ids, size, since, on_answer, recovery, deferred, repair)
         self._admission.take(size, recovery)
         ledger = self._table.get(header.ledger_id)
         if repair or ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
@@ -300,13 +305,15 @@ class AddPath:
         """Wait until the write cache may have room; ask for the checkpoint that makes it."""
         sometimes("add: waits for room in the write cache")
         self._request_flush()
-        await self._woken(self._room_waiters, add, deadline, CACHE_FULL)
+        with self.cache_stalls:
+            await self._woken(self._room_waiters, add, deadline, CACHE_FULL)
 
     async def _journal_room(self, add: PendingAdd, deadline: float) -> None:
         """Wait until the journal may have room. It has no segment ready; a checkpoint helps only if it is full."""
         sometimes("add: waits for room in the journal")
         self._look_at_journal()
-        await self._woken(self._journal_waiters[add.recovery], add, deadline, JOURNAL_ROOM)
+        with self.journal_stalls:
+            await self._woken(self._journal_waiters[add.recovery], add, deadline, JOURNAL_ROOM)
 
     async def _woken(self, waiters: _Waiters, add: PendingAdd, deadline: float, refusal: Refusal) -> None:
         """Wait to be woken, among ``waiters``; past the deadline, be refused."""

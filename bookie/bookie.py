@@ -47,6 +47,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_PAGE
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.meter import Meter, Reading
 
 from .adds import AddPath
 from .admission import Admission
@@ -61,6 +62,7 @@ from .held import Held
 from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
+from .metrics import REFUSAL_REASONS
 from .missing import first_missing
 from .port import AddCallback
 from .present_rows import PresentRows
@@ -105,6 +107,7 @@ class Parts:
     fences: Fences
     lacs: Lacs
     reads: Reads
+    lookups: Meter
     flush: Flush
     checkpointer: Checkpointer
     collector: Collector
@@ -409,8 +412,35 @@ class Bookie:
             "records_durable_total": parts.commits.durable_record,
             "read_only": float(self.read_only),
             "disk_used_fraction": parts.disk_watch.used_part,
-            **{f"refused_{why.replace(' ', '_')}_total": count for why, count in parts.admission.refusals.items()},
+            "disk_free_bytes": parts.disk_watch.free_bytes,
+            "disk_full_seconds": parts.flush.full_disk.seconds,
+            "cache_stall_seconds": parts.adds.cache_stalls.seconds,
+            "journal_stall_seconds": parts.adds.journal_stalls.seconds,
+            **{
+                f"refused_{why.replace(' ', '_')}_total": parts.admission.refusals.get(why, 0)
+                for why in REFUSAL_REASONS
+            },
         }
+
+    def readings(self) -> dict[str, Reading]:
+        """The same, and how long things took."""
+        parts = self._parts
+        found: dict[str, Reading] = {
+            **self.stats(),
+            "add_seconds": parts.commits.add_seconds,
+            **parts.journals.spreads(),
+        }
+        for stat, meter in (
+            ("reads", parts.reads.meter),
+            ("lookups", parts.lookups),
+            ("log_reads", parts.logs.reads),
+            ("checkpoints", parts.checkpointer.meter),
+        ):
+            found |= meter.readings(stat)
+        for stage, meter in parts.flush.stages.items():
+            found[f"stage_{stage}_seconds"] = meter.seconds
+            found[f"stage_{stage}_busy_seconds"] = meter.under_way.seconds
+        return found
 
 
 async def _closed(what: str, closing: Awaitable[None]) -> Exception | None:

@@ -28,6 +28,7 @@ from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.meter import Meter
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, Workers
 
@@ -229,6 +230,7 @@ class _Assembly:
         self._logs = logs
         self._index = index
         self._cache = WriteCache(settings.storage.write_cache_bytes)
+        self._lookups = Meter(world.clock)
         self._table = LedgerTable(self._load_row, limbo, max_idle=MAX_IDLE_LEDGERS)
         self._flush = Flush(
             cache=self._cache,
@@ -282,6 +284,10 @@ class _Assembly:
 
     async def _load_row(self, ledger_id: int) -> LedgerRow | None:
         """The durable state of a ledger. Where it is damaged, a fence may be lost: the ledger comes up in limbo."""
+        with self._lookups.timing():
+            return await self._row(ledger_id)
+
+    async def _row(self, ledger_id: int) -> LedgerRow:
         row = LedgerRow()
         try:
             data = await self._index.load_state(ledger_id)
@@ -306,16 +312,11 @@ class _Assembly:
 
     def _parts(self, journals: Journals, fail_safe: FailSafe) -> Parts:
         settings, world, table, cache = self._settings, self._world, self._table, self._cache
-        checkpointer = Checkpointer(
-            self._flush,
-            journals,
-            interval_seconds=settings.storage.flush_interval_ms / 1000,
-            fail_safe=fail_safe.trip,
-        )
+        checkpointer = self._checkpointer(journals, fail_safe)
         admission = self._admission(journals)
         damage = DamageList()
         self._flush.on_written = damage.written_anew
-        commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip)
+        commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip, world.clock)
         verifiers = Verifiers(world.verifier_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         ahead = self._read_ahead()
@@ -360,7 +361,8 @@ class _Assembly:
             adds=adds,
             fences=fences,
             lacs=Lacs(table, commits, admission, verifiers),
-            reads=Reads(table, cache, stored, fences),
+            reads=Reads(table, cache, stored, fences, world.clock),
+            lookups=self._lookups,
             flush=self._flush,
             checkpointer=checkpointer,
             collector=collector,
@@ -375,6 +377,15 @@ class _Assembly:
             note_enrolment=self._note_enrolment,
         )
 
+    def _checkpointer(self, journals: Journals, fail_safe: FailSafe) -> Checkpointer:
+        return Checkpointer(
+            self._flush,
+            journals,
+            interval_seconds=self._settings.storage.flush_interval_ms / 1000,
+            fail_safe=fail_safe.trip,
+            clock=self._world.clock,
+        )
+
     def _stored(self, read_cache: ReadCache, ahead: ReadAhead, damage: DamageList) -> StoredBatches:
         return StoredBatches(
             self._index,
@@ -383,6 +394,7 @@ class _Assembly:
             ahead,
             on_damage=lambda row: damage.add(batch_of(row)),
             on_damaged_row=lambda key: damage.add(batch_under(key)),
+            lookups=self._lookups,
         )
 
     def _admission(self, journals: Journals) -> Admission:

@@ -18,6 +18,8 @@ from typing import Final, Protocol
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defect
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.histogram import Histogram
 
 from .admission import Admission
 from .journal.records import Record
@@ -39,7 +41,9 @@ class RecordSink(Protocol):
 class PendingAdd:
     """A batch on its way through the bookie: whom to answer, and what it occupies."""
 
-    __slots__ = ("deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "repair", "size", "told")
+    __slots__ = (
+        "deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "repair", "since", "size", "told",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class PendingAdd:
         first: int,
         entry_count: int,
         size: int,
+        since: float,
         on_answer: AddCallback,
         recovery: bool,
         deferred: bool = False,
@@ -56,6 +61,8 @@ class PendingAdd:
         self.first = first
         self.entry_count = entry_count
         self.size = size
+        self.since = since
+        """When it was taken."""
         self.on_answer = on_answer
         self.recovery = recovery
         self.deferred = deferred
@@ -110,6 +117,7 @@ class Commits:
     Args:
         journals: in the order that ``journal_of`` counts in.
         admission: gets back what an add occupied.
+        clock: for how long adds took.
         on_append: called after each record.
         on_defect: ends the node; called with the reason when the journal raises what it never should.
     """
@@ -120,7 +128,11 @@ class Commits:
         admission: Admission,
         on_append: Callable[[], None],
         on_defect: Callable[[str], None],
+        clock: Clock,
     ) -> None:
+        self._clock = clock
+        self.add_seconds = Histogram()
+        """Of each add that was taken, the time until it was durable or had failed."""
         self._lanes = tuple(_Lane(journal, self.answer) for journal in journals)
         self._admission = admission
         self._on_append = on_append
@@ -190,6 +202,7 @@ class Commits:
     def answer(self, add: PendingAdd, code: int = OK_CODE, retry_after_ms: int = 0) -> None:
         """The end of one add: give back what it occupied, and tell its fate, unless that was told early."""
         self._admission.release(add.size, add.recovery)
+        self.add_seconds.observe(self._clock.monotonic() - add.since)
         if not add.told:
             add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
 

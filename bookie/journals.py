@@ -22,6 +22,7 @@ from typing import Final
 from tallybook.core.config import JournalSettings
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.histogram import Histogram, merged
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
@@ -170,7 +171,13 @@ class Journals:
             "journal_queued_bytes": sum(journal.queued_bytes for journal in self.each),
             "journal_commits_total": sum(journal.commits for journal in self.each),
             "journal_bytes_total": sum(journal.written_bytes for journal in self.each),
-            "journal_commit_seconds_total": sum(journal.commit_seconds for journal in self.each),
-            "journal_device_seconds_total": sum(journal.busy_seconds for journal in self.each),
+            "journal_device_seconds_total": sum(journal.write_seconds.sum for journal in self.each),
             "journal_used_fraction": self.used_fraction,
+        }
+
+    def spreads(self) -> dict[str, Histogram]:
+        """How commits and writes were spread, over all of them together."""
+        return {
+            "journal_commit_seconds": merged(journal.commit_seconds for journal in self.each),
+            "journal_write_seconds": merged(journal.write_seconds for journal in self.each),
         }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallybook.runtime.metrics import Kind, MetricInfo
+from tallybook.runtime.metrics import Kind, MetricInfo, error_metrics, meter_metrics
+
+from .service_load import REQUEST_KINDS
+from .storage.checkpoint import STAGES
 
 REFUSAL_REASONS: Final = (
     "adds that wait",
@@ -22,10 +25,35 @@ REFUSAL_REASONS: Final = (
 
 _C: Final = Kind.COUNTER
 _G: Final = Kind.GAUGE
+_H: Final = Kind.HISTOGRAM
+
+_STAGE_HELP: Final = (
+    "Of checkpoints, by what they do: batches to entry logs, these synced, rows to the index, that synced, marks."
+)
 
 BOOKIE_METRICS: Final = (
     MetricInfo("adds_batches_total", "tallybook_bookie_add_batches_total", _C, "Batches taken; not those refused."),
     MetricInfo("adds_bytes_total", "tallybook_bookie_add_bytes_total", _C, "Bytes of batches taken."),
+    MetricInfo(
+        "add_seconds",
+        "tallybook_bookie_add_seconds",
+        _H,
+        "Of each batch that was taken, the time until it was durable and answered, or had failed.",
+    ),
+    MetricInfo(
+        "cache_stall_seconds",
+        "tallybook_bookie_add_stall_seconds_total",
+        _C,
+        "Seconds in which any add waited for room, by where.",
+        ("where", "write_cache"),
+    ),
+    MetricInfo(
+        "journal_stall_seconds",
+        "tallybook_bookie_add_stall_seconds_total",
+        _C,
+        "Seconds in which any add waited for room, by where.",
+        ("where", "journal"),
+    ),
     MetricInfo("adds_waiting", "tallybook_bookie_adds_waiting", _G, "Adds that wait for a ledger's state or for room."),
     MetricInfo("inflight_bytes", "tallybook_bookie_inflight_bytes", _G, "Bytes of adds taken and not yet answered."),
     MetricInfo(
@@ -35,6 +63,24 @@ BOOKIE_METRICS: Final = (
     MetricInfo("ledgers_in_memory", "tallybook_bookie_ledgers_in_memory", _G, "Ledgers whose state is in memory."),
     MetricInfo("ledgers_dirty", "tallybook_bookie_ledgers_dirty", _G, "Of those, the ones newer than the index."),
     MetricInfo("streams", "tallybook_bookie_streams", _G, "Streams of clients served now: three for each connection."),
+    MetricInfo("connections", "tallybook_bookie_connections", _G, "Clients connected now."),
+    *(
+        MetricInfo(f"requests_{kind}", "tallybook_bookie_requests_total", _C, "Requests besides adds.", ("kind", kind))
+        for kind in REQUEST_KINDS
+    ),
+    *(
+        MetricInfo(
+            f"request_seconds_{kind}",
+            "tallybook_bookie_request_seconds_total",
+            _C,
+            "Seconds that they took together, waiting for room for their answers included; long polls wait on purpose.",
+            ("kind", kind),
+        )
+        for kind in REQUEST_KINDS
+    ),
+    *error_metrics(
+        "errors", "tallybook_bookie_errors_total", "Errors answered to adds, requests and streams that were refused."
+    ),
     MetricInfo(
         "answer_bytes",
         "tallybook_bookie_answer_bytes",
@@ -71,6 +117,30 @@ BOOKIE_METRICS: Final = (
         "tallybook_bookie_read_ahead_used_batches_total",
         _C,
         "Of those, what was asked for.",
+    ),
+    *meter_metrics("reads", "tallybook_bookie_read", "Reads, wherever the batches were"),
+    *meter_metrics("lookups", "tallybook_bookie_index_lookup", "Questions of readers and adds to the index"),
+    *meter_metrics("log_reads", "tallybook_bookie_entry_log_read", "Reads from entry logs, ahead of readers as well"),
+    *meter_metrics("checkpoints", "tallybook_bookie_checkpoint", "Checkpoints"),
+    *(
+        MetricInfo(
+            f"stage_{stage}_seconds",
+            "tallybook_bookie_checkpoint_stage_seconds",
+            _H,
+            f"{_STAGE_HELP} How long each took.",
+            ("stage", stage),
+        )
+        for stage in STAGES
+    ),
+    *(
+        MetricInfo(
+            f"stage_{stage}_busy_seconds",
+            "tallybook_bookie_checkpoint_stage_busy_seconds_total",
+            _C,
+            f"{_STAGE_HELP} Seconds so far, those of what is under way included.",
+            ("stage", stage),
+        )
+        for stage in STAGES
     ),
     MetricInfo("checkpoints_total", "tallybook_bookie_checkpoints_total", _C, "Checkpoints finished."),
     MetricInfo("flushed_batches_total", "tallybook_bookie_flushed_batches_total", _C, "Batches moved to entry logs."),
@@ -130,10 +200,16 @@ BOOKIE_METRICS: Final = (
     MetricInfo("journal_commits_total", "tallybook_journal_commits_total", _C, "Group commits with records in them."),
     MetricInfo("journal_bytes_total", "tallybook_journal_bytes_total", _C, "Bytes of journal blocks written."),
     MetricInfo(
-        "journal_commit_seconds_total",
-        "tallybook_journal_commit_seconds_total",
-        _C,
-        "Sum over group commits of the time from their oldest record's append until they were durable.",
+        "journal_commit_seconds",
+        "tallybook_journal_commit_seconds",
+        _H,
+        "Of each group commit, the time from its oldest record's append until it was durable.",
+    ),
+    MetricInfo(
+        "journal_write_seconds",
+        "tallybook_journal_write_seconds",
+        _H,
+        "How long the device took for each durable write of a journal.",
     ),
     MetricInfo(
         "journal_device_seconds_total",
@@ -152,6 +228,13 @@ BOOKIE_METRICS: Final = (
     MetricInfo("records_durable_total", "tallybook_journal_records_durable_total", _C, "Records durable."),
     MetricInfo(
         "disk_used_fraction", "tallybook_bookie_disk_used_fraction", _G, "Part of the fullest disk in use, 0 to 1."
+    ),
+    MetricInfo("disk_free_bytes", "tallybook_bookie_disk_free_bytes", _G, "Free bytes of the disk with most of them."),
+    MetricInfo(
+        "disk_full_seconds",
+        "tallybook_bookie_disk_full_seconds_total",
+        _C,
+        "Seconds in which a checkpoint waited for room on a full disk.",
     ),
     MetricInfo("read_only", "tallybook_bookie_read_only", _G, "1 while ordinary adds are refused, else 0."),
     *(

@@ -21,6 +21,8 @@ from tallybook.core.batch import Buffer, EntrySlice, cut_entry, decode_header
 from tallybook.core.errors import EntryAbsent, EntryUnknown, InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import MAX_ID
 from tallybook.core.marks import sometimes
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.meter import Meter
 
 from .fences import Fences
 from .ledger_state import Ledger
@@ -42,7 +44,7 @@ class Stored(Protocol):
 class Reads:
     """Answers reads of entries."""
 
-    def __init__(self, table: LedgerTable, cache: WriteCache, stored: Stored, fences: Fences) -> None:
+    def __init__(self, table: LedgerTable, cache: WriteCache, stored: Stored, fences: Fences, clock: Clock) -> None:
         self._table = table
         self._cache = cache
         self._stored = stored
@@ -51,6 +53,8 @@ class Reads:
         """Batches answered from the write cache."""
         self.stored_batches = 0
         """Batches answered from storage."""
+        self.meter = Meter(clock)
+        """Of reads: from the question to the bytes, wherever they were."""
 
     async def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
         """See ``LedgerStore.read_batches``.
@@ -63,7 +67,8 @@ class Reads:
             raise InvalidArgument(f"cannot read entries {first} .. {last}")
         async with self._table.using(ledger_id) as ledger:
             _check_there(ledger)
-            batches = await self._run(ledger, first, last, max_bytes)
+            with self.meter.timing():
+                batches = await self._run(ledger, first, last, max_bytes)
             return ReadAnswer(tuple(batches), ledger.lac)
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:

@@ -43,6 +43,7 @@ from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_FRAMES, add_cost_bytes
 
 from .port import LedgerStore
+from .service_load import ServiceLoad
 from .shares import Share
 from .tailing import with_batches
 
@@ -169,6 +170,7 @@ class RequestLane:
     """Serves one Read or Control stream after its hello.
 
     Args:
+        load: counts what is asked, over all streams.
         fail_safe: ends the node; called with the reason.
         principal: on whose behalf.
         share: what this stream may have under way.
@@ -185,6 +187,7 @@ class RequestLane:
         principal: Principal,
         share: Share,
         answer_bytes: Allowance,
+        load: ServiceLoad,
     ) -> None:
         self._lane = lane
         self._store = store
@@ -196,6 +199,7 @@ class RequestLane:
         self._max_read_bytes = min(_MAX_READ_BYTES, share.answer_bytes - MAX_BATCH_BYTES)
         self._room = AnswerRoom(share.answer_bytes, answer_bytes)
         self._audited: OrderedDict[int, None] = OrderedDict()
+        self._load = load
         self._running: dict[int, asyncio.Task[None]] = {}
         self._requests = 0
         self._waits = 0
@@ -272,6 +276,13 @@ class RequestLane:
             self._recovery_bytes += change * add_cost_bytes(len(ask.batch))
 
     async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
+        began = self._load.clock.monotonic()
+        try:
+            await self._do(request_id, ask)
+        finally:
+            self._load.served(type(ask).__name__, began)
+
+    async def _do(self, request_id: int, ask: wire.Ask | None) -> None:
         """Do what is asked and queue the reply."""
         reserved = _answer_bytes(ask, self._max_read_bytes) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
@@ -319,6 +330,8 @@ class RequestLane:
         self._outbox.kick()
 
     def _encoded(self, request_id: int, ask: wire.Ask | None, outcome: wire.Answer | TallybookError) -> bytes:
+        if isinstance(outcome, TallybookError):
+            self._load.errors.count(outcome.wire_code)
         try:
             return wire.encode_reply(request_id, outcome)
         except Exception as error:  # noqa: BLE001 - as above: a request is answered, whatever its answer was

@@ -22,6 +22,7 @@ from typing import Final
 from tallybook.core.config import BookieSettings, StorageSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.metadata.client import MetadataClient
+from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -172,6 +173,8 @@ class _Server:
         if metadata is None:
             return
         undo.push_async_callback(metadata.close)
+        if metadata.load is not None:
+            metrics.add(METADATA_METRICS, metadata.load.readings)
         bookie = await unless_set(stop, self._boot(metadata))
         if bookie is None or stop.is_set():
             return
@@ -179,10 +182,7 @@ class _Server:
         service = BookieService(
             bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security
         )
-        metrics.add(
-            BOOKIE_METRICS,
-            lambda: {**bookie.stats(), "streams": service.stream_count, "answer_bytes": service.answer_bytes},
-        )
+        metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
         transport = GrpcTransport(
             max_streams=settings.admission.max_streams, max_connections=self._max_connections, security=security
         )

@@ -36,6 +36,7 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
 from tallybook.runtime.logging import logger
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION
@@ -44,6 +45,7 @@ from .add_lane import AddLane
 from .admission import RECOVERY_SHARE
 from .port import LedgerStore
 from .request_lane import ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS, RequestLane
+from .service_load import ServiceLoad
 from .shares import Share, Shares
 
 HELLO_TIMEOUT_SECONDS: Final = 10.0
@@ -86,7 +88,8 @@ class BookieService:
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
         self._access = access or OpenAccess()
-        self._streams = 0
+        self._streams = dict.fromkeys(Lane, 0)
+        self._load = ServiceLoad(clock)
         credit_bytes = max(int(settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
         self._shares = Shares(Share(credit_bytes, ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS))
         read_bytes = int(settings.admission.max_read_bytes)
@@ -99,16 +102,25 @@ class BookieService:
     @property
     def stream_count(self) -> int:
         """Streams served now."""
-        return self._streams
+        return sum(self._streams.values())
 
     @property
     def answer_bytes(self) -> int:
         """Bytes of answers being read or waiting to be sent, over all streams."""
         return sum(allowance.in_use for allowance in self._answer_bytes.values())
 
+    def readings(self) -> dict[str, Reading]:
+        """Numbers for metrics: who is connected, and what is asked."""
+        return {
+            "streams": self.stream_count,
+            "connections": self._streams[Lane.ADD],
+            "answer_bytes": self.answer_bytes,
+            **self._load.readings(),
+        }
+
     async def accept(self, lane: Lane, stream: MessageStream) -> None:
         """Serve one stream until it ends."""
-        self._streams += 1
+        self._streams[lane] += 1
         client = ""
         try:
             hello = await self._hello(stream)
@@ -130,7 +142,7 @@ class BookieService:
             say("stream refused", **what, error=type(error).__name__, reason=error.message)
             await self._refuse(stream, error)
         finally:
-            self._streams -= 1
+            self._streams[lane] -= 1
 
     async def _hello(self, stream: MessageStream) -> Hello:
         try:
@@ -144,7 +156,7 @@ class BookieService:
 
     def _check(self, hello: Hello) -> None:
         """Raise what this client is refused with."""
-        if self._streams > self._settings.admission.max_streams:
+        if self.stream_count > self._settings.admission.max_streams:
             raise Busy(f"{self._store.bookie_id} serves as many streams as it may", retry_after_ms=1000)
         if hello.protocol_version != PROTOCOL_VERSION:
             raise ProtocolViolation(f"protocol version {hello.protocol_version} is not {PROTOCOL_VERSION}")
@@ -164,14 +176,17 @@ class BookieService:
         await stream.send(encode_welcome(welcome))
         server: _LaneServer
         if lane is Lane.ADD:
-            server = AddLane(store, stream, self._clock, tasks, self._fail_safe, share.credit_bytes, principal)
+            server = AddLane(
+                store, stream, self._clock, tasks, self._fail_safe, share.credit_bytes, principal, self._load
+            )
         else:
             room = self._answer_bytes[lane]
-            server = RequestLane(lane, store, stream, tasks, self._fail_safe, principal, share, room)
+            server = RequestLane(lane, store, stream, tasks, self._fail_safe, principal, share, room, self._load)
         await server.serve()
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:
         """Tell the peer why its stream ends, if it still listens."""
+        self._load.errors.count(error.wire_code)
         try:
             async with asyncio.timeout(REFUSAL_TIMEOUT_SECONDS):
                 await stream.send(encode_refusal(error))

@@ -90,7 +90,7 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
         opened(metadata, url, settle=True, security=settings.security) as archive,
     ):
         offloader = archive.offloader(client, settings)
-        service = OffloadService(archive, offloader, settings, give_back_memory)
+        service = OffloadService(archive, offloader, settings, give_back_memory, client)
         if once:
             progress = Progress("archiving", archive.clock, unit="ledgers done")
             async with watched(

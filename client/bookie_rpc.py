@@ -35,6 +35,7 @@ from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION, FrameCa
 
 from .background import defect_of
 from .bookie_port import AddCallback
+from .load import ClientLoad
 from .rpc_adds import AddStream
 from .rpc_requests import RequestStream
 
@@ -54,8 +55,11 @@ class BookieRpc:
         control: RequestStream,
         settings: ClientSettings,
         tasks: Tasks,
+        load: ClientLoad,
     ) -> None:
         self._welcome = welcome
+        self._load = load
+        load.connected += 1
         self._adds = adds
         self._reads = reads
         self._control = control
@@ -189,6 +193,7 @@ class BookieRpc:
         if self._broken:
             return
         self._broken = True
+        self._load.connected -= 1
         _log.info("connection lost", bookie=self.bookie_id, reason=reason.message)
         lost = BookieUnavailable(f"the connection to {self.bookie_id} was lost: {reason.message}")
         self._adds.end()
@@ -217,12 +222,14 @@ async def open_bookie(
     tasks: Tasks,
     cluster_id: str = "",
     client_id: str = "",
+    load: ClientLoad,
     frames: FrameCache | None = None,
 ) -> BookieRpc:
     """Connect to the bookie ``bookie_id`` at ``address``.
 
     Args:
         expected: the life of it that is meant; ``None`` takes whichever answers.
+        load: counts how long answers take, over all connections of one client.
         frames: shared by all connections of one client, so that a batch is framed once.
 
     Raises:
@@ -255,11 +262,12 @@ async def open_bookie(
     welcome = welcomes[0]
     return BookieRpc(
         welcome,
-        AddStream(streams[Lane.ADD], welcome.credit_bytes, tasks, frames or FrameCache()),
-        RequestStream(streams[Lane.READ], welcomes[1], tasks),
-        RequestStream(streams[Lane.CONTROL], welcomes[2], tasks),
+        AddStream(streams[Lane.ADD], welcome.credit_bytes, tasks, frames or FrameCache(), load),
+        RequestStream(streams[Lane.READ], welcomes[1], tasks, load),
+        RequestStream(streams[Lane.CONTROL], welcomes[2], tasks, load),
         settings,
         tasks,
+        load,
     )
 
 

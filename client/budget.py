@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final
 
 from tallybook.core.errors import check
+from tallybook.runtime.histogram import Histogram
 
 LONGEST_RETRY_MS: Final = 1_000
 """However long appends take: room may come back sooner than the last ones let expect."""
@@ -27,11 +28,16 @@ class ByteBudget:
         self._early_bytes = 0
         self._turnaround_s = 0.0
         """How long a batch took of late from its sealing until it was confirmed."""
+        self.confirm_seconds = Histogram()
+        """The same of each batch."""
+        self.no_room = 0
+        """How often no room was found."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
         """Take ``size`` bytes if they are there and nobody waits for them already."""
         if self._waiters or not self._fits(size):
+            self.no_room += 1
             return False
         self.taken_bytes += size
         return True
@@ -84,6 +90,7 @@ class ByteBudget:
     def turned_round(self, seconds: float) -> None:
         """A batch was confirmed so long after it had been sealed."""
         self._turnaround_s += (seconds - self._turnaround_s) / 8
+        self.confirm_seconds.observe(seconds)
 
     def retry_after_ms(self, round_bytes: int) -> int:
         """When who finds no room does well to come again: about half of what is taken is given back by then.
@@ -121,6 +128,7 @@ class SharedByteBudget(ByteBudget):
             # What the method above does, without a call: this is done for each entry.
             taken = self.taken_bytes
             if self._waiters or (taken and taken + size > self.limit_bytes):
+                self.no_room += 1
                 return False
             self.taken_bytes = taken + size
             return True

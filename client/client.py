@@ -28,6 +28,7 @@ from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
+from tallybook.runtime.meter import Reading
 
 from .background import client_tasks
 from .budget import ByteBudget
@@ -144,6 +145,17 @@ class Client:
     def max_pending_bytes(self) -> int:
         """What they may hold. Above it ``append`` waits for room, and ``append_nowait`` raises ``Busy``."""
         return self._budget.limit_bytes
+
+    def stats(self) -> Mapping[str, Reading]:
+        """Numbers for metrics, named as in ``metrics.CLIENT_METRICS``: what appends hold, and how long bookies take."""
+        load = None if self._opened is None else self._opened.load
+        return {
+            "client_pending_bytes": self._budget.taken_bytes,
+            "client_max_pending_bytes": self._budget.limit_bytes,
+            "client_no_room": self._budget.no_room,
+            "client_confirm_seconds": self._budget.confirm_seconds,
+            **(load.readings() if load is not None else {}),
+        }
 
     # -- writing ----------------------------------------------------------------------
 

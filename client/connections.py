@@ -20,6 +20,7 @@ from tallybook.runtime.transport import Transport
 from tallybook.runtime.wire import FrameCache
 
 from .bookie_rpc import BookieRpc, open_bookie
+from .load import ClientLoad
 
 
 class _Failure(NamedTuple):
@@ -56,6 +57,8 @@ class BookieConnections:
         self._cluster_id = cluster_id
         self._client_id = client_id
         self._frames = FrameCache()
+        self.load = ClientLoad(clock)
+        """What is asked of all bookies."""
         self._open: dict[str, BookieRpc] = {}
         self._opening: dict[str, asyncio.Task[BookieRpc]] = {}
         self._failed: dict[str, _Failure] = {}
@@ -162,17 +165,23 @@ class BookieConnections:
         return connection
 
     async def _open_at(self, info: BookieInfo) -> BookieRpc:
-        return await open_bookie(
-            self._transport,
-            info.address,
-            bookie_id=info.bookie_id,
-            expected=info.incarnation,
-            settings=self._settings,
-            tasks=self._tasks,
-            cluster_id=self._cluster_id,
-            client_id=self._client_id,
-            frames=self._frames,
-        )
+        self.load.connects += 1
+        try:
+            return await open_bookie(
+                self._transport,
+                info.address,
+                bookie_id=info.bookie_id,
+                expected=info.incarnation,
+                settings=self._settings,
+                tasks=self._tasks,
+                cluster_id=self._cluster_id,
+                client_id=self._client_id,
+                load=self.load,
+                frames=self._frames,
+            )
+        except TallybookError as error:
+            self.load.errors.count(error.wire_code)
+            raise
 
 
 def _look_at(task: asyncio.Task[BookieRpc]) -> None:

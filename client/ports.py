@@ -9,12 +9,14 @@ from typing import Protocol, TypeAlias
 from tallybook.archive.place import ArchivePlace
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.metadata.archived import Receipt
+from tallybook.metadata.metered import MetadataLoad
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Membership, MetadataStore, Versioned
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .bookie_port import BookieConnection
+from .load import ClientLoad
 
 Transition: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
 
@@ -71,3 +73,7 @@ class ClientWorld:
     clock: Clock
     rng: Rng
     archive: Archive | None = None
+    load: ClientLoad | None = None
+    """What is asked of the bookies, where that is counted."""
+    metadata_load: MetadataLoad | None = None
+    """The same of the metadata store."""

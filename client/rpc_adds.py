@@ -22,6 +22,7 @@ from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
 
 from .bookie_port import AddCallback
+from .load import ClientLoad
 
 _JOINED_BYTES: Final = 64 * 1024
 """Small batches are sent together up to this size; above it, joining costs more than it saves."""
@@ -44,14 +45,19 @@ class AddStream:
     Args:
         credit_bytes: what the bookie grants.
         frames: shared by the connections of one client.
+        load: likewise; counts how long answers take.
     """
 
-    def __init__(self, stream: MessageStream, credit_bytes: int, tasks: Tasks, frames: FrameCache) -> None:
+    def __init__(
+        self, stream: MessageStream, credit_bytes: int, tasks: Tasks, frames: FrameCache, load: ClientLoad
+    ) -> None:
         self._stream = stream
         self._credit_bytes = credit_bytes
         self._frames = frames
+        self._load = load
         self._queue: deque[_Add] = deque()
-        self._unanswered: dict[int, _Add] = {}
+        self._unanswered: dict[int, tuple[_Add, float]] = {}
+        """Each with the moment when it was sent."""
         self._unanswered_bytes = 0
         self._sent = 0
         self._attached: OrderedDict[int, Attach] = OrderedDict()
@@ -76,8 +82,9 @@ class AddStream:
             TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
         """
         while (message := await self._stream.receive()) is not None:
+            now = self._load.clock.monotonic()
             for ack in decode_acks(message):
-                self._acked(ack)
+                self._acked(ack, now)
             if self._queue:
                 self._outbox.kick()
 
@@ -85,7 +92,7 @@ class AddStream:
         """Drop the stream, and give every unanswered batch the code of BookieUnavailable, in the order of sending."""
         self._ended = True
         self._stream.abort()
-        lost = [*self._unanswered.values(), *self._queue]
+        lost = [*(add for add, _ in self._unanswered.values()), *self._queue]
         self._unanswered.clear()
         self._queue.clear()
         loop = asyncio.get_running_loop()
@@ -97,11 +104,14 @@ class AddStream:
         await self._outbox.stop(0.0)
         await self._stream.close()
 
-    def _acked(self, ack: Ack) -> None:
-        add = self._unanswered.get(ack.number)
+    def _acked(self, ack: Ack, now: float) -> None:
+        add, since = self._unanswered.get(ack.number, (None, 0.0))
         if add is None or add.ids != ack.answer[:3]:
             raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
         del self._unanswered[ack.number]
+        self._load.add_seconds.observe(now - since)
+        if ack.answer.code:
+            self._load.errors.count(ack.answer.code)
         self._unanswered_bytes -= add.cost_bytes
         add.on_answer(ack.answer)
 
@@ -109,6 +119,7 @@ class AddStream:
         """The next message: an attachment if the first batch needs one, and as many batches as fit."""
         parts: list[bytes] = []
         size = 0
+        now = self._load.clock.monotonic()
         while self._queue:
             add = self._queue[0]
             size += len(add.frame)
@@ -121,7 +132,7 @@ class AddStream:
                 parts.append(self._attach(add.attach))
             parts.append(add.frame)
             self._sent += 1
-            self._unanswered[self._sent] = self._queue.popleft()
+            self._unanswered[self._sent] = (self._queue.popleft(), now)
             self._unanswered_bytes += add.cost_bytes
         if len(parts) <= 1:
             return parts[0] if parts else None

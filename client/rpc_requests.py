@@ -21,6 +21,8 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import add_cost_bytes
 
+from .load import ClientLoad
+
 
 class _Call(NamedTuple):
     """An unanswered request, and what it occupies."""
@@ -33,8 +35,9 @@ class _Call(NamedTuple):
 class RequestStream:
     """Makes calls over one stream."""
 
-    def __init__(self, stream: MessageStream, welcome: Welcome, tasks: Tasks) -> None:
+    def __init__(self, stream: MessageStream, welcome: Welcome, tasks: Tasks, load: ClientLoad) -> None:
         self._stream = stream
+        self._load = load
         self._requests = Allowance(welcome.max_requests)
         self._waits = Allowance(welcome.max_waits)
         self._recovery = Allowance(welcome.credit_bytes)
@@ -51,13 +54,21 @@ class RequestStream:
             BookieUnavailable: the connection was lost first.
             TallybookError: the bookie answered with this error.
         """
+        began = self._load.clock.monotonic()
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await (await self._send(ask)).answered
         except TimeoutError:
+            self._load.errors.count(RequestTimeout.wire_code)
             raise RequestTimeout(
                 f"{self._stream.peer} did not answer {type(ask).__name__} within {timeout_seconds} s"
             ) from None
+        except TallybookError as error:
+            self._load.errors.count(error.wire_code)
+            raise
+        finally:
+            if not isinstance(ask, WaitLac):
+                self._load.request_seconds.observe(self._load.clock.monotonic() - began)
 
     async def receive(self) -> None:
         """Take replies until the bookie ends the stream.

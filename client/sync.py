@@ -32,6 +32,7 @@ from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.meter import Reading
 
 from . import client as asyncio_client
 from .budget import SharedByteBudget
@@ -155,6 +156,10 @@ class Client:
     def pending_bytes(self) -> int:
         """What the appends of all handles hold now: entries that gather, and batches some bookie still has to take."""
         return self._engine.pending_bytes
+
+    def stats(self) -> Mapping[str, Reading]:
+        """Numbers for metrics; see the other client. From any thread."""
+        return self._engine.stats()
 
     @property
     def max_entry_bytes(self) -> int:

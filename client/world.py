@@ -53,7 +53,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     )
     owned = _OwnedConnections(connections, tasks)
     archive = ClusterArchive(metadata.store, clock, rng, settings)
-    return ClientWorld(metadata.store, metadata.membership, owned, clock, rng, archive)
+    return ClientWorld(metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load)
 
 
 def _security(settings: ClientSettings) -> Security | None:

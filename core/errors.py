@@ -577,6 +577,11 @@ _BY_CODE = {error.wire_code: error for error in _leaves(TallybookError)}
 check(len(_BY_CODE) == len(_leaves(TallybookError)), "two errors share a wire code")
 
 
+def error_classes() -> tuple[type[TallybookError], ...]:
+    """Every class of the tree, in the order of their wire codes."""
+    return tuple(_BY_CODE[code] for code in sorted(_BY_CODE))
+
+
 def error_class(wire_code: int) -> type[TallybookError]:
     """The class that ``wire_code`` names; ``TallybookError`` for a code of a newer peer."""
     return _BY_CODE.get(wire_code, TallybookError)

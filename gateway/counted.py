@@ -17,12 +17,13 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .door import Door, Guest, GuestCall
 from .errors import status_of
 from .limits import Limits
-from .metrics import CallCounts
+from .metrics import CallCounts, Counts
 
 GuestHandler: TypeAlias = Callable[[GuestCall], Awaitable[None]]
 """Serves one call of somebody who was let in."""
@@ -30,10 +31,14 @@ GuestHandler: TypeAlias = Callable[[GuestCall], Awaitable[None]]
 _log = logger("gateway")
 
 
-def counted(method: str, handler: GuestHandler, counts: CallCounts, door: Door, limits: Limits) -> CallHandler:
+def counted(
+    method: str, handler: GuestHandler, all_counts: Counts, clock: Clock, door: Door, limits: Limits
+) -> CallHandler:
     """The handler as the network calls it: for those who may, its errors made statuses, and what passes counted."""
+    counts = all_counts.methods[method]
 
     async def serve(call: Call) -> None:
+        began = clock.monotonic()
         counts.calls += 1
         counts.open += 1
         try:
@@ -47,6 +52,7 @@ def counted(method: str, handler: GuestHandler, counts: CallCounts, door: Door, 
             counts.failed += 1
             counts.rejected += isinstance(error, Busy | CreditExceeded)
             known = error if isinstance(error, TallybookError) else InvariantViolation(f"{method} failed: {error!r}")
+            all_counts.errors.count(known.wire_code)
             if is_defect(error):
                 _log.defect("call failed", error, method=method, peer=call.peer)
             elif known.fault is not Fault.CALLER and not isinstance(known, Busy):
@@ -54,6 +60,7 @@ def counted(method: str, handler: GuestHandler, counts: CallCounts, door: Door, 
             raise status_of(known) from error
         finally:
             counts.open -= 1
+            counts.seconds.observe(clock.monotonic() - began)
 
     return serve
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallybook.runtime.metrics import Kind, MetricInfo
+from tallybook.runtime.histogram import LONG_SECONDS, Histogram
+from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics import ErrorCounts, Kind, MetricInfo, error_metrics
 
 from .limits import Usage
 
@@ -31,6 +33,7 @@ _BY_METHOD: Final = (
     ("cancelled", "tallybook_gateway_calls_cancelled_total", _C, "Calls that the client or its deadline ended."),
     ("received_bytes", "tallybook_gateway_received_bytes_total", _C, "Bytes of messages that came, by method."),
     ("sent_bytes", "tallybook_gateway_sent_bytes_total", _C, "Bytes of messages that went, by method."),
+    ("seconds", "tallybook_gateway_call_seconds", Kind.HISTOGRAM, "How long calls took; streams take as they please."),
 )
 
 
@@ -44,6 +47,7 @@ def _labelled(methods: Sequence[str]) -> tuple[MetricInfo, ...]:
 
 GATEWAY_METRICS: Final = (
     *_labelled(METHODS),
+    *error_metrics("errors", "tallybook_gateway_errors_total", "Errors with which calls ended."),
     MetricInfo("streams", "tallybook_gateway_streams", _G, "Append, Read, Tail, Subscribe streams that were let in."),
     MetricInfo("reserved_bytes", "tallybook_gateway_reserved_bytes", _G, "Memory that they have reserved."),
     MetricInfo("writing", "tallybook_gateway_ledgers_written", _G, "Ledgers that are written, or being closed."),
@@ -77,6 +81,7 @@ class CallCounts:
     cancelled: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+    seconds: Histogram = field(default_factory=lambda: Histogram(LONG_SECONDS))
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class Counts:
     """What a gateway counts."""
 
     methods: dict[str, CallCounts] = field(default_factory=lambda: {name: CallCounts() for name in METHODS})
+    errors: ErrorCounts = field(default_factory=ErrorCounts)
     writing: int = 0
     appended: int = 0
     read: int = 0
@@ -103,11 +109,11 @@ _PLAIN: Final = (
 )
 
 
-def numbers(counts: Counts, usage: Usage) -> Mapping[str, float]:
+def numbers(counts: Counts, usage: Usage) -> Mapping[str, Reading]:
     """All of them, now."""
-    found: dict[str, float] = {"streams": usage.streams, "reserved_bytes": usage.reserved_bytes}
+    found: dict[str, Reading] = {"streams": usage.streams, "reserved_bytes": usage.reserved_bytes}
     for name in _PLAIN:
         found[name] = getattr(counts, name)
     for method, calls in counts.methods.items():
         found |= {f"{stat}_{method}": getattr(calls, stat) for stat, *_ in _BY_METHOD}
-    return found
+    return {**found, **counts.errors.readings("errors")}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallybook.client.client import Client
+from tallybook.client.metrics import show_client
 from tallybook.core.access import OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
@@ -29,6 +30,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import keep_for_ever
+from tallybook.stream.load import STREAM_METRICS
 
 from .door import Door
 from .limits import Limits
@@ -95,6 +97,8 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
         metrics = Metrics()
         metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))
+        metrics.add(STREAM_METRICS, stores.load.readings)
+        show_client(metrics, client)
         if security is not None:
             tasks.spawn(security.keep_fresh(RealClock()), name="security", essential=True)
             metrics.add(SECURITY_METRICS, security.numbers)

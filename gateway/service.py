@@ -58,6 +58,7 @@ class LedgerService:
         door: Door,
     ) -> None:
         self._client = client
+        self._clock = clock
         self._tasks = tasks
         self._counts = counts
         self._limits = limits
@@ -83,7 +84,7 @@ class LedgerService:
         return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
 
     def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
-        return counted(method, handler, self._counts.methods[method], self._door, self._limits)
+        return counted(method, handler, self._counts, self._clock, self._door, self._limits)
 
     async def stop(self) -> None:
         """Close the ledgers that are written, as far as that goes within ``stop_ms``.

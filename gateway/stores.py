@@ -14,6 +14,7 @@ from tallybook.client.client import Client
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import StreamStore
 from tallybook.stream.dedup import IdRoom
+from tallybook.stream.load import StreamLoad
 from tallybook.stream.names import DEFAULT_NAMESPACE
 
 
@@ -37,6 +38,8 @@ class Stores:
         self._name = name
         self._tasks = tasks
         self._ids = IdRoom(max_id_bytes)
+        self.load = StreamLoad()
+        """What the writers of all streams do."""
         self.default = self._made(DEFAULT_NAMESPACE)
         """Of the default namespace; there as long as the gateway is."""
         self._others: dict[str, _Held] = {}
@@ -70,6 +73,7 @@ class Stores:
     def _made(self, namespace: str) -> StreamStore:
         store = StreamStore(self._client, namespace=namespace, name=self._name)
         store.bound_ids(self._ids)
+        store.count_in(self.load)
         return store
 
     async def close(self) -> None:

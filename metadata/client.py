@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from tallybook.runtime.clock import Clock
+
+from .metered import MetadataLoad, MeteredMembership, MeteredStore
 from .store import Membership, MetadataStore
 
 
@@ -14,6 +17,13 @@ class MetadataClient:
 
     store: MetadataStore
     membership: Membership
+    load: MetadataLoad | None = None
+    """What is asked of it, where somebody counts that."""
+
+    def metered(self, clock: Clock) -> MetadataClient:
+        """The same, counted."""
+        load = MetadataLoad(clock)
+        return MetadataClient(MeteredStore(self.store, load), MeteredMembership(self.membership, load), load)
 
     async def close(self) -> None:
         """Leave: end registrations and watches, release connections and threads."""

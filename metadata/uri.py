@@ -125,7 +125,7 @@ async def open_metadata(
     memory: MemoryMetadata | None = None,
     security: str = "",
 ) -> MetadataClient:
-    """Open the metadata store that ``uri`` names.
+    """Open the metadata store that ``uri`` names. What is asked of it is counted, in ``load``.
 
     Args:
         uri: see the top of this module.
@@ -144,6 +144,24 @@ async def open_metadata(
         MetadataUnavailable: nobody answers in time; the message has the URI.
     """
     parsed = parse_uri(uri)
+    if isinstance(parsed, ZooKeeperUri) and parsed.tls != bool(security):
+        raise InvalidConfig(
+            f"{uri} needs a security directory, for the certificates of TLS"
+            if parsed.tls
+            else f"{uri} has no TLS, and there is security: use zks://, and the port at which ZooKeeper speaks TLS"
+        )
+    opened = await _open(parsed, clock, rng, timeout_seconds, memory, security)
+    return opened.metered(clock)
+
+
+async def _open(
+    parsed: MetadataUri,
+    clock: Clock,
+    rng: Rng,
+    timeout_seconds: float,
+    memory: MemoryMetadata | None,
+    security: str,
+) -> MetadataClient:
     if isinstance(parsed, MemoryUri):
         return (memory or MemoryMetadata(rng)).client()
     # Drivers are loaded when asked for: whoever uses the one has no need of the other's library.
@@ -157,12 +175,6 @@ async def open_metadata(
         raise InvalidConfig("zk:// needs kazoo: pip install 'tallybook[zookeeper]'")
     from .zookeeper.client import open_zookeeper  # noqa: PLC0415
 
-    if parsed.tls != bool(security):
-        raise InvalidConfig(
-            f"{uri} needs a security directory, for the certificates of TLS"
-            if parsed.tls
-            else f"{uri} has no TLS, and there is security: use zks://, and the port at which ZooKeeper speaks TLS"
-        )
     return await open_zookeeper(
         parsed.hosts, parsed.root, clock=clock, rng=rng, timeout_seconds=timeout_seconds, security=security
     )

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Final
 
 from tallybook.archive.objects.patience import Patience
-from tallybook.runtime.metrics import Kind, MetricInfo
+from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics import Kind, MetricInfo, meter_metrics
 
 from .offloader import Offloader
 
@@ -64,6 +65,13 @@ OFFLOAD_METRICS: Final = (
         )
         for answer in ANSWERS
     ),
+    *meter_metrics("archive", "tallybook_archive_request", "Tries of requests to the object store"),
+    MetricInfo(
+        "archive_wait_seconds",
+        "tallybook_archive_wait_seconds_total",
+        _C,
+        "Seconds in which any request waited for its turn, since the store wanted fewer.",
+    ),
     MetricInfo("bytes_read", "tallybook_archive_read_bytes_total", _C, "Bytes read from the object store."),
     MetricInfo("bytes_written", "tallybook_archive_written_bytes_total", _C, "Bytes written to it."),
     MetricInfo(
@@ -75,9 +83,9 @@ OFFLOAD_METRICS: Final = (
 )
 
 
-def numbers(offloader: Offloader, patience: Patience, *, leads: bool) -> Mapping[str, float]:
+def numbers(offloader: Offloader, patience: Patience, *, leads: bool) -> Mapping[str, Reading]:
     """All of them, now."""
-    found: dict[str, float] = {"leads": leads, "request_rate_limit": patience.rate.limit}
+    found: dict[str, Reading] = {"leads": leads, "request_rate_limit": patience.rate.limit}
     found["streamed_bytes"] = offloader.streamed_bytes
     for part in (offloader.totals, offloader.backlog):
         found |= {name: value for name, value in asdict(part).items() if name != "last_error"}
@@ -85,4 +93,5 @@ def numbers(offloader: Offloader, patience: Patience, *, leads: bool) -> Mapping
         found[f"tries_{answer}"] = sum(count for kind, count in patience.stats.items() if kind.endswith(f"_{answer}"))
     for way in ("read", "written"):
         found[f"bytes_{way}"] = patience.stats.get(f"bytes_{way}", 0)
-    return found
+    found["archive_wait_seconds"] = patience.waits.seconds
+    return {**found, **patience.meter.readings("archive")}

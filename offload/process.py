@@ -16,6 +16,7 @@ from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.core.limits import MIB
+from tallybook.metadata.metered import MetadataLoad
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
@@ -46,6 +47,8 @@ class Archive:
     tasks: Tasks
     clock: Clock
     rng: Rng
+    metadata_load: MetadataLoad | None = None
+    """What is asked of the metadata store, apart from what the client that reads asks."""
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
@@ -104,7 +107,7 @@ async def opened(
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
-        yield Archive(metadata.store, store, workers, tasks, clock, rng)
+        yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load)
 
 
 async def _look_at(store: ObjectStore) -> None:

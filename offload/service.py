@@ -14,10 +14,12 @@ from typing import Final
 
 from tallybook.archive.memory import give_back_memory
 from tallybook.client.client import Client
+from tallybook.client.metrics import show_client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, StorageError, TallybookError
 from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
+from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Ok
 from tallybook.runtime.http import HttpServer
@@ -42,6 +44,7 @@ class OffloadService:
 
     Args:
         give_back: gives back memory that was freed; called when there is nothing to do any more.
+        client: what it reads ledgers with, for its metrics.
     """
 
     def __init__(
@@ -50,7 +53,9 @@ class OffloadService:
         offloader: Offloader,
         settings: OffloadSettings,
         give_back: Callable[[Workers], Awaitable[None]] | None = None,
+        client: Client | None = None,
     ) -> None:
+        self._client = client
         self._archive = archive
         self._offloader = offloader
         self._settings = settings
@@ -87,6 +92,10 @@ class OffloadService:
         metrics = Metrics()
         patience = self._archive.store.patience
         metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, patience, leads=self._leads))
+        if self._archive.metadata_load is not None:
+            metrics.add(METADATA_METRICS, self._archive.metadata_load.readings)
+        if self._client is not None:
+            show_client(metrics, self._client, with_metadata=False)
         return metrics
 
     async def work_off(self) -> Mapping[str, object]:
@@ -205,4 +214,4 @@ async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> 
         Client(metadata_uri, reading) as client,
         opened(metadata_uri, url, settle=True, security=settings.security) as archive,
     ):
-        await OffloadService(archive, archive.offloader(client, settings), settings, give_back_memory).run()
+        await OffloadService(archive, archive.offloader(client, settings), settings, give_back_memory, client).run()

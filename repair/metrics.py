@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tallybook.runtime.metrics import Kind, MetricInfo
+from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics import Kind, MetricInfo, meter_metrics
 
 from .auditor import Auditor
 from .copier import Copier
@@ -52,6 +53,7 @@ REPAIR_METRICS: Final = (
         _C,
         "Ledgers that it looked at, and mended where needed.",
     ),
+    *meter_metrics("mending", "tallybook_repair_ledger", "Ledgers looked at, and mended where needed"),
     MetricInfo(
         "ledgers_left",
         "tallybook_repair_ledgers_left_total",
@@ -67,7 +69,7 @@ REPAIR_METRICS: Final = (
 )
 
 
-def numbers(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: bool) -> Mapping[str, float]:
+def numbers(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: bool) -> Mapping[str, Reading]:
     """All of them, now."""
     audit, totals = auditor.audit, replicator.totals
     findings = audit.findings
@@ -88,6 +90,7 @@ def numbers(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: 
         "tasks": audit.tasks,
         "tasks_done": totals.tasks,
         "ledgers_mended": totals.ledgers,
+        **replicator.mending.readings("mending"),
         "ledgers_left": totals.left_ledgers,
         "ledgers_lost": totals.lost_ledgers,
         "places": totals.places,

@@ -17,7 +17,9 @@ from tallybook.core.marks import sometimes
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.histogram import LONG_SECONDS
 from tallybook.runtime.logging import logger
+from tallybook.runtime.meter import Meter
 
 from .mender import Mended, Mender, Order
 from .pause import paused_since
@@ -87,6 +89,7 @@ class Replicator:
         self._lease_s = lease_s
         self._ordered: _Ordered | None = None
         self.totals = ReplicatorTotals()
+        self.mending = Meter(clock, LONG_SECONDS)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -122,7 +125,8 @@ class Replicator:
 
     async def _mend(self, ledger_id: int, task: Task) -> None:
         try:
-            done = await self._mender.mend(ledger_id, await self._order(task))
+            with self.mending.timing():
+                done = await self._mender.mend(ledger_id, await self._order(task))
         except TallybookError as error:
             if is_defect(error):
                 raise

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.client.client import Client
+from tallybook.client.metrics import show_client
 from tallybook.core.config import ClientSettings, RepairSettings
 from tallybook.core.errors import DamagedFile, PeerError, StorageError
 from tallybook.core.marks import sometimes
@@ -52,6 +53,7 @@ class RepairService:
     def __init__(self, client: Client, settings: RepairSettings) -> None:
         world = client.world
         rng = world.rng.fork("repair")
+        self._client = client
         self._settings = settings
         self._clock = world.clock
         self._leads = False
@@ -104,6 +106,7 @@ class RepairService:
         """What /metrics shows."""
         metrics = Metrics()
         metrics.add(REPAIR_METRICS, lambda: numbers(self.auditor, self.replicator, self._copier, leads=self._leads))
+        show_client(metrics, self._client)
         return metrics
 
     async def _rounds(self) -> None:

@@ -26,6 +26,8 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES
 
+from .histogram import Histogram
+
 
 class DiskFile(Protocol):
     """An open file."""
@@ -107,8 +109,8 @@ class Pump(Protocol):
     """
 
     @property
-    def busy_seconds(self) -> float:
-        """Seconds the device has spent on this pump's writes."""
+    def write_seconds(self) -> Histogram:
+        """How long the device took for each of this pump's writes."""
 
     def kick(self) -> None:
         """Say that the source has work. Called on the event loop; cheap when already awake."""

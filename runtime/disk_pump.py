@@ -19,6 +19,7 @@ from tallybook.core.errors import InvariantViolation, RequestTimeout
 
 from .disk import PlannedWrite, WriteSource
 from .disk_file import RealFile
+from .histogram import Histogram
 
 CLOSE_SECONDS: Final = 60.0
 _JOIN_SECONDS: Final = 1.0
@@ -38,8 +39,8 @@ class ThreadPump:
         self._told = False
         self._drain_scheduled = False
         self._closing = False
-        self.busy_seconds = 0.0
-        """Seconds the device has spent on writes; written by the thread alone."""
+        self.write_seconds = Histogram()
+        """How long the device took for each write; written by the thread alone."""
         # The thread sleeps by acquiring the gate. Only ``kick`` opens it, and only for a sleeper.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -87,7 +88,7 @@ class ThreadPump:
                     raise InvariantViolation(f"pump {self._name}: {file.path} is a file of another disk")
                 began = time.monotonic()
                 file.write_aligned(write.data, write.offset)
-                self.busy_seconds += time.monotonic() - began
+                self.write_seconds.observe(time.monotonic() - began)
             except Exception as error:  # noqa: BLE001 - whatever it is, the source must hear of it
                 self._failure = (write, error)
                 return

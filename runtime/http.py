@@ -57,6 +57,7 @@ class HttpServer:
         self._access: Access = security or OpenAccess()
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lag: asyncio.Task[None] | None = None
         self.address = ""
         """Host and port, once started."""
 
@@ -85,11 +86,13 @@ class HttpServer:
             config.ssl = server_context(self._security)
         self._server = uvicorn.Server(config)
         self._task = tasks.spawn(self._serve(self._server, bound), name="http")
+        self._lag = tasks.spawn(self._metrics.loop_lag.watch(), name="loop lag")
 
     async def close(self) -> None:
         """Stop serving."""
-        if self._server is None or self._task is None:
+        if self._server is None or self._task is None or self._lag is None:
             return
+        self._lag.cancel()
         self._server.should_exit = True
         await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
         self._task.cancel()

@@ -3,22 +3,33 @@
 A part keeps plain numbers and gives them as a mapping; a *catalogue* says what each number is
 called outside, what kind it is and what it means. Nothing is counted twice and nothing costs
 time on a hot path. docs/metrics.md is generated from the catalogues.
+
+Every label and every value of it stands in a catalogue, so a process shows as many series as its catalogues have
+lines, whatever ledgers, streams and clients it meets: names that users choose are never labels.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from tallybook.core.errors import InvariantViolation, TallybookError, error_class, error_classes
+
 from .heap import heap_usage
+from .histogram import Histogram
+from .loop_lag import LoopLag
+from .meter import Reading
+
+ERROR_LABEL: Final = "error"
 
 
 class Kind(Enum):
@@ -26,6 +37,7 @@ class Kind(Enum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 class MetricInfo(NamedTuple):
@@ -40,6 +52,50 @@ class MetricInfo(NamedTuple):
     kind: Kind
     help: str
     label: tuple[str, str] | None = None
+
+
+def meter_metrics(
+    stat: str, name: str, what: str, *, label: tuple[str, str] | None = None
+) -> tuple[MetricInfo, MetricInfo, MetricInfo]:
+    """The metrics of a ``Meter``.
+
+    Args:
+        what: what is metered, in the plural: "Reads of entry logs".
+    """
+    return (
+        MetricInfo(f"{stat}_seconds", f"{name}_seconds", Kind.HISTOGRAM, f"{what}: how long each took.", label),
+        MetricInfo(
+            f"{stat}_busy_seconds",
+            f"{name}_busy_seconds_total",
+            Kind.COUNTER,
+            f"{what}: seconds in which any was under way.",
+            label,
+        ),
+        MetricInfo(f"{stat}_under_way", f"{name}_under_way", Kind.GAUGE, f"{what}: under way now.", label),
+    )
+
+
+def error_metrics(stat: str, name: str, text: str) -> tuple[MetricInfo, ...]:
+    """A counter for each error of ``core/errors.py``, by the name of its class."""
+    return tuple(
+        MetricInfo(f"{stat}_{error.__name__}", name, Kind.COUNTER, text, (ERROR_LABEL, error.__name__))
+        for error in error_classes()
+    )
+
+
+class ErrorCounts:
+    """How often each error was met."""
+
+    def __init__(self) -> None:
+        self._counts: dict[type[TallybookError], int] = dict.fromkeys(error_classes(), 0)
+
+    def count(self, wire_code: int) -> None:
+        """One more; of a newer peer's errors all that is known is that they are errors."""
+        self._counts[error_class(wire_code)] += 1
+
+    def readings(self, stat: str) -> dict[str, Reading]:
+        """All of them, named as ``error_metrics`` does."""
+        return {f"{stat}_{error.__name__}": count for error, count in self._counts.items()}
 
 
 PROCESS_METRICS: Final = (
@@ -61,6 +117,18 @@ PROCESS_METRICS: Final = (
         Kind.GAUGE,
         "Small blocks that Python's own allocator has given out.",
     ),
+    MetricInfo(
+        "loop_cpu",
+        "tallybook_process_loop_cpu_seconds_total",
+        Kind.COUNTER,
+        "Processor time of the thread that runs the event loop: near one second a second, it is all that can be had.",
+    ),
+    MetricInfo(
+        "loop_lag_seconds",
+        "tallybook_process_loop_lag_seconds",
+        Kind.HISTOGRAM,
+        "How late a timer of the event loop came, four times a second.",
+    ),
 )
 """What any process tells of itself, besides what the platform knows."""
 
@@ -73,7 +141,7 @@ class StatsCollector(Collector):
         read: gives the numbers now.
     """
 
-    def __init__(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Reading]]) -> None:
         self._catalogue = catalogue
         self._read = read
 
@@ -84,22 +152,37 @@ class StatsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics with their present values."""
         stats = self._read()
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        families: dict[str, _Family] = {}
         for info in self._catalogue:
             if info.stat not in stats:
                 continue
             family = families.get(info.name)
             if family is None:
                 family = families[info.name] = _family(info)
-            family.add_metric([info.label[1]] if info.label else [], stats[info.stat])
+            _add(family, info, stats[info.stat])
         yield from families.values()
 
 
-def _family(info: MetricInfo) -> CounterMetricFamily | GaugeMetricFamily:
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+def _family(info: MetricInfo) -> _Family:
     labels = [info.label[0]] if info.label else []
     if info.kind is Kind.COUNTER:
         return CounterMetricFamily(info.name.removesuffix("_total"), info.help, labels=labels)
+    if info.kind is Kind.HISTOGRAM:
+        return HistogramMetricFamily(info.name, info.help, labels=labels)
     return GaugeMetricFamily(info.name, info.help, labels=labels)
+
+
+def _add(family: _Family, info: MetricInfo, value: Reading) -> None:
+    labels = [info.label[1]] if info.label else []
+    if isinstance(family, HistogramMetricFamily) and isinstance(value, Histogram):
+        family.add_metric(labels, value.buckets(), value.sum)
+    elif isinstance(family, HistogramMetricFamily) or isinstance(value, Histogram):
+        raise InvariantViolation(f"{info.name} is no {info.kind.value}")
+    else:
+        family.add_metric(labels, value)
 
 
 class Metrics:
@@ -107,24 +190,34 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self.loop_lag = LoopLag()
+        """Watched by whoever serves the metrics."""
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
-        self.add(PROCESS_METRICS, _of_this_process)
+        self.add(PROCESS_METRICS, self._of_this_process)
 
-    def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, float]]) -> None:
+    def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Reading]]) -> None:
         """Serve the numbers of one part."""
         self._registry.register(StatsCollector(catalogue, read))
 
     def text(self) -> bytes:
-        """All metrics in the Prometheus text format."""
+        """All metrics in the Prometheus text format. Called on the event loop, of whose thread it tells."""
         return generate_latest(self._registry)
 
+    def _of_this_process(self) -> dict[str, Reading]:
+        used_bytes, kept_bytes, blocks = heap_usage()
+        return {
+            "heap_used": used_bytes,
+            "heap_kept": kept_bytes,
+            "python_blocks": blocks,
+            "loop_cpu": time.thread_time(),
+            "loop_lag_seconds": self.loop_lag.seconds,
+            "tasks": _task_count(),
+        }
 
-def _of_this_process() -> dict[str, float]:
-    used_bytes, kept_bytes, blocks = heap_usage()
-    heap = {"heap_used": used_bytes, "heap_kept": kept_bytes, "python_blocks": blocks}
+
+def _task_count() -> int:
     try:
-        return {**heap, "tasks": len(asyncio.all_tasks())}
+        return len(asyncio.all_tasks())
     except RuntimeError:
-        # Nobody's loop runs here: there are no tasks.
-        return {**heap, "tasks": 0}
+        return 0  # nobody's loop runs here: there are no tasks

@@ -11,7 +11,7 @@ async with Client("sqlite:////var/lib/tallybook/metadata.db") as client, StreamS
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -33,6 +33,7 @@ from tallybook.core.errors import (
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.logging import logger
+from tallybook.runtime.meter import Reading
 
 from .catalog import Catalog
 from .compression import Compression
@@ -42,6 +43,7 @@ from .head import Head, Owner, begin_rename, release, set_policy, truncate
 from .info import StreamInfo, SubscriptionInfo, info_of
 from .keeping import Keeper
 from .last_ids import check_ids_fit, read_window
+from .load import StreamLoad
 from .names import (
     DEFAULT_NAMESPACE,
     check_namespace,
@@ -109,6 +111,7 @@ class StreamStore:
         self._writers: Sequence[StreamWriter] = ()
         self._looking: asyncio.Task[None] | None = None
         self._closing = False
+        self._load = StreamLoad()
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,6 +129,14 @@ class StreamStore:
     def bound_ids(self, ids: IdRoom) -> None:
         """Let writers that are opened from here on remember ids only in this room, which other stores may share."""
         self._ids = ids
+
+    def count_in(self, load: StreamLoad) -> None:
+        """Count what writers do that are opened from here on in ``load``, which other stores may share."""
+        self._load = load
+
+    def stats(self) -> Mapping[str, Reading]:
+        """Numbers for metrics, named as in ``load.STREAM_METRICS``: what its writers did."""
+        return self._load.readings()
 
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
@@ -385,9 +396,10 @@ class StreamStore:
             Compression.named(head.policy.compression),
             budget,
             self._clock,
+            self._load,
             most_bytes=most_bytes,
         )
-        segments = Segments(self._catalog, self._client, head, owner, flow, self._clock, self._tasks)
+        segments = Segments(self._catalog, self._client, head, owner, flow, self._clock, self._tasks, self._load)
         try:
             await segments.begin()
         except BaseException:
@@ -402,6 +414,7 @@ class StreamStore:
             let_go=partial(self._let_go, head.stream_id, owner),
         )
         self._writers = [*(other for other in self._writers if not other.ended), writer]
+        self._load.taken += 1
         if self._looking is None:
             self._looking = self._tasks.spawn(self._look_at_writers(), name="look at writers")
         return writer

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 from tallybook.core.errors import ArchiveBusy, ArchiveUnavailable, Outcome, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.meter import Meter, UnderWay
 from tallybook.runtime.rng import Rng
 
 T = TypeVar("T")
@@ -145,6 +146,10 @@ class Patience:
         self._rng = rng
         self._settings = settings or PatienceSettings()
         self._counted: Counter[str] = Counter()
+        self.meter = Meter(clock)
+        """Of tries of requests; their turn, and pauses between them, are not part of it."""
+        self.waits = UnderWay(clock)
+        """Requests that wait for their turn, since the store wanted fewer of them."""
         self.rate = RequestRate(clock, self._settings)
         self.bytes = ByteRate(clock, self._settings.bytes_per_second)
 
@@ -163,10 +168,12 @@ class Patience:
         Raises:
             TallybookError: what the request raised.
         """
-        await self.rate.turn()
+        with self.waits:
+            await self.rate.turn()
         begun_at = self._clock.monotonic()
         try:
-            result = await call()
+            with self.meter.timing():
+                result = await call()
         except ArchiveBusy:
             self._counted[f"{kind}_busy"] += 1
             self.rate.slow_down(begun_at)

@@ -31,6 +31,7 @@ from tallybook.core.config import JournalSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, InvalidArgument, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.histogram import Histogram
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
@@ -214,8 +215,8 @@ class Journal:
         """Group commits with records in them."""
         self.written_bytes = 0
         """Bytes of all blocks written, headers and padding included."""
-        self.commit_seconds = 0.0
-        """Sum over group commits of the time from their oldest record's append until they were durable."""
+        self.commit_seconds = Histogram()
+        """Of each group commit, the time from its oldest record's append until it was durable."""
         self._pump = disk.pump(self._source, name="journal")
         self._mark = facts.trim
         self._last_records = facts.trim
@@ -327,9 +328,9 @@ class Journal:
         return 0.0 if since is None else max(0.0, self._clock.monotonic() - since)
 
     @property
-    def busy_seconds(self) -> float:
-        """Seconds the device has spent on the journal's writes."""
-        return self._pump.busy_seconds
+    def write_seconds(self) -> Histogram:
+        """How long the device took for each of the journal's writes."""
+        return self._pump.write_seconds
 
     @property
     def used_fraction(self) -> float:
@@ -417,11 +418,11 @@ class Journal:
         self.written_bytes += commit.size_bytes
         if commit.on_durable:
             self.commits += 1
-            self.commit_seconds += self._clock.monotonic() - commit.since_seconds
+            self._last_commit_seconds = now = self._clock.monotonic()
+            self.commit_seconds.observe(now - commit.since_seconds)
             self._queued_count -= len(commit.on_durable)
             self._queued_bytes -= commit.charge_bytes
             self._last_records = commit.mark
-            self._last_commit_seconds = self._clock.monotonic()
             self._unsealed.set()
             try:
                 for on_durable in commit.on_durable:

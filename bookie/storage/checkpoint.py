@@ -28,6 +28,8 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, check
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.histogram import LONG_SECONDS
+from tallybook.runtime.meter import Meter, UnderWay
 from tallybook.runtime.tasks import Workers
 
 from ..journals import Marks
@@ -36,6 +38,10 @@ from .location import IndexRow, Location
 from .write_cache import CacheBuffer, CachedBatch, WriteCache
 
 T = TypeVar("T")
+
+STAGES: Final = ("append", "sync", "index", "index_sync", "mark")
+"""What a checkpoint does, one after the other: batches to the entry logs, these synced; rows and states to the index,
+that synced; the journals' marks moved."""
 
 FULL_RETRY_SECONDS: Final = 1.0
 """Pause before a full disk is tried again."""
@@ -96,6 +102,9 @@ class Flush:
         self._state_count = 0
         self.on_disk_full: Callable[[bool], None] | None = None
         """Called with whether the disk is full; while it is not set, a full disk is an error."""
+        self.stages: Mapping[str, Meter] = {stage: Meter(clock, LONG_SECONDS) for stage in STAGES}
+        self.full_disk = UnderWay(clock)
+        """Steps that wait until a full disk has room."""
         self.on_written: Callable[[Sequence[IndexRow]], None] = lambda _rows: None
         """Called with rows that are durable now, in order."""
         self.flushed_batches = 0
@@ -136,10 +145,12 @@ class Flush:
         self._cache.on_room()
 
     async def _write_batches(self, buffer: CacheBuffer) -> list[IndexRow]:
-        batches, locations = await self._append(buffer)
+        with self.stages["append"].timing():
+            batches, locations = await self._append(buffer)
         if not batches:
             return []
-        await self._when_there_is_room(self._logs.sync)
+        with self.stages["sync"].timing():
+            await self._when_there_is_room(self._logs.sync)
         self.flushed_batches += len(batches)
         self.flushed_bytes += buffer.batch_bytes
         return await self._workers.run(_rows, batches, locations)
@@ -155,11 +166,13 @@ class Flush:
 
     async def _write_index(self, rows: Sequence[IndexRow]) -> None:
         """Rows first: a state that says "held up to entry 9" must not come before the row of entry 9."""
-        for start in range(0, len(rows), WRITE_BATCH_ROWS):
-            await self._apply(rows[start : start + WRITE_BATCH_ROWS], {})
-        for start in range(0, self._state_count, WRITE_BATCH_ROWS):
-            await self._apply((), self._states.flushing_rows(start, WRITE_BATCH_ROWS))
-        await self._index.sync()
+        with self.stages["index"].timing():
+            for start in range(0, len(rows), WRITE_BATCH_ROWS):
+                await self._apply(rows[start : start + WRITE_BATCH_ROWS], {})
+            for start in range(0, self._state_count, WRITE_BATCH_ROWS):
+                await self._apply((), self._states.flushing_rows(start, WRITE_BATCH_ROWS))
+        with self.stages["index_sync"].timing():
+            await self._index.sync()
         for start in range(0, len(rows), WRITE_BATCH_ROWS):
             self.on_written(rows[start : start + WRITE_BATCH_ROWS])
             await self._clock.sleep(0)
@@ -178,7 +191,8 @@ class Flush:
                 self.on_disk_full(True)
                 self._cache.flush_waits = nothing_written
                 try:
-                    await self._clock.sleep(FULL_RETRY_SECONDS)
+                    with self.full_disk:
+                        await self._clock.sleep(FULL_RETRY_SECONDS)
                 finally:
                     self._cache.flush_waits = False
 
@@ -207,7 +221,13 @@ class Checkpointer:
     """
 
     def __init__(
-        self, flush: Flush, journals: MarkedJournals, *, interval_seconds: float, fail_safe: Callable[[str], None]
+        self,
+        flush: Flush,
+        journals: MarkedJournals,
+        *,
+        interval_seconds: float,
+        fail_safe: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self._flush = flush
         self._journals = journals
@@ -219,6 +239,7 @@ class Checkpointer:
         self.request = self._wanted.set
         """Ask for a checkpoint. Cheap; one that has begun does not count."""
         self.checkpoints = 0
+        self.meter = Meter(clock, LONG_SECONDS)
 
     def look_at_journal(self) -> None:
         """Ask for a checkpoint if a journal is getting full. Called once a record."""
@@ -240,7 +261,8 @@ class Checkpointer:
         """Checkpoint whenever there is a reason."""
         while True:
             await self._reason()
-            await self._checkpoint()
+            with self.meter.timing():
+                await self._checkpoint()
 
     async def _reason(self) -> None:
         """Return when a checkpoint was asked for, or the interval has passed."""
@@ -258,7 +280,8 @@ class Checkpointer:
         try:
             await self._flush.finish()
             if marks > self._marks:
-                await self._journals.trim(marks)
+                with self._flush.stages["mark"].timing():
+                    await self._journals.trim(marks)
                 self._marks = marks
                 self._flush.tell_room()
         except Exception as error:

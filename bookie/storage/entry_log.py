@@ -23,6 +23,7 @@ from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.meter import Meter
 from tallybook.runtime.pace import Pace
 
 from .entry_log_format import LedgerShare, TableRow, uuid_bytes
@@ -64,6 +65,8 @@ class EntryLogs:
         self._lengths: dict[int, int] = {}
         self._remains: list[Remains] = []
         self._clock = clock
+        self.reads = Meter(clock)
+        """Of reads from the disk, those ahead of readers among them."""
         self._stopped = ""
         self._awaits_rows: set[int] = set()
         """Logs that hold batches of a checkpoint whose rows are not in the index yet."""
@@ -385,7 +388,8 @@ class EntryLogs:
         Raises:
             EntryCorrupt, EntryUnknown: the first batch cannot be had, as for ``read``.
         """
-        return await self._reader.read_many(rows)
+        with self.reads.timing():
+            return await self._reader.read_many(rows)
 
     def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
         """Every batch of a log, in order, from the tables of its stretches: the batches are not looked at.

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
 from tallybook.core.marks import sometimes
+from tallybook.runtime.meter import Meter
 
 from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
@@ -38,6 +39,7 @@ class StoredBatches:
     Args:
         on_damage: told of each batch that fails its checks, or was in a log that is lost.
         on_damaged_row: told of each row of the index that fails its check.
+        lookups: times what is asked of the index.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class StoredBatches:
         ahead: ReadAhead,
         on_damage: Callable[[IndexRow], None],
         on_damaged_row: Callable[[RowKey], None],
+        lookups: Meter,
     ) -> None:
         self._index = index
         self._on_damage = on_damage
         self._on_damaged_row = on_damaged_row
+        self._lookups = lookups
         self._logs = logs
         self._cache = cache
         self._ahead = ahead
@@ -112,14 +116,15 @@ class StoredBatches:
             EntryUnknown: it cannot be told.
         """
         found: list[Buffer | None] = []
-        if mending:
-            told = await self._index.survey(ledger_id, first, last, MAX_FIND_ROWS)
-            told.check_readable()
-            rows = told.rows
-            if told.is_damaged_at(ledger_id, first):
-                found.append(None)
-        else:
-            rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
+        with self._lookups.timing():
+            if mending:
+                told = await self._index.survey(ledger_id, first, last, MAX_FIND_ROWS)
+                told.check_readable()
+                rows = told.rows
+                if told.is_damaged_at(ledger_id, first):
+                    found.append(None)
+            else:
+                rows = await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
         for row in rows:
             try:
                 found += await self._read_run(ledger_id, row.first_entry_id, row.first_entry_id, 1)
@@ -188,6 +193,10 @@ class StoredBatches:
 
     async def _rows(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[IndexRow]:
         """Rows from the one that holds ``first``, without a gap, for about ``max_bytes``."""
+        with self._lookups.timing():
+            return await self._found_rows(ledger_id, first, last, max_bytes)
+
+    async def _found_rows(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[IndexRow]:
         try:
             start = await self._index.find(ledger_id, first)
         except EntryUnknown:

@@ -13,6 +13,7 @@ from typing import Final
 from tallybook.core.errors import InvariantViolation, RequestTimeout, StorageError
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk import PlannedWrite, WriteSource
+from tallybook.runtime.histogram import Histogram
 from tallybook.runtime.rng import Rng
 
 _CLOSE_SECONDS: Final = 600.0
@@ -28,7 +29,7 @@ class SimPump:
         self._work = asyncio.Event()
         self._completed: deque[PlannedWrite] = deque()
         self._closing = False
-        self.busy_seconds = 0.0
+        self.write_seconds = Histogram()
         self._killed = False
         self._told = False
         self._task = self._loop.create_task(self._run(), name=f"pump {name}")
@@ -80,7 +81,7 @@ class SimPump:
                 if write.data != data:
                     # A device reads its memory at any moment of the write: what would be on it, nobody could say.
                     raise InvariantViolation(f"{self._task.get_name()}: its source changed what was being written")
-                self.busy_seconds += self._loop.time() - began
+                self.write_seconds.observe(self._loop.time() - began)
             except (StorageError, InvariantViolation) as error:
                 self._deliver()
                 self._fail(write, error)

@@ -30,6 +30,7 @@ from tallybook.gateway.stores import Stores
 from tallybook.gateway.stream_service import StreamService
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
+from tallybook.runtime.histogram import Histogram
 
 from .calls import FakeCall
 from .cluster import MemoryCluster
@@ -128,8 +129,9 @@ class Gateway:
         await self._clock.sleep(0.001)
 
     def number(self, name: str) -> float:
-        """One of its metrics."""
-        return numbers(self.counts, self.limits.total)[name]
+        """One of its metrics; of a histogram, how many values it has."""
+        found = numbers(self.counts, self.limits.total)[name]
+        return found.count if isinstance(found, Histogram) else found
 
     def idle(self) -> bool:
         """Whether nobody is served, and nothing is held for anybody."""

@@ -25,6 +25,7 @@ from tallybook.runtime.clock import Clock
 
 from ..compression import Compression
 from ..envelope import MAX_RECORDS, Columns, Kind, Marks, encode_mark, encode_records
+from ..load import StreamLoad
 from .pending import PendingRecord, RecordGroup
 
 ENVELOPE_BYTES: Final = 64 * KIB
@@ -67,10 +68,12 @@ class Flow:
         compression: Compression,
         budget: ByteBudget,
         clock: Clock,
+        load: StreamLoad,
         *,
         most_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self._tag = tag
+        self._load = load
         self._compression = compression
         self._full_bytes = min(ENVELOPE_BYTES, most_bytes)
         self._budget = budget
@@ -156,7 +159,7 @@ class Flow:
     def mark(self, kind: Kind) -> Together:
         """Add a mark behind all that was gathered; what to wait for."""
         self.close_group()
-        group = RecordGroup(self._clock.wall_us() // 1000, self._tag, kind)
+        group = RecordGroup(self._clock.wall_us() // 1000, self._tag, kind, self._clock.monotonic())
         if self.error is not None:
             # Nothing is sent any more, and nobody would ever settle it.
             group.complete(self.error.told_as(Outcome.NOT_DONE))
@@ -182,7 +185,7 @@ class Flow:
 
     def _fresh(self) -> RecordGroup:
         self.close_group()
-        self._open = RecordGroup(self._clock.wall_us() // 1000, self._tag)
+        self._open = RecordGroup(self._clock.wall_us() // 1000, self._tag, since=self._clock.monotonic())
         return self._open
 
     def _schedule(self) -> None:
@@ -279,6 +282,7 @@ class Flow:
         # Who waits for it, or remembers its id, needs no more than its place.
         group.payload = b""
         self._closed_bytes -= group.held_bytes
+        self._load.confirm_seconds.observe(self._clock.monotonic() - group.since)
         group.complete()
         self._moved.set()
 

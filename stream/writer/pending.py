@@ -24,12 +24,26 @@ class RecordGroup(Together):
     Args:
         default_time: timestamp of records that are given none, in milliseconds since the epoch.
         tag: of the stream; see ``Position``.
+        since: monotonic second of its first record.
     """
 
-    __slots__ = ("bytes", "columns", "count", "entry", "held_bytes", "kind", "marks", "payload", "segment", "tag")
+    __slots__ = (
+        "bytes",
+        "columns",
+        "count",
+        "entry",
+        "held_bytes",
+        "kind",
+        "marks",
+        "payload",
+        "segment",
+        "since",
+        "tag",
+    )
 
-    def __init__(self, default_time: int, tag: str, kind: Kind = Kind.RECORDS) -> None:
+    def __init__(self, default_time: int, tag: str, kind: Kind = Kind.RECORDS, since: float = 0.0) -> None:
         super().__init__()
+        self.since = since
         self.kind = kind
         self.columns = Columns(default_time)
         self.count = 0

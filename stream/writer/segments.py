@@ -37,6 +37,7 @@ from tallybook.runtime.tasks import Tasks
 
 from ..catalog import Catalog
 from ..head import Head, Owner, Segment, add_segment, announce, forget_doomed, release, seal
+from ..load import StreamLoad
 from .ending import recovered_end
 from .flow import Flow, Target
 
@@ -63,8 +64,17 @@ class Segments:
     """
 
     def __init__(
-        self, catalog: Catalog, client: Client, head: Head, owner: Owner, flow: Flow, clock: Clock, tasks: Tasks
+        self,
+        catalog: Catalog,
+        client: Client,
+        head: Head,
+        owner: Owner,
+        flow: Flow,
+        clock: Clock,
+        tasks: Tasks,
+        load: StreamLoad,
     ) -> None:
+        self._load = load
         self._catalog = catalog
         self._client = client
         self._head = head
@@ -105,6 +115,7 @@ class Segments:
 
     def _go_on(self, target: Target) -> None:
         target.opened_at = self._clock.monotonic()
+        self._load.segments += 1
         self._current, self._next = target, None
         self._flow.start(target)
 
@@ -228,6 +239,7 @@ class Segments:
     async def _mend(self, error: TallybookError) -> None:
         """Settle what was sent, by recovering the segments it was sent to; then go on in another one."""
         sometimes("stream: a segment has failed")
+        self._load.failed_segments += 1
         _log.warning("segment failed", stream=self._head.name, error=error.message)
         deadline, pause = self._clock.monotonic() + MENDING_SECONDS, FIRST_PAUSE_SECONDS
         try:

@@ -23,6 +23,7 @@ from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.bookie_rpc import open_bookie
+from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import BookieSettings, ClientSettings, JournalSettings, StorageSettings
@@ -192,7 +193,7 @@ async def served(
     listener = await there.listen("127.0.0.1:0", service.accept)
     connection = await open_bookie(
         here, listener.address, bookie_id="b1", expected=bookie.incarnation, settings=SETTINGS, tasks=place.tasks,
-        cluster_id="cluster", client_id="contract",
+        cluster_id="cluster", client_id="contract", load=ClientLoad(RealClock()),
     )  # fmt: skip
 
     async def cut() -> None:

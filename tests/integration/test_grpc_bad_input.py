@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tallybook.bookie.request_lane import MAX_REQUESTS
 from tallybook.bookie.service import BookieService
 from tallybook.client.bookie_rpc import open_bookie
+from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings
@@ -97,7 +98,7 @@ class Port:
         """A well-behaved client comes, adds, reads and leaves."""
         connection = await open_bookie(
             GrpcTransport(), self.address, bookie_id="b1", expected=None, settings=ClientSettings(), tasks=self.tasks,
-            cluster_id="cluster",
+            cluster_id="cluster", load=ClientLoad(RealClock()),
         )  # fmt: skip
         answered = asyncio.get_running_loop().create_future()
         connection.add(batch(0), b"", answered.set_result)

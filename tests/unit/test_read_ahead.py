@@ -17,7 +17,9 @@ from tallybook.bookie.storage.stored import StoredBatches
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, NoSuchLedger
 from tallybook.core.limits import KIB, MIB
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.meter import Meter
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
@@ -97,7 +99,13 @@ class Rig:
         self.damage: list[IndexRow] = []
         self.ahead = ReadAhead(store, store, lambda work, name: tasks.spawn(work, name=name), max_bytes)
         self.stored = StoredBatches(
-            store, store, ReadCache(cache_bytes), self.ahead, self.damage.append, lambda _key: None
+            store,
+            store,
+            ReadCache(cache_bytes),
+            self.ahead,
+            self.damage.append,
+            lambda _key: None,
+            Meter(RealClock()),
         )
 
     async def read(self, ledger_id: int, number: int, last: int = 10**6, ask: int = ASK) -> list[int]:

@@ -8,6 +8,7 @@ from inspect import Signature, signature
 import pytest
 
 from tallybook.client.bookie_rpc import open_bookie
+from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import ClientSettings
@@ -22,6 +23,7 @@ from tallybook.core.errors import (
 from tallybook.core.limits import MAX_BATCH_BYTES, MIB
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
@@ -66,6 +68,7 @@ class Scripted:
     async def open(self, **arguments):
         return await open_bookie(
             self.net.transport("client"), "bookie:1", settings=self.settings, tasks=self.tasks,
+            load=ClientLoad(RealClock()),
             **{"bookie_id": "b1", "expected": LIFE, "cluster_id": "cluster", "client_id": "me", **arguments},
         )  # fmt: skip
 
@@ -163,7 +166,7 @@ async def test_nobody_at_the_address_is_unavailable(bookie):
     with pytest.raises(BookieUnavailable):
         await open_bookie(
             bookie.net.transport("client"), "bookie:2", bookie_id="b1", expected=None, settings=bookie.settings,
-            tasks=bookie.tasks,
+            tasks=bookie.tasks, load=ClientLoad(RealClock()),
         )  # fmt: skip
 
 

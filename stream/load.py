@@ -1,0 +1,45 @@
+"""What the writers of streams did, in all stores that share it: how long records took, and what became of segments."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.runtime.histogram import Histogram
+from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics import Kind, MetricInfo
+
+STREAM_METRICS: Final = (
+    MetricInfo(
+        "stream_confirm_seconds",
+        "tallybook_stream_confirm_seconds",
+        Kind.HISTOGRAM,
+        "Of each envelope of records, from its first record until all of it was durable.",
+    ),
+    MetricInfo("stream_taken", "tallybook_stream_writers_opened_total", Kind.COUNTER, "Streams taken to be written."),
+    MetricInfo("stream_segments", "tallybook_stream_segments_total", Kind.COUNTER, "Segments that writers have begun."),
+    MetricInfo(
+        "stream_failed_segments",
+        "tallybook_stream_failed_segments_total",
+        Kind.COUNTER,
+        "Of those, the ones that failed and were recovered, or are being.",
+    ),
+)
+
+
+class StreamLoad:
+    """The counts."""
+
+    def __init__(self) -> None:
+        self.confirm_seconds = Histogram()
+        self.taken = 0
+        self.segments = 0
+        self.failed_segments = 0
+
+    def readings(self) -> dict[str, Reading]:
+        """All of them, for ``STREAM_METRICS``."""
+        return {
+            "stream_confirm_seconds": self.confirm_seconds,
+            "stream_taken": self.taken,
+            "stream_segments": self.segments,
+            "stream_failed_segments": self.failed_segments,
+        }

@@ -1,0 +1,116 @@
+"""What may be a label: values that the code knows, never names that users choose."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.bookie.metrics import BOOKIE_METRICS
+from tallybook.bookie.service_load import REQUEST_KINDS, ServiceLoad
+from tallybook.bookie.storage.checkpoint import STAGES
+from tallybook.client.load import ClientLoad
+from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.core.errors import error_classes
+from tallybook.gateway.limits import Usage
+from tallybook.gateway.metrics import GATEWAY_METRICS, METHODS, Counts, numbers
+from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
+from tallybook.offload.metrics import OFFLOAD_METRICS
+from tallybook.repair.metrics import REPAIR_METRICS
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.histogram import SECONDS
+from tallybook.runtime.metrics import PROCESS_METRICS, Kind, MetricInfo, StatsCollector
+from tallybook.sim.stage.disk_bookie import DiskBookie
+from tallybook.stream.load import STREAM_METRICS, StreamLoad
+
+CATALOGUES = {
+    "process": PROCESS_METRICS,
+    "bookie": BOOKIE_METRICS,
+    "offloader": OFFLOAD_METRICS,
+    "repair": REPAIR_METRICS,
+    "gateway": GATEWAY_METRICS,
+    "streams": STREAM_METRICS,
+    "client": CLIENT_METRICS,
+    "metadata": METADATA_METRICS,
+}
+EVERYTHING = [info for catalogue in CATALOGUES.values() for info in catalogue]
+BOUNDED = {
+    "answer": {"ok", "busy", "failed", "refused"},
+    "error": {error.__name__ for error in error_classes()},
+    "kind": set(REQUEST_KINDS),
+    "method": set(METHODS),
+    "reason": None,  # held by the tests of refusals and of repairs
+    "source": {"cache", "entry_log"},
+    "stage": set(STAGES),
+    "where": {"write_cache", "journal"},
+}
+"""Every label there is, and its values."""
+MOST_SERIES = 700
+"""Of any one catalogue, a histogram being one for each of its buckets."""
+
+
+def test_a_metric_has_a_label_that_is_known_with_a_value_that_is_known():
+    for info in [info for info in EVERYTHING if info.label is not None]:
+        name, value = info.label
+        assert name in BOUNDED, f"{info.name}: a new label must have values that are bounded, and stand here"
+        assert BOUNDED[name] is None or value in BOUNDED[name]
+
+
+@pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
+def test_a_process_shows_no_more_series_than_its_catalogues_have_lines(catalogue: tuple[MetricInfo, ...]):
+    series = sum(len(SECONDS) + 3 if info.kind is Kind.HISTOGRAM else 1 for info in catalogue)
+    assert series <= MOST_SERIES
+
+
+def test_a_number_and_a_name_with_its_label_stand_in_one_line_of_all_catalogues():
+    for catalogue in CATALOGUES.values():
+        stats = [info.stat for info in catalogue]
+        assert len(stats) == len(set(stats))
+    shown = [(info.name, info.label) for info in EVERYTHING]
+    assert len(shown) == len(set(shown))
+    kinds = {(info.name, info.kind, info.label and info.label[0]) for info in EVERYTHING}
+    assert len(kinds) == len({name for name, *_ in kinds})
+
+
+def test_what_is_not_in_the_catalogue_is_not_shown_whatever_it_is_called():
+    def read() -> dict[str, float]:
+        return {"calls": 1, **{f'ledger{{id="{at}"}}\n': at for at in range(1000)}}
+
+    catalogue = (MetricInfo("calls", "tallybook_calls_total", Kind.COUNTER, "Calls."),)
+    [family] = StatsCollector(catalogue, read).collect()
+    assert len(family.samples) == 1
+
+
+def test_requests_of_an_unknown_kind_and_errors_of_an_unknown_code_make_no_series():
+    load = ServiceLoad(RealClock())
+    before = set(load.readings())
+    load.served("NoneType", 0.0)
+    load.errors.count(4711)
+    after = load.readings()
+    assert set(after) == before
+    assert after["errors_TallybookError"] == 1
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "readings"),
+    [
+        (CLIENT_METRICS[4:], lambda: ClientLoad(RealClock()).readings()),
+        (METADATA_METRICS, lambda: MetadataLoad(RealClock()).readings()),
+        (STREAM_METRICS, lambda: StreamLoad().readings()),
+        (GATEWAY_METRICS, lambda: numbers(Counts(), Usage())),
+    ],
+    ids=["client", "metadata", "streams", "gateway"],
+)
+def test_every_number_has_a_metric_and_every_metric_a_number(catalogue, readings):
+    assert set(readings()) == {info.stat for info in catalogue}
+
+
+def test_every_number_of_a_bookie_has_a_metric_and_every_metric_a_number():
+    async def main(world: World) -> set[str]:
+        stage = DiskBookie(SimDisk(world.rng), world.clock)
+        bookie = await stage.boot()
+        readings = bookie.readings()
+        await stage.stop()
+        service = {"streams", "connections", "answer_bytes", *ServiceLoad(world.clock).readings()}
+        return {*readings, *service}
+
+    assert run_seed(1, main).value == {info.stat for info in BOOKIE_METRICS}
