@@ -18,7 +18,6 @@ taken to entry logs and index, and the collector drops ledgers that need not be 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -47,6 +46,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_PAGE
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Meter, Reading
 
 from .adds import AddPath
@@ -77,7 +77,7 @@ from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
 from .trace import Tracer
 
-log = logging.getLogger(__name__)
+_log = logger("bookie")
 
 FLUSH_SECONDS: Final = 120.0
 """Longest wait for a checkpoint that was asked for."""
@@ -449,6 +449,6 @@ async def _closed(what: str, closing: Awaitable[None]) -> Exception | None:
         async with asyncio.timeout(PART_CLOSE_SECONDS):
             await closing
     except Exception as error:  # noqa: BLE001 - whatever it is, the other parts must be closed
-        log.error("the %s could not be closed: %r", what, error)  # noqa: TRY400 - told once more by who ends the node
+        _log.error("part of a bookie could not be closed", what=what, error=repr(error))
         return error
     return None

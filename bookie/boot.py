@@ -16,7 +16,6 @@ Until step 4 no journal is written to, so booting twice is the same as booting o
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Meter
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, Workers
@@ -74,7 +74,7 @@ from .trace import Tracer
 from .verifiers import VerifierLookup, Verifiers
 from .watermarks import Level, Watermarks
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.boot")
 
 REREAD_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
 """Between attempts to read a journal of which the device refuses to give parts."""
@@ -139,12 +139,12 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             raise _journal_lost(directory.layout.journal, f"there are entry logs in {', '.join(paths)}")
         if logs.strays:
             sometimes("boot: strange files among the entry logs")
-            log.warning("left alone among the entry logs: %s", ", ".join(logs.strays[:10]))
+            _log.warning("files left alone among the entry logs", paths=", ".join(logs.strays[:10]))
         await logs.finish_removals()
         for damage in await logs.damaged():
             # Not a reason to stay down: what is damaged is CORRUPT or UNKNOWN, all the rest is served.
             sometimes("boot: an entry log is damaged")
-            log.error("an entry log is damaged: %s", damage)
+            _log.error("entry log damaged", error=damage)
         home = IndexHome(world.disk, directory.layout, directory.cookie, world.open_index)
         fate_here = _fate_here(world, directory)
         sources = IndexSources(world.disk, directory.layout.limbo, logs, fate_here, world.id_counter, world.clock)
@@ -170,7 +170,7 @@ async def _recovered(directory: DataDirectory, settings: BookieSettings, world: 
         if not recovered.refused or pause_seconds is None:
             return recovered
         sometimes("boot: the journal is read once more")
-        log.warning("the device refuses to read parts of the journal; it is asked again in %.1f s", pause_seconds)
+        _log.warning("device refuses to read parts of the journal, asked again", pause_seconds=pause_seconds)
         await world.clock.sleep(pause_seconds)
 
 
@@ -198,17 +198,17 @@ async def _limbo(directory: DataDirectory, recovered: RecoveredJournals, world: 
     """Which ledgers may have lost something; durable before the journal forgets that it did."""
     limbo = await load_limbo(world.disk, directory.layout.limbo)
     for damage in recovered.damage:
-        log.error("the journal is damaged: %s", damage)
+        _log.error("journal damaged", error=damage)
     if limbo.awaits_enrolment or (recovered.fresh and limbo.events and not directory.journal_given_up):
         # It replaces another directory, whose bookie may have run on until now, and may yet: see ``Bookie.enrolled``.
         limbo = limbo.reaching(await counter_in_time(world.id_counter), awaits_enrolment=True)
         await store_limbo(world.disk, directory.layout.limbo, limbo)
-        log.warning("ledgers below %d are in limbo until repaired: this bookie replaces another one", limbo.below)
+        _log.warning("in limbo until repaired: this bookie replaces another one", below_ledger_id=limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
         sometimes("boot: the journal lost records")
         limbo = limbo.again(await counter_in_time(world.id_counter))
         await store_limbo(world.disk, directory.layout.limbo, limbo)
-        log.error("ledgers below %d are in limbo until repaired: the journal lost records", limbo.below)
+        _log.error("in limbo until repaired: the journal lost records", below_ledger_id=limbo.below)
     return limbo
 
 
@@ -247,7 +247,7 @@ class _Assembly:
         await replay.run(recovered.records())
         if replay.record_count:
             sometimes("boot: replayed records")
-            log.info("replayed %d journal records", replay.record_count)
+            _log.info("journal replayed", record_count=replay.record_count)
         fail_safe = FailSafe(self._world.fail_safe)
         journals = await recovered.start(
             self._world.clock,
@@ -276,7 +276,7 @@ class _Assembly:
             limbo = self._table.limbo.reaching(await counter_in_time(self._world.id_counter), awaits_enrolment=False)
             await store_limbo(self._world.disk, self._directory.layout.limbo, limbo)
             self._table.end_doubt(limbo)
-            log.warning("enrolled in the place of another bookie: ledgers below %d are in limbo", limbo.below)
+            _log.warning("in limbo until repaired: in the place of another bookie", below_ledger_id=limbo.below)
 
     async def _spill(self) -> None:
         self._flush.begin()
@@ -307,7 +307,7 @@ class _Assembly:
         if not isinstance(error, DamagedFile) and not isinstance(error.__cause__, DamagedFile):
             raise error
         where = self._directory.layout.index(self._table.limbo.index)
-        log.error("ledger %d is in limbo until repaired; damaged in %s: %s", ledger_id, where, error)
+        _log.error("ledger in limbo until repaired", ledger_id=ledger_id, path=where, error=error.message)
         return replace(row, limbo=True)
 
     def _parts(self, journals: Journals, fail_safe: FailSafe) -> Parts:

@@ -27,7 +27,6 @@ as that is so, and logs in which they have batches stay.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Tasks, unless_set
 
@@ -60,7 +60,7 @@ from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.stored import StoredBatches
 from .storage.write_cache import WriteCache
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.collector")
 
 PAGE_LEDGERS: Final = WRITE_BATCH_ROWS // 2
 """Ledgers looked at together: the rows of all of them go, and their tombstones come, in one write batch."""
@@ -208,7 +208,7 @@ class Collector:
             except TallybookError as error:
                 if is_defect(error):
                     raise
-                log.warning("garbage is collected later: %s", error)
+                _log.warning("garbage is collected later", error=error.message)
 
     async def _undisturbed(self, change: Coroutine[Any, Any, None]) -> None:
         """Make a change to its end, even if the round is cancelled."""
@@ -233,7 +233,8 @@ class Collector:
             page = await self._held.index.survey_ledgers(after, PAGE_LEDGERS)
             for untold in page.untold:
                 sometimes("collector: passes over what the index cannot tell")
-                log.warning("the index cannot tell which of the ledgers %d to %d have rows", *untold)
+                first, last = untold
+                _log.warning("which ledgers have rows cannot be told", first_ledger_id=first, last_ledger_id=last)
                 self._damage.untold += 1
             if page.ledger_ids:
                 yield page.ledger_ids
@@ -286,7 +287,7 @@ class Collector:
             self.upkeep.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)
             self.dropped_ledgers += len(gone)
-            log.info("dropped %d ledgers from %d to %d", len(gone), gone[0], gone[-1])
+            _tell_dropped("ledgers dropped", gone)
 
     async def _drop_leftovers(self, ledger_ids: Sequence[int]) -> None:
         """Fence them, durably; then their rows go, and nothing else."""
@@ -306,7 +307,7 @@ class Collector:
                 self.upkeep.dropped([ledger_id], had[ledger_id].row_count)
             self._damage.forget_ledgers(gone)
             self.dropped_leftovers += len(gone)
-            log.info("dropped copies of %d ledgers that others have now, from %d to %d", len(gone), gone[0], gone[-1])
+            _tell_dropped("copies dropped that others have now", gone)
 
     def _is_at_rest(self, ledger_id: int) -> bool:
         """Whether nobody is at the ledger in this turn, and no repair has been for long."""
@@ -332,3 +333,7 @@ async def _is_ended(ending: Awaitable[None]) -> bool:
     except (Busy, EntryUnknown, MetadataUnavailable, NoSuchLedger):
         return False
     return True
+
+
+def _tell_dropped(event: str, gone: Sequence[int]) -> None:
+    _log.info(event, ledger_count=len(gone), first_ledger_id=gone[0], last_ledger_id=gone[-1])

@@ -19,7 +19,6 @@ It runs between rounds of the collector, never beside one: a ledger that is drop
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ from typing import Any, Protocol
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import EntryCorrupt
 from tallybook.core.marks import sometimes
+from tallybook.runtime.logging import logger
 from tallybook.runtime.pace import Pace
 
 from .damage import DamageList, batch_of
@@ -34,7 +34,7 @@ from .storage.index import Index
 from .storage.location import IndexRow, Location
 from .storage.log_contents import LogContents, WalkableLogs
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.compaction")
 
 Undisturbed = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 """Makes a change to its end, also where whoever waits for it is cancelled."""
@@ -130,7 +130,13 @@ class Compaction:
             try:
                 batches = await self._logs.read_many(rows)
             except EntryCorrupt as error:
-                log.warning("compaction cannot move a batch: %s", error)
+                _log.warning(
+                    "batch cannot be compacted",
+                    ledger_id=rows[0].ledger_id,
+                    first_entry_id=rows[0].first_entry_id,
+                    log_id=rows[0].location.log_id,
+                    error=error.message,
+                )
                 self._damage.add(batch_of(rows[0]))
                 rows, whole = rows[1:], False
                 continue

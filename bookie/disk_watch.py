@@ -7,7 +7,6 @@ the collector looks at once for what can go.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -15,10 +14,11 @@ from tallybook.core.errors import StorageError
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Space
+from tallybook.runtime.logging import logger
 
 from .watermarks import Level, Watermarks
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.disk_watch")
 
 LOOK_SECONDS: Final = 5.0
 """How often the disk is looked at: a bookie that takes 200 MB a second writes 1 GB meanwhile."""
@@ -83,16 +83,16 @@ class DiskWatch:
                 sometimes("disk: short of room")
             elif self.level is Level.SHORT:
                 sometimes("disk: has room again")
-            log.warning("%d%% of the disk are in use: %s", round(100 * self.used_part), level.value)
+            _log.warning("disk use has another level", used_fraction=round(self.used_part, 3), level=level.value)
             self.level = level
             self.on_level(level)
 
     async def _look_at(self, directory: str) -> None:
         try:
             space = await self._space(directory)
-        except StorageError:
+        except StorageError as error:
             # Whoever writes will find out; a directory that was short stays so.
-            log.exception("it cannot be told how full the disk of %s is", directory)
+            _log.error("how full a disk is cannot be told", path=directory, error=error.message)
             return
         used_part = 1 - space.free_bytes / space.total_bytes if space.total_bytes else 1.0
         self._used_parts[directory] = used_part

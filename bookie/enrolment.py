@@ -103,7 +103,7 @@ class Enrolment:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await registration.close()
         except (TimeoutError, PeerError) as error:
-            _log.warning("left without saying so", reason=repr(error))
+            _log.warning("left without saying so", bookie_id=self._info.bookie_id, error=repr(error))
 
     async def _until_lost_or_changed(self, registration: Registration) -> None:
         """Watch one registration for a while; forget it once it is lost."""
@@ -127,7 +127,7 @@ class Enrolment:
                 self._free_bytes = await self._measure_free_bytes()
             except StorageError as error:
                 # Where a new ledger goes is no reason to stop; whoever needs the disk will find out.
-                _log.warning("free disk not measured", reason=error.message)
+                _log.warning("free disk not measured", bookie_id=self._info.bookie_id, error=error.message)
         told = self._info.free_bytes
         changed = abs(self._free_bytes - told) > SPACE_CHANGE * told
         return replace(self._info, mode=self._mode(), free_bytes=self._free_bytes if changed else told)
@@ -137,12 +137,12 @@ class Enrolment:
             await registration.update(info)
         except PeerError as error:
             # The next look tries again, or finds the registration lost.
-            _log.warning("change not registered", mode=info.mode.value, reason=error.message)
+            _log.warning("change not registered", bookie_id=info.bookie_id, mode=info.mode.value, error=error.message)
             self._is_in_doubt = True
             return
         self._is_in_doubt = False
         if info.mode is not self._info.mode:
-            _log.info("mode registered", mode=info.mode.value)
+            _log.info("mode registered", bookie_id=info.bookie_id, mode=info.mode.value)
         self._info = info
 
     async def _enter_again(self) -> None:
@@ -153,7 +153,7 @@ class Enrolment:
             if not await self._is_ourselves():
                 raise
         except PeerError as error:
-            _log.warning("not registered again yet", reason=error.message)
+            _log.warning("not registered again yet", bookie_id=self._info.bookie_id, error=error.message)
         else:
             sometimes("enrolment: registered again")
             _log.info("registered again", bookie_id=self._info.bookie_id)

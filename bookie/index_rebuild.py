@@ -19,7 +19,6 @@ may have torn it. All else is left to be checked by who reads it, and by the scr
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, Metad
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 
 from .fates import LOOKUP_SECONDS, FateOfLedger, counter_in_time
 from .garbage import Fate
@@ -38,7 +38,7 @@ from .storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
 from .storage.location import NOWHERE_LOG_ID, IndexRow, Location
 from .storage.log_contents import follows
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.index_rebuild")
 
 PIECE_BATCHES: Final = WRITE_BATCH_ROWS // 2
 """Batches that are looked at together: their rows and the states of their ledgers are one write batch."""
@@ -139,7 +139,7 @@ class Rebuild:
                         piece = []
         except DamagedFile as error:
             sometimes("rebuild: a part of an entry log is lost")
-            log.error("entries are missing from the new index: %s", error)  # noqa: TRY400 - it goes on without them
+            _log.error("entries are missing from the new index", log_id=log_id, error=error.message)
             self.report.damage.append(error.message)
         await self._add(piece)
         self.report.logs += 1
@@ -201,7 +201,7 @@ class Rebuild:
             f"in {where}: they are UNKNOWN until repaired"
         )
         sometimes("rebuild: copies of a batch differ")
-        log.error("%s", what)
+        _log.error("copies differ: UNKNOWN until repaired", ledger_id=row.ledger_id, error=what)
         self.report.conflicts.append(what)
         await self._index.apply([*map(_leading_nowhere, held), *_gaps(held, row)], {})
 
@@ -210,7 +210,13 @@ class Rebuild:
         try:
             return (await self._logs.read_many([row]))[0]
         except (EntryCorrupt, EntryUnknown) as error:
-            log.warning("a batch cannot be read: %s", error)
+            _log.warning(
+                "batch cannot be read",
+                ledger_id=row.ledger_id,
+                first_entry_id=row.first_entry_id,
+                log_id=row.location.log_id,
+                error=error.message,
+            )
             return None
 
     async def _states(self, found: Sequence[TableRow]) -> dict[int, bytes]:

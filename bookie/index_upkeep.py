@@ -7,12 +7,13 @@ for the range of ids in which they were. What a crash makes forgotten here waits
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+
+from tallybook.runtime.logging import logger
 
 from .storage.index import Index
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.index_upkeep")
 
 
 class IndexUpkeep:
@@ -49,4 +50,4 @@ class IndexUpkeep:
         await self._index.compact(first, last)
         self._first, self._last, self._count = -1, -1, 0
         self.compactions += 1
-        log.info("compacted the index from ledger %d to %d, where %d ledgers and rows were gone", first, last, count)
+        _log.info("index compacted", first_ledger_id=first, last_ledger_id=last, gone_count=count)

@@ -7,7 +7,6 @@ a crash left is made again; after it, nothing is left to do. The journal is repl
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from tallybook.core.marks import sometimes
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.logging import logger
 
 from .directories import identified, read_format, wanted_paths
 from .fates import FateOfLedger, counter_in_time, fate_of
@@ -30,7 +30,7 @@ from .places import LEDGERS, listed_places
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.lost_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def open_or_rebuild(
         index = await home.open(limbo.index, create=create)
     except DamagedFile as error:
         sometimes("boot: the index is lost")
-        log.error("the index is lost, and is made again from the entry logs: %s", error)  # noqa: TRY400 - it goes on
+        _log.error("index lost, made again from the entry logs", error=error.message)
         index, limbo, _ = await rebuild(home, sources, limbo)
         return index, limbo
     if clean:
@@ -77,7 +77,7 @@ async def open_or_rebuild(
             await home.clear_all_but(limbo.index)
         except (DiskFailed, DiskFull) as error:
             # It takes room and is not looked at: no reason to stay down.
-            log.warning("an index that is not in use any more cannot be removed: %s", error)
+            _log.warning("index that is not in use any more cannot be removed", error=error.message)
     return index, limbo
 
 
@@ -97,13 +97,17 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
         limbo = replace(limbo.again(below), index=number)
         await store_limbo(sources.disk, sources.limbo_path, limbo)
         undo.pop_all()
-    log.warning(
-        "the index was made again from %d entry logs: %d batches, %d of them there twice, %d torn by a crash, "
-        "%d ledgers dropped, %d logs with damage, %d entries or more with different copies; "
-        "ledgers below %d are in limbo until repaired",
-        report.logs, report.batches, report.twice, report.torn,
-        report.dropped_ledgers, len(report.damage), len(report.conflicts), limbo.below,
-    )  # fmt: skip
+    _log.warning(
+        "index made again: in limbo until repaired",
+        below_ledger_id=limbo.below,
+        log_count=report.logs,
+        batch_count=report.batches,
+        twice_count=report.twice,
+        torn_count=report.torn,
+        dropped_ledger_count=report.dropped_ledgers,
+        damaged_log_count=len(report.damage),
+        conflict_count=len(report.conflicts),
+    )
     return index, limbo, report
 
 

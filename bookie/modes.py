@@ -39,9 +39,9 @@ async def look_at_mode(
     try:
         mode = await wanted_mode(store, bookie_id)
     except (PeerError, DamagedFile) as error:
-        _log.warning("what is wanted of this bookie is not known", error=error.message)
+        _log.warning("what is wanted of this bookie is not known", bookie_id=bookie_id, error=error.message)
         return before
     if mode is not before:
-        _log.info("mode wanted", mode=mode.value)
+        _log.info("mode wanted", bookie_id=bookie_id, mode=mode.value)
         set_read_only(mode is not WantedMode.NORMAL)
     return mode

@@ -8,7 +8,6 @@ too little. A log is removed on proof alone: every ledger in it is gone for cert
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
@@ -19,6 +18,7 @@ from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknow
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.pace import Pace
 
 from .compaction import CompactableLogs, Compaction, Undisturbed
@@ -31,7 +31,7 @@ from .storage.live_bytes import LiveBytes, Measured
 from .storage.location import IndexRow
 from .storage.log_contents import LogContents
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.reclaimer")
 
 PRESSED_BELOW: Final = 0.95
 """A bookie that is short of disk copies whatever gives back more than a twentieth."""
@@ -136,7 +136,7 @@ class Reclaimer:
                         for row in page:
                             by_log[row.location.log_id] = by_log.get(row.location.log_id, 0) + row.location.size
             except EntryUnknown as error:
-                log.warning("it cannot be told which logs ledger %d was in: %s", ledger_id, error)
+                _log.warning("entry logs of a ledger cannot be told", ledger_id=ledger_id, error=error.message)
         return Held(row_count, by_log)
 
     async def _rows_of(self, ledger_id: int) -> AsyncGenerator[list[IndexRow], None]:
@@ -222,10 +222,10 @@ class Reclaimer:
         try:
             await work
         except DamagedFile as error:
-            log.warning("entry log %d stays, because not all that is in it can be told: %s", log_id, error)
+            _log.warning("entry log stays: not all that is in it can be told", log_id=log_id, error=error.message)
             self._left.add(log_id)
         except (EntryUnknown, OutOfFiles) as error:
-            log.warning("entry log %d is looked at later: %s", log_id, error)
+            _log.warning("entry log is looked at later", log_id=log_id, error=error.message)
 
     async def _settle_if_worth(self, log_id: int, bounds: Bounds) -> None:
         found = await self._held_bytes(await self._logs.ledger_map(log_id))
@@ -265,7 +265,7 @@ class Reclaimer:
         sometimes("reclaimer: removes an entry log")
         self.removed_logs += 1
         self.removed_bytes += removed
-        log.info("removed entry log %d: of %d bytes of batches %d counted", *facts)
+        _log.info("entry log removed", log_id=facts.log_id, all_bytes=facts.all_bytes, live_bytes=facts.live_bytes)
 
     async def _holds_nothing(self, log_id: int) -> bool:
         """Whether every ledger in the log is gone for certain."""

@@ -17,7 +17,6 @@ comes to the end of its logs, too.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
@@ -29,6 +28,7 @@ from tallybook.core.errors import Busy, DamagedFile, EntryCorrupt, EntryUnknown,
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
+from tallybook.runtime.logging import logger
 
 from .damage import DamageList, batch_of
 from .scrub_round import LogSizes, ScrubRound
@@ -39,7 +39,7 @@ from .storage.log_contents import LogContents, in_pieces, size_of
 from .storage.told import RowKey, Told
 from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.scrub")
 
 KIND: Final = "scrub"
 VERSION: Final = 1
@@ -129,7 +129,7 @@ class Scrub:
             except TallybookError as error:
                 if is_defect(error):
                     raise
-                log.warning("the scrub goes on later: %s", error)
+                _log.warning("scrub goes on later", error=error.message)
                 # What fails may be the last step of a round, and go on failing: not all before it is read every minute.
                 late = self._settings.period_s * LATE_AFTER_ERROR if is_looked_for_lost else 0
                 await self._clock.sleep(max(self._pause_seconds, late))
@@ -145,7 +145,7 @@ class Scrub:
             except TallybookError as error:
                 if is_defect(error):
                     raise
-                log.warning("the scrub goes on later: %s", error)
+                _log.warning("scrub goes on later", error=error.message)
 
     async def _read_finished(self, until: float) -> None:
         in_part = set[int]()
@@ -198,7 +198,7 @@ class Scrub:
             self._measured(log_id, Measured(everything, live_bytes))
         except (DamagedFile, EntryUnknown, OutOfFiles) as error:
             # What rows point at in it is looked for one by one.
-            log.warning("a scrub of entry log %d: %s", log_id, error)
+            _log.warning("entry log cannot be scrubbed as a whole", log_id=log_id, error=error.message)
             return _Walk(count, whole=False)
         return _Walk(count, whole=True)
 
@@ -235,7 +235,13 @@ class Scrub:
 
     def _found_damaged(self, row: IndexRow, error: TallybookError) -> None:
         sometimes("scrub: found a damaged batch")
-        log.error("a scrub found damage: %s", error)
+        _log.error(
+            "scrub found damage",
+            ledger_id=row.ledger_id,
+            first_entry_id=row.first_entry_id,
+            log_id=row.location.log_id,
+            error=error.message,
+        )
         self._damage.add(batch_of(row))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
@@ -294,13 +300,19 @@ class Scrub:
                 counts.update(row.location.log_id for row in page.rows)
                 for untold in page.untold:
                     sometimes("scrub: passes over what the index cannot tell")
-                    log.error("a scrub found damage in the index, from %s up to %s", untold.begin, untold.end)
+                    _log.error(
+                        "scrub found damage in the index",
+                        first_ledger_id=untold.begin.ledger_id,
+                        first_entry_id=untold.begin.first_entry_id,
+                        last_ledger_id=untold.end.ledger_id,
+                        last_entry_id=untold.end.first_entry_id,
+                    )
                     self._damage.pass_over(untold)
                     lost = lost or not (untold.is_row or untold.refused)
                 await self._check([row for row in page.rows if row.location.log_id in growing])
         if lost:
             sometimes("scrub: gives the index up")
-            log.error("a part of the index cannot be read: start the bookie again, and it makes another index")
+            _log.error("part of the index cannot be read: start the bookie again, and it makes another index")
             await self._give_up_index()
         return counts
 

@@ -30,7 +30,7 @@ from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.http import HttpServer
-from tallybook.runtime.logging import logger
+from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.process import Process
 from tallybook.runtime.rng import SystemRng
@@ -103,7 +103,9 @@ def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
     wanted, fits = settings.admission.max_streams, max_connections * 3 // 4
     if wanted <= fits:
         return settings
-    _log.warning("fewer streams than configured", max_streams=fits, configured=wanted, connections=max_connections)
+    _log.warning(
+        "fewer streams than configured", max_streams=fits, configured_count=wanted, connection_count=max_connections
+    )
     return settings.model_copy(update={"admission": settings.admission.model_copy(update={"max_streams": fits})})
 
 
@@ -178,6 +180,7 @@ class _Server:
         bookie = await unless_set(stop, self._boot(metadata))
         if bookie is None or stop.is_set():
             return
+        add_to_every_line(bookie_id=bookie.bookie_id)
         cluster_id = await metadata.store.cluster_id()
         service = BookieService(
             bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security

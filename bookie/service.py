@@ -131,15 +131,15 @@ class BookieService:
             with self._shares.share(principal, lane) as share:
                 await self._serve(lane, stream, principal, share)
         except BookieUnavailable:
-            _log.debug("stream lost", lane=lane.value, peer=stream.peer, client=client)
+            _log.debug("stream lost", lane=lane.value, peer=stream.peer, client_id=client)
         except InvariantViolation as error:
-            _log.defect("stream failed", error, lane=lane.value, peer=stream.peer, client=client)
+            _log.defect("stream failed", error, lane=lane.value, peer=stream.peer, client_id=client)
             self._fail_safe(f"a stream of lane {lane.value} failed: {error!r}")
             await self._refuse(stream, error)
         except TallybookError as error:
             say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
-            what = {"lane": lane.value, "peer": stream.peer, "client": client}
-            say("stream refused", **what, error=type(error).__name__, reason=error.message)
+            what = {"lane": lane.value, "peer": stream.peer, "client_id": client}
+            say("stream refused", **what, error_type=type(error).__name__, error=error.message)
             await self._refuse(stream, error)
         finally:
             self._streams[lane] -= 1

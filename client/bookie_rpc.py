@@ -194,7 +194,7 @@ class BookieRpc:
             return
         self._broken = True
         self._load.connected -= 1
-        _log.info("connection lost", bookie=self.bookie_id, reason=reason.message)
+        _log.info("connection lost", bookie_id=self.bookie_id, error=reason.message)
         lost = BookieUnavailable(f"the connection to {self.bookie_id} was lost: {reason.message}")
         self._adds.end()
         self._reads.end(lost)

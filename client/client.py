@@ -476,4 +476,4 @@ def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | Non
 
 
 def _report_copy(bookie_id: str, ledger_id: int, entry_id: int, error: TallybookError) -> None:
-    _log.warning("bad copy", bookie=bookie_id, ledger_id=ledger_id, entry_id=entry_id, error=error.message)
+    _log.warning("bad copy", bookie_id=bookie_id, ledger_id=ledger_id, entry_id=entry_id, error=error.message)

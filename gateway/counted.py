@@ -56,7 +56,7 @@ def counted(
             if is_defect(error):
                 _log.defect("call failed", error, method=method, peer=call.peer)
             elif known.fault is not Fault.CALLER and not isinstance(known, Busy):
-                _log.warning("call failed", method=method, reason=type(known).__name__, error=known.message)
+                _log.warning("call failed", method=method, error_type=type(known).__name__, error=known.message)
             raise status_of(known) from error
         finally:
             counts.open -= 1

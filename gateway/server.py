@@ -113,11 +113,11 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(listener.retire)
         undo.callback(stopping.set)
         addresses = Addresses(listener.address, http.address, listener.token_address)
-        _log.info("ready", address=addresses.grpc, token_address=addresses.token_grpc, http=addresses.http)
+        _log.info("ready", address=addresses.grpc, token_address=addresses.token_grpc, http_address=addresses.http)
         try:
             yield addresses
         finally:
-            _log.info("stopping", ledgers=counts.writing, streams=counts.writers)
+            _log.info("stopping", ledger_count=counts.writing, stream_count=counts.writers)
 
 
 def _check_descriptors(settings: GatewaySettings) -> None:

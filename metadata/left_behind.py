@@ -109,7 +109,7 @@ async def _give_up(
     if total:
         sink = transaction.sink
         _log.info(
-            "ledgers deleted: nobody has committed them", sink=sink, transaction=transaction.number, ledgers=total
+            "ledgers deleted: nobody has committed them", sink=sink, transaction=transaction.number, ledger_count=total
         )
     return total
 

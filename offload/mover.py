@@ -197,7 +197,7 @@ class Mover:
             if await self._commit(ledger_id, receipt):
                 archived.append(ledger_id)
         payload_bytes = sum(ledger.payload_bytes for ledger in found.values())
-        _log.info("object written", object=key, ledgers=len(archived), payload_bytes=payload_bytes)
+        _log.info("object written", object=key, ledger_count=len(archived), payload_bytes=payload_bytes)
         return Moved(tuple(archived), payload_bytes, encoded.object_bytes)
 
     async def _commit(self, ledger_id: int, receipt: Receipt) -> bool:

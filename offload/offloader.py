@@ -244,7 +244,7 @@ class Offloader:
         now = self._clock.monotonic()
         for ledger_id, why in moved.failed:
             self._failures.add(ledger_id, now)
-            self._say_failed(why)
+            self._say_failed(why, ledger_id=ledger_id)
 
     def _failed(self, wanted: PlannedObject, error: TallybookError) -> None:
         if is_defect(error):
@@ -253,12 +253,12 @@ class Offloader:
         now = self._clock.monotonic()
         for ledger in wanted.ledgers:
             self._failures.add(ledger.ledger_id, now)
-        self._say_failed(error.message)
+        self._say_failed(error.message, ledger_ids=[ledger.ledger_id for ledger in wanted.ledgers])
 
-    def _say_failed(self, why: str) -> None:
+    def _say_failed(self, why: str, **about: object) -> None:
         self.totals.failures += 1
         self.totals.last_error = why
-        _log.warning("cannot archive", error=why)
+        _log.warning("cannot archive", error=why, **about)
 
     async def _release(self) -> None:
         """Let bookies drop their copies of what is in the archive, after another look at the object."""
@@ -278,7 +278,7 @@ class Offloader:
             except (Conflict, NoSuchLedger):
                 sometimes("offload: moved or deleted before its release")
             except ArchiveUnavailable as error:
-                self._say_failed(error.message)
+                self._say_failed(error.message, ledger_id=metadata.ledger_id)
                 return
 
     async def _looked_at(self, receipt: Receipt) -> Directory | None:
@@ -289,10 +289,10 @@ class Offloader:
             directory = await self._reader.directory(receipt)
         except (ObjectMissing, ObjectDamaged) as error:
             sometimes("offload: an object is not found whole before its release")
-            self._say_failed(f"its ledgers stay with their bookies: {error.message}")
+            self._say_failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
             return None
         if size != receipt.object_bytes:
-            self._say_failed(f"its ledgers stay with their bookies: {receipt.key} has {size} bytes")
+            self._say_failed(f"its ledgers stay with their bookies: {receipt.key} has {size} bytes", object=receipt.key)
             return None
         return directory
 
@@ -306,7 +306,8 @@ class Offloader:
             receipt.rolling_crc,
         ):
             return True
-        self._say_failed(f"ledger {ledger_id} stays with its bookies: {receipt.key} is not what was archived")
+        why = f"ledger {ledger_id} stays with its bookies: {receipt.key} is not what was archived"
+        self._say_failed(why, ledger_id=ledger_id, object=receipt.key)
         return False
 
     async def _collect(self, objects: Sequence[ObjectInfo]) -> None:

@@ -77,7 +77,7 @@ class OffloadService:
             metrics.add(SECURITY_METRICS, security.numbers)
         http = HttpServer(metrics, lambda: None, security)
         await http.start(self._settings.http_listen, self._archive.tasks)
-        _log.info("serving", http=http.address)
+        _log.info("serving", http_address=http.address)
         try:
             await self.lead()
         finally:

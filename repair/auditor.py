@@ -249,7 +249,7 @@ class _Hands:
         self.left_out = self.published >= self._room
         if not self.left_out:
             thorough = why is not Why.LOST
-            _log.info("ledgers to be mended", ledgers=len(ledgers), why=why.value, end=end)
+            _log.info("ledgers to be mended", ledger_count=len(ledgers), why=why.value, end=end)
             self.published += await self._board.publish(
                 tasks_of(ledgers, leaving=self._leaving, thorough=thorough, end=end, why=why.value)
             )

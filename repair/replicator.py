@@ -115,7 +115,7 @@ class Replicator:
         held = await self._board.take()
         if held is None:
             return False
-        _log.info("task taken", task=held.name, ledgers=len(held.task.ledger_ids), why=held.task.why)
+        _log.info("task taken", task=held.name, ledger_count=len(held.task.ledger_ids), why=held.task.why)
         work = _Work(held, self._board, self._store, self._clock, self._lease_s)
         # A check has days: what is known to be wrong goes as fast as it can, and what is not disturbs nobody.
         concurrent = self._concurrent if held.task.urgent else min(self._concurrent, ROUTINE_LEDGERS)
@@ -156,7 +156,9 @@ class Replicator:
         totals.batches += done.batches
         totals.copied_bytes += done.size
         if done.places or done.batches:
-            _log.info("mended", ledger=ledger_id, places=done.places, batches=done.batches, bytes=done.size)
+            _log.info(
+                "mended", ledger_id=ledger_id, place_count=done.places, batch_count=done.batches, copied_bytes=done.size
+            )
         if done.left:
             totals.left_ledgers += 1
             totals.lost_ledgers += done.lost

@@ -90,7 +90,7 @@ class RepairService:
             metrics.add(SECURITY_METRICS, security.numbers)
         http = HttpServer(metrics, lambda: None, security)
         await http.start(self._settings.http_listen, tasks)
-        _log.info("serving", http=http.address)
+        _log.info("serving", http_address=http.address)
         try:
             await self.run()
         finally:

@@ -75,7 +75,7 @@ async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> Led
         return None
     except DamagedFile as error:
         findings.unreadable += 1
-        _log.error("metadata of a ledger cannot be understood", ledger=ledger_id, error=error.message)
+        _log.error("metadata of a ledger cannot be understood", ledger_id=ledger_id, error=error.message)
         return None
 
 

@@ -8,6 +8,7 @@ varies), through ``logger``::
 
 Lines of libraries that use the standard ``logging`` come out in the same form. A field that
 is named like a secret is never written: its value is replaced before it reaches a formatter.
+What each field is called is in docs/logs.md, and tests/unit/test_log_fields.py holds it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import IO, Any, Final, Literal, TypeAlias
 
 Format: TypeAlias = Literal["text", "json"]
@@ -26,6 +27,8 @@ _SECRET_WORDS: Final = ("key", "password", "secret", "token", "credential", "aut
 _FIELDS: Final = "tallybook_fields"
 _MAX_VALUE_CHARACTERS: Final = 2000
 _ROOT: Final = "tallybook"
+_OF_THIS_PROCESS: Final[dict[str, object]] = {}
+"""Fields of every line."""
 
 
 class Logger:
@@ -72,6 +75,16 @@ def is_secret(name: str) -> bool:
     return any(lowered == word or lowered.endswith("_" + word) for word in _SECRET_WORDS)
 
 
+def add_to_every_line(**fields: object) -> None:
+    """Have every line of this process say which one it is; what the line says itself goes first."""
+    _OF_THIS_PROCESS.update(fields)
+
+
+def line_of(record: logging.LogRecord) -> str:
+    """The event of a record and its fields, as they are shown."""
+    return _with_fields(record.getMessage(), getattr(record, _FIELDS, {}))
+
+
 def set_up_logging(
     level: str = "INFO", style: Format = "text", stream: IO[str] | None = None, *, silent: Collection[str] = ()
 ) -> None:
@@ -85,6 +98,7 @@ def set_up_logging(
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(_JsonLines() if style == "json" else _KeyValues())
     handler.addFilter(lambda record: record.name.partition(".")[0] not in silent)
+    _OF_THIS_PROCESS.clear()
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -100,7 +114,7 @@ def _record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> d
         "part": record.name.removeprefix(f"{_ROOT}."),
         "event": record.getMessage(),
     }
-    fields.update(getattr(record, _FIELDS, {}))
+    fields.update({**_OF_THIS_PROCESS, **getattr(record, _FIELDS, {})})
     if record.exc_info and record.exc_info[0] is not None:
         fields["traceback"] = formatter.formatException(record.exc_info)
     return fields
@@ -122,9 +136,13 @@ class _KeyValues(logging.Formatter):
         fields = _record_fields(record, self)
         moment, level, part, event = (fields.pop(name) for name in ("time", "level", "part", "event"))
         traceback = fields.pop("traceback", None)
-        pairs = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
-        line = f"{moment} {str(level).upper():<7} {part}: {_one_line(str(event))}{pairs}"
+        line = f"{moment} {str(level).upper():<7} {part}: {_with_fields(str(event), fields)}"
         return f"{line}\n{traceback}" if traceback else line
+
+
+def _with_fields(event: str, fields: Mapping[str, object]) -> str:
+    pairs = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
+    return f"{_one_line(event)}{pairs}"
 
 
 def _plain(value: object) -> object:

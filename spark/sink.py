@@ -229,7 +229,7 @@ async def _discard_if_possible(cluster: Writing, ledger_id: int) -> None:
         await discard(cluster.updater, [ledger_id])
     except PeerError as error:
         _log.warning(
-            "a ledger is left for a commit, or the offloader, to delete", ledger=ledger_id, error=error.message
+            "a ledger is left for a commit, or the offloader, to delete", ledger_id=ledger_id, error=error.message
         )
 
 

@@ -390,12 +390,12 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
                 await found.complete()
             sometimes("stream: a batch that was cut off is completed by the keeper")
         except StreamOwned as error:
-            _log.info("batches are completed later", stream=stream_id, error=error.message)
+            _log.info("batches are completed later", stream_id=stream_id, error=error.message)
         except TallybookError as error:
             if is_defect(error):
                 raise
             failed += 1
-            _log.warning("batches are completed later", stream=stream_id, error=error.message)
+            _log.warning("batches are completed later", stream_id=stream_id, error=error.message)
     return failed
 
 

@@ -77,7 +77,7 @@ class Keeper:
                 if is_defect(error):
                     raise
                 failed += 1
-                _log.warning("a stream is looked after later", stream=stream_id, error=error.message)
+                _log.warning("a stream is looked after later", stream_id=stream_id, error=error.message)
         return failed
 
     async def _forget_sessions(self) -> None:
@@ -127,7 +127,7 @@ class Keeper:
         try:
             return await self._catalog.name_again(head)
         except StreamExists:
-            _log.warning("a stream has no name", stream=head.stream_id, name=head.name)
+            _log.warning("a stream has no name", stream_id=head.stream_id, stream=head.name)
         return head
 
     async def _expired(self, head: Head, now_ms: int) -> Truncation | None:

@@ -33,7 +33,7 @@ async def keep_for_ever(streams: StreamStore, clock: Clock, rng: Rng, interval_s
         while True:
             try:
                 failed = await streams.keep()
-                _log.debug("looked after streams", failed=failed)
+                _log.debug("looked after streams", failed_count=failed)
             except TallybookError as error:
                 if is_defect(error):
                     raise

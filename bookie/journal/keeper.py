@@ -15,7 +15,6 @@ The order that keeps the journal safe, for every segment:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from typing import Final
 from tallybook.core.errors import DiskFailed, DiskFull, StorageError
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from .format import Mark
@@ -32,7 +32,7 @@ from .segments import SegmentFiles
 from .superblock import Superblock
 from .superblock_file import SuperblockFile
 
-log = logging.getLogger(__name__)
+_log = logger("bookie.journal")
 
 FILL_PAUSE_SECONDS: Final = 0.001
 """Between two pieces of zeros: leaves most of the device to the journal's own writes."""
@@ -198,12 +198,11 @@ class Keeper:
         free_bytes = await self._free_bytes()
         full = free_bytes < self._min_free_bytes + growth_bytes
         if full and not self._told_full:
-            log.warning(
-                "the journal stays smaller than configured until its writer needs more: "
-                "segment %d finds %d bytes free, and %d are left alone",
-                segment,
-                free_bytes,
-                self._min_free_bytes,
+            _log.warning(
+                "journal stays smaller than configured until its writer needs more",
+                journal_segment=segment,
+                free_bytes=free_bytes,
+                min_free_bytes=self._min_free_bytes,
             )
         self._told_full = full
         return not full

@@ -9,7 +9,6 @@ that does not give any is UNKNOWN. Neither is ever ABSENT.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -18,6 +17,7 @@ from tallybook.core.batch import verify_batch
 from tallybook.core.errors import DamagedFile, DiskFailed, EntryCorrupt, EntryUnknown, InvalidBatch, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
 from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.logging import logger
 
 from .entry_log_format import (
     LOG_HEADER_BYTES,
@@ -34,7 +34,7 @@ from .entry_log_walk import Damage, read_footer, walk
 from .location import IndexRow, Location
 from .open_files import OpenFiles
 
-_log = logging.getLogger(__name__)
+_log = logger("bookie.entry_logs")
 
 MAX_READ_BYTES: Final = MIB
 """Adjacent batches are read in one piece up to this size."""
@@ -87,7 +87,13 @@ class EntryLogReader:
         except EntryUnknown as error:
             if len(run) == 1:
                 raise
-            _log.error("read one by one, since together they cannot be had: %s", error.message)
+            _log.error(
+                "batches read one by one, since together they cannot be had",
+                ledger_id=run[0].ledger_id,
+                first_entry_id=run[0].first_entry_id,
+                batch_count=len(run),
+                error=error.message,
+            )
             for row in run:
                 yield row, await self._read_at(row.location)
             return

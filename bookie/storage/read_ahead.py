@@ -15,7 +15,6 @@ the reader's own read finds out. Batches never change, so none is ever out of da
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +23,12 @@ from typing import Any, Final, Protocol
 from tallybook.core.errors import StorageError
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, MIB
+from tallybook.runtime.logging import logger
 
 from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
 
-_log = logging.getLogger(__name__)
+_log = logger("bookie.read_ahead")
 
 FIRST_WINDOW_BYTES: Final = 512 * KIB
 """What is read ahead when a stream goes on for the first time."""
@@ -240,7 +240,7 @@ class ReadAhead:
                 self._waiting[piece] = stream
                 self._start_next()
         except StorageError as error:
-            _log.error("the index cannot be read ahead: %r", error)
+            _log.error("index cannot be read ahead", ledger_id=stream.ledger_id, error=error.message)
             self._drop(stream)
         finally:
             stream.looked.set()
@@ -268,16 +268,16 @@ class ReadAhead:
         self._start_next()
 
     async def _read(self, piece: _Piece) -> None:
+        rows = list(piece.rows)
         try:
-            rows = list(piece.rows)
             batches = await self._logs.read_many(rows)
             # The first of them may have been found elsewhere meanwhile.
             piece.batches.extend(batches[len(rows) - len(piece.rows) :])
             self.read_batches += len(batches)
             if len(batches) < len(rows):
-                _log.error("%d of %d batches cannot be read ahead", len(rows) - len(batches), len(rows))
+                _tell_unread(rows[len(batches)], "a later read tells why")
         except StorageError as error:
-            _log.error("entry logs cannot be read ahead: %r", error)
+            _tell_unread(rows[0], error.message)
         finally:
             piece.read.set()
 
@@ -332,3 +332,7 @@ def _pieces(rows: Sequence[IndexRow], first: int, max_bytes: int) -> Iterator[_P
         next_id, left = row.last_entry_id + 1, left - row.location.size
     if piece.rows:
         yield piece
+
+
+def _tell_unread(row: IndexRow, why: str) -> None:
+    _log.error("batch cannot be read ahead", ledger_id=row.ledger_id, first_entry_id=row.first_entry_id, error=why)

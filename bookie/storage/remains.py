@@ -12,15 +12,15 @@ file for damage: the first cut waits for the last reader, who cannot be followed
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from tallybook.core.errors import DiskFull
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DiskFile
+from tallybook.runtime.logging import logger
 
-_log = logging.getLogger(__name__)
+_log = logger("bookie.remains")
 
 PAUSE_SECONDS: Final = 0.01
 """Between two pieces: of 8 MiB, 800 MB come back in a second, at most."""
@@ -74,7 +74,7 @@ class Remains:
                 sometimes("remains: cuts a removed log")
                 await self._clock.sleep(PAUSE_SECONDS)
         except (TimeoutError, DiskFull):
-            _log.info("the room of a removed log comes back at once")
+            _log.info("room of a removed log comes back at once")
         finally:
             await self.let_go()
 

@@ -197,7 +197,7 @@ class _Run:
         except TallybookError as error:
             self._written_off[to] = error
             if isinstance(error, Conflict):
-                _log.error("other bytes at a bookie", bookie=to, ledger_id=self._ledger_id, entry_id=entry_id)
+                _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
                 # That was said of this entry, and not of those after it.
                 self._written_off[to] = BookieUnavailable(f"{to} holds other bytes from entry {entry_id}")
             await self._report(self._machine.add_failed, at, entry_id, error)

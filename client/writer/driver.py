@@ -337,7 +337,12 @@ class WriterDriver:
                 except TallybookError as error:
                     # A peer that is away is expected: the machine counts how long.
                     if not isinstance(error, PeerError):
-                        _log.warning("bookie refuses this client", bookie=link.bookie_id, reason=error.message)
+                        _log.warning(
+                            "bookie refuses this client",
+                            bookie_id=link.bookie_id,
+                            ledger_id=self.machine.ledger_id,
+                            error=error.message,
+                        )
                     await self._clock.sleep(pause_s)
                     continue
                 if self._current(link):

@@ -117,7 +117,7 @@ class Replacing:
         except TallybookError as error:
             if is_defect(error):
                 raise
-            _log.info("no replacement yet", ledger_id=self._machine.ledger_id, reason=error.message)
+            _log.info("no replacement yet", ledger_id=self._machine.ledger_id, error=error.message)
             if not isinstance(error, PeerError):
                 self._perform(self._machine.die(error))
             return False
@@ -130,7 +130,7 @@ class Replacing:
         except TallybookError as error:
             if is_defect(error):
                 raise
-            _log.info("no replacement yet", ledger_id=machine.ledger_id, reason=error.message)
+            _log.info("no replacement yet", ledger_id=machine.ledger_id, error=error.message)
             return {}
 
     async def _until_worth_while(self, watch: MembershipWatch) -> None:
@@ -157,7 +157,7 @@ class Replacing:
             metadata = await self._settled(changed)
         except (InvalidArgument, MetadataConflict, MetadataUnavailable) as error:
             # Certainly not made: on with the members there are.
-            _log.info("ensemble not changed", ledger_id=machine.ledger_id, reason=error.message)
+            _log.info("ensemble not changed", ledger_id=machine.ledger_id, error=error.message)
             self._perform(machine.unchanged())
             await self._after_a_failure()
         except TallybookError as error:
@@ -165,8 +165,8 @@ class Replacing:
             # It is not ours to write any more, or the change may yet land: going on without knowing is forbidden.
             self._perform(machine.die(error))
         else:
-            _log.info("ensemble changed", ledger_id=machine.ledger_id, first=change.wanted.first_entry_id,
-                      before=change.known.bookies, now=change.wanted.bookies)  # fmt: skip
+            _log.info("ensemble changed", ledger_id=machine.ledger_id, first_entry_id=change.wanted.first_entry_id,
+                      bookies_before=change.known.bookies, bookies_now=change.wanted.bookies)  # fmt: skip
             for before, now in zip(change.known.bookies, change.wanted.bookies, strict=True):
                 if before != now:
                     self._spares.avoid(before)

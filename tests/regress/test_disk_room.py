@@ -8,6 +8,7 @@ from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DiskFull
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 RING_BYTES = 4 * 64 * KIB
@@ -59,9 +60,9 @@ def test_a_journal_that_finds_no_room_stays_small_says_so_once_and_grows_when_th
         await world.clock.sleep(10)
         assert disk.free_bytes() >= FREE_BYTES
         assert 0 < sum(segment_bytes(disk)) < RING_BYTES
-        warnings = [record.getMessage() for record in caplog.records if "stays smaller" in record.getMessage()]
+        warnings = [line_of(record) for record in caplog.records if "stays smaller" in record.getMessage()]
         assert len(warnings) == 1
-        assert f"{FREE_BYTES} are left alone" in warnings[0]
+        assert f"min_free_bytes={FREE_BYTES}" in warnings[0]
         assert (await node.add(batch_of(0))).code == 0
         await disk.unlink("/data/filler")
         await disk.sync_directory("/data")

@@ -20,6 +20,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 LEDGERS = (1, 2, 3)
@@ -243,7 +244,7 @@ def test_a_damaged_stretch_costs_the_new_index_what_is_in_it_and_no_more(caplog:
         for ledger_id in LEDGERS:
             said = await all_of(node, ledger_id)
             assert said == ["EntryUnknown"] + ["held"] * (ENTRIES - 1) + ["EntryUnknown"]
-        assert any(first in record.getMessage() for record in caplog.records if "new index" in record.getMessage())
+        assert any(first in line_of(record) for record in caplog.records if "new index" in record.getMessage())
         assert (await node.add(big(0, 2), recovery=True)).code == 0
         assert await said_of(node, 2, 0) == "held"
         await node.stop()

@@ -17,6 +17,7 @@ from tallybook.core.limits import BLOCK_BYTES, KIB
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 LOGS = f"{ROOT}/ledgers"
@@ -148,7 +149,7 @@ def test_the_log_of_another_bookie_and_one_under_a_wrong_name_are_told_once_and_
             await node.disk.replace_file(path, data)
         caplog.clear()
         await node.boot()
-        told = [record.getMessage() for record in caplog.records if log_name(MAX_ID) in record.getMessage()]
+        told = [line_of(record) for record in caplog.records if log_name(MAX_ID) in line_of(record)]
         assert len(told) == 1
         assert log_name(0x1234) in told[0]
         assert (await node.add(batch_of(ENTRIES))).code == 0
