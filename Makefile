@@ -97,6 +97,7 @@ api-docs: $(STAMP) ## Make the reference of what programs import, from its docst
 docs-check: $(STAMP) ## Check that those pages are what the code says
 	$(BIN)/python scripts/gen-docs --check
 	$(BIN)/python scripts/gen-cli-docs --check
+	$(BIN)/python scripts/gen-dashboard --check
 
 .PHONY: proto-check
 proto-check: $(STAMP) ## Check that the generated code is what proto/*.proto gives
@@ -131,6 +132,10 @@ test-azure: $(STAMP) ## Run the tests of object stores on Azurite only (npm inst
 .PHONY: test-stores
 test-stores: $(STAMP) ## Run the tests of object stores on everything that plays one: moto, MinIO, Azurite
 	scripts/ensure-minio run scripts/ensure-azurite run $(BIN)/pytest tests/contract/objects $(PYTEST_ARGS)
+
+.PHONY: test-alerts
+test-alerts: ## Check and try the alert rules with promtool (of Debian, or Go builds it); without it that is a failure
+	promtool=$$(scripts/ensure-promtool) && cd docker/prometheus && "$$promtool" check rules alerts.yml && "$$promtool" test rules alerts_test.yml
 
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)
