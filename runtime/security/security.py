@@ -113,11 +113,11 @@ class Security:
             self.failures += 1
             if error.message != self._told:
                 self._told = error.message
-                _log.error("changed security files are not taken", directory=self._directory, reason=error.message)
+                _log.error("changed security files are not taken", path=self._directory, error=error.message)
             return
         self._signature, self._material, self._told = files.signature, material, ""
         self.reloads += 1
-        _log.info("security files taken", directory=self._directory, certificate=material.identity.names)
+        _log.info("security files taken", path=self._directory, certificate=material.identity.names)
 
     async def keep_fresh(self, clock: Clock) -> Never:
         """Look at the files again and again, and say once a day that the certificate is about to expire."""

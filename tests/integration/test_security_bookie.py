@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.shares import LEAST_BYTES
 from tallybook.client.bookie_rpc import BookieRpc, open_bookie
+from tallybook.client.load import ClientLoad
 from tallybook.core.access import Role
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import BookieSettings, ClientSettings
@@ -50,6 +51,7 @@ class Port:
             expected=None,
             settings=ClientSettings(connect_timeout_ms=10_000),
             tasks=self.tasks,
+            load=ClientLoad(RealClock()),
         )
 
     async def works(self, client: Path) -> None:
@@ -159,7 +161,7 @@ async def test_a_client_with_tls_does_not_talk_to_a_bookie_without(client):
         with pytest.raises(BookieUnavailable):
             await open_bookie(
                 GrpcTransport(security=security), listener.address, bookie_id="b1", expected=None,
-                settings=ClientSettings(), tasks=tasks,
+                settings=ClientSettings(), tasks=tasks, load=ClientLoad(RealClock()),
             )  # fmt: skip
     finally:
         await listener.close(0)

@@ -287,7 +287,7 @@ BREAKS = {
         (lambda root: (root / "requirements-testdata.lock").unlink(), "pyspark: not in a lock file"),
     ],
     check_requirements: [
-        (lambda root: add_line(root / "core" / "a.py", "import yaml.nodes\n"), "yaml: imported, but not required"),
+        (lambda root: add_line(root / "core" / "a.py", "import lxml.etree\n"), "lxml: imported, but not required"),
         (lambda root: add_line(root / "core" / "a.py", "import_module('toml')\n"), "toml: imported, but not required"),
         (lambda root: replace(root / "setup.cfg", "rich>=", "poor>="), "poor: required, but not imported"),
     ],
