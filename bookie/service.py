@@ -39,7 +39,8 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES
+from tallybook.runtime.wire_versions import agreed
 
 from .add_lane import AddLane
 from .admission import RECOVERY_SHARE
@@ -125,11 +126,11 @@ class BookieService:
         try:
             hello = await self._hello(stream)
             client = hello.client_id
-            self._check(hello)
+            version = self._checked(hello)
             principal = self._access.principal(stream.presented)
             principal.check_everywhere(Permission.READ)
             with self._shares.share(principal, lane) as share:
-                await self._serve(lane, stream, principal, share)
+                await self._serve(lane, stream, version, principal, share)
         except BookieUnavailable:
             _log.debug("stream lost", lane=lane.value, peer=stream.peer, client_id=client)
         except InvariantViolation as error:
@@ -154,12 +155,11 @@ class BookieService:
             raise BookieUnavailable("ended before its hello")
         return decode_hello(first)
 
-    def _check(self, hello: Hello) -> None:
-        """Raise what this client is refused with."""
+    def _checked(self, hello: Hello) -> int:
+        """The version to speak with this client, or what it is refused with."""
         if self.stream_count > self._settings.admission.max_streams:
             raise Busy(f"{self._store.bookie_id} serves as many streams as it may", retry_after_ms=1000)
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise ProtocolViolation(f"protocol version {hello.protocol_version} is not {PROTOCOL_VERSION}")
+        version = agreed(hello.versions)
         if self._cluster_id and hello.cluster_id and hello.cluster_id != self._cluster_id:
             raise InvalidConfig(f"{self._store.bookie_id} is not of cluster {hello.cluster_id!r}")
         current = self._store.incarnation
@@ -169,10 +169,12 @@ class BookieService:
                 f"{self._store.bookie_id} lives as {current.directory_uuid} boot {current.boot}, "
                 f"not as {hello.expected.directory_uuid} boot {hello.expected.boot}"
             )
+        return version
 
-    async def _serve(self, lane: Lane, stream: MessageStream, principal: Principal, share: Share) -> None:
+    async def _serve(self, lane: Lane, stream: MessageStream, version: int, principal: Principal, share: Share) -> None:
         store, tasks = self._store, self._tasks
-        welcome = Welcome(store.bookie_id, store.incarnation, share.credit_bytes, share.requests, share.waits)
+        granted = (share.credit_bytes, share.requests, share.waits)
+        welcome = Welcome(store.bookie_id, store.incarnation, *granted, protocol_version=version)
         await stream.send(encode_welcome(welcome))
         server: _LaneServer
         if lane is Lane.ADD:

@@ -31,7 +31,8 @@ from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream, Transport
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, PROTOCOL_VERSION, FrameCache
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache
+from tallybook.runtime.wire_versions import SPOKEN
 
 from .background import defect_of
 from .bookie_port import AddCallback
@@ -235,6 +236,7 @@ async def open_bookie(
     Raises:
         BookieUnavailable: nobody answers within ``settings.connect_timeout_ms``.
         StaleIncarnation: another life, or another bookie, answers.
+        NoCommonVersion: it speaks other versions of the protocol only.
         TallybookError: the bookie refuses this client, for this reason.
     """
     timeout_seconds = settings.connect_timeout_ms / 1000
@@ -292,5 +294,6 @@ def _check_welcomes(welcomes: list[wire.Welcome], bookie_id: str, address: str) 
         if welcome.incarnation != welcomes[0].incarnation:
             raise StaleIncarnation(f"{bookie_id} began another life while it was connected to")
         granted = min(welcome.credit_bytes - MAX_ADD_COST_BYTES + 1, welcome.max_requests, welcome.max_waits)
-        if welcome.protocol_version != PROTOCOL_VERSION or granted < 1:
+        known = SPOKEN.oldest <= welcome.protocol_version <= SPOKEN.newest
+        if welcome.protocol_version != welcomes[0].protocol_version or not known or granted < 1:
             raise ProtocolViolation(f"{bookie_id} welcomes with {welcome}, which no bookie may")

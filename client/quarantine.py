@@ -21,6 +21,7 @@ from tallybook.core.errors import (
     DamagedFile,
     DiskFailed,
     DiskFull,
+    NoCommonVersion,
     RequestTimeout,
     TallybookError,
 )
@@ -37,7 +38,15 @@ class _Term:
     seconds: float
 
 
-_FAILURES: Final = (BookieUnavailable, RequestTimeout, BookieReadOnly, DamagedFile, DiskFailed, DiskFull)
+_FAILURES: Final = (
+    BookieUnavailable,
+    RequestTimeout,
+    BookieReadOnly,
+    NoCommonVersion,
+    DamagedFile,
+    DiskFailed,
+    DiskFull,
+)
 
 
 def is_its_failure(error: TallybookError) -> bool:

@@ -46,8 +46,9 @@
     |   |-- MetadataUnavailable       the metadata store does not answer
     |   |-- MetadataConflict          changed by somebody else meanwhile
     |   |-- MetadataOutcomeUnknown    a metadata write may or may not have landed
-    |   `-- ArchiveUnavailable        the object store does not answer as it should
-    |       `-- ArchiveBusy             it asks for fewer requests
+    |   |-- ArchiveUnavailable        the object store does not answer as it should
+    |   |   `-- ArchiveBusy             it asks for fewer requests
+    |   `-- NoCommonVersion           it speaks other versions of the protocol only
     |-- StorageError                stored bytes, or the device under them
     |   |-- EntryAbsent               ABSENT: never acked here, and nothing lost
     |   |-- EntryCorrupt              CORRUPT: it was here, it is damaged
@@ -462,6 +463,13 @@ class ArchiveBusy(ArchiveUnavailable):
     """The object store took nothing and asks for fewer requests."""
 
     wire_code = 213
+
+
+class NoCommonVersion(PeerError):
+    """Client and bookie know no version of the protocol in common. One of them is to be upgraded."""
+
+    wire_code = 214
+    retriable = False
 
 
 class StorageError(TallybookError):

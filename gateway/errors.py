@@ -96,6 +96,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.MetadataOutcomeUnknown: UNAVAILABLE,
     e.ArchiveUnavailable: UNAVAILABLE,
     e.ArchiveBusy: UNAVAILABLE,
+    e.NoCommonVersion: FAILED_PRECONDITION,
     # Of stored bytes.
     e.StorageError: INTERNAL,
     e.EntryAbsent: NOT_FOUND,

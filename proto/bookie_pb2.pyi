@@ -15,16 +15,18 @@ class Incarnation(_message.Message):
     def __init__(self, directory_uuid: _Optional[str] = ..., boot: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "cluster_id", "client_id", "expected")
+    __slots__ = ("protocol_version", "cluster_id", "client_id", "expected", "newest_version")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     cluster_id: str
     client_id: str
     expected: Incarnation
-    def __init__(self, protocol_version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., client_id: _Optional[str] = ..., expected: _Optional[_Union[Incarnation, _Mapping]] = ...) -> None: ...
+    newest_version: int
+    def __init__(self, protocol_version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., client_id: _Optional[str] = ..., expected: _Optional[_Union[Incarnation, _Mapping]] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol_version", "bookie_id", "incarnation", "credit_bytes", "max_requests", "max_waits")

@@ -39,7 +39,8 @@ from .grpc_inspection import (
     RepairAdd,
     put_inspection,
 )
-from .wire import MAX_REST_BYTES, PROTOCOL_VERSION, frame_batches, split_batches
+from .wire import MAX_REST_BYTES, frame_batches, split_batches
+from .wire_versions import SPOKEN, Versions
 
 M = TypeVar("M", bound=Message)
 
@@ -48,23 +49,26 @@ MAX_MESSAGE_CHARACTERS: Final = 1000
 
 
 class Hello(NamedTuple):
-    """What a client says first on a stream. ``expected`` is the bookie's life it means, ``None`` on first contact."""
+    """What a client says first on a stream. ``expected`` is the bookie's life it means, ``None`` on first contact.
+
+    ``versions`` are all that it speaks.
+    """
 
     cluster_id: str
     client_id: str
     expected: Incarnation | None
-    protocol_version: int = PROTOCOL_VERSION
+    versions: Versions = SPOKEN
 
 
 class Welcome(NamedTuple):
-    """What a bookie answers: who it is, and what it grants on this stream."""
+    """What a bookie answers: who it is, what it grants on this stream, and in which version it is spoken."""
 
     bookie_id: str
     incarnation: Incarnation
     credit_bytes: int
     max_requests: int
     max_waits: int
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: int = SPOKEN.newest
 
 
 class Attach(NamedTuple):
@@ -180,7 +184,10 @@ class Reply(NamedTuple):
 
 def encode_hello(hello: Hello) -> bytes:
     """A Hello, as the first message of any stream."""
-    message = pb.Hello(protocol_version=hello.protocol_version, cluster_id=hello.cluster_id, client_id=hello.client_id)
+    oldest, newest = hello.versions
+    message = pb.Hello(protocol_version=oldest, cluster_id=hello.cluster_id, client_id=hello.client_id)
+    if newest != oldest:
+        message.newest_version = newest
     if hello.expected is not None:
         message.expected.CopyFrom(_incarnation(hello.expected))
     # Hello, Welcome and Failure have the same numbers on every stream: one encoding serves all.
@@ -196,7 +203,8 @@ def decode_hello(message: bytes) -> Hello:
         raise ProtocolViolation("the first message of a stream is not a hello")
     hello = request.hello
     expected = _incarnation_of(hello.expected) if hello.HasField("expected") else None
-    return Hello(hello.cluster_id, hello.client_id, expected, hello.protocol_version)
+    versions = Versions(hello.protocol_version, hello.newest_version or hello.protocol_version)
+    return Hello(hello.cluster_id, hello.client_id, expected, versions)
 
 
 def encode_welcome(welcome: Welcome) -> bytes:

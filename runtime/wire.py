@@ -18,8 +18,6 @@ from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import ProtocolViolation
 from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MIB
 
-PROTOCOL_VERSION: Final = 1
-
 MAX_ATTACHED_LEDGERS: Final = 1024
 """How many ledgers' keys a bookie remembers for an Add stream; both sides forget the oldest beyond it."""
 

@@ -71,6 +71,7 @@ WIRE_CODES = {
     "MetadataOutcomeUnknown": 211,
     "ArchiveUnavailable": 212,
     "ArchiveBusy": 213,
+    "NoCommonVersion": 214,
     "StorageError": 300,
     "EntryAbsent": 301,
     "EntryCorrupt": 302,

@@ -72,7 +72,7 @@ async def test_an_invariant_that_does_not_hold_for_a_stream_ends_the_node(made, 
     def impossible(said):
         raise InvariantViolation("impossible hello")
 
-    monkeypatch.setattr(made.service, "_check", impossible)
+    monkeypatch.setattr(made.service, "_checked", impossible)
     with pytest.raises(TallybookError):
         await made.open(Lane.READ)
     assert "impossible hello" in made.failures[0]

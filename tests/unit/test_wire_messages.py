@@ -40,6 +40,7 @@ from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_ENTRY_BYTES, MAX_
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.wire_versions import Versions
 
 ids = st.integers(0, MAX_ID)
 lacs = st.integers(-1, MAX_ID)
@@ -126,7 +127,10 @@ def test_a_message_with_nothing_known_in_it_adds_nothing():
     assert wire.decode_adds(b"\xa2\x06\x02hi") == wire.Adds(None, [])
 
 
-@given(st.builds(wire.Hello, st.text(), st.text(), st.none() | st.builds(Incarnation, st.text(), ids), u32))
+some_versions = st.lists(st.integers(1, 2**32 - 1), min_size=2, max_size=2).map(lambda two: Versions(*sorted(two)))
+
+
+@given(st.builds(wire.Hello, st.text(), st.text(), st.none() | st.builds(Incarnation, st.text(), ids), some_versions))
 def test_a_hello_arrives_as_it_was_sent(hello):
     assert wire.decode_hello(wire.encode_hello(hello)) == hello
 

@@ -13,6 +13,7 @@ from tallybook.core.errors import (
     InvalidArgument,
     InvalidBatch,
     InvalidConfig,
+    NoCommonVersion,
     ProtocolViolation,
     RequestTimeout,
     StaleIncarnation,
@@ -24,6 +25,7 @@ from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, MAX_FRAMES, add_cost_bytes, frame_batch
+from tallybook.runtime.wire_versions import SPOKEN, Versions, agreed
 from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.sim.wire_bench import bench, reason_of, reply_on
 
@@ -45,17 +47,59 @@ async def test_a_welcome_tells_who_it_is_and_what_it_grants(made):
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (hello(protocol_version=2), ProtocolViolation),
+        (hello(versions=Versions(2, 2)), NoCommonVersion),
+        (hello(versions=Versions(2, 7)), NoCommonVersion),
+        (hello(versions=Versions(0, 0)), ProtocolViolation),
+        (hello(versions=Versions(2, 1)), ProtocolViolation),
         (hello(cluster_id="other"), InvalidConfig),
         (hello(expected=Incarnation("directory-of-b1", 2)), StaleIncarnation),
         (hello(expected=Incarnation("another", 1)), StaleIncarnation),
     ],
-    ids=["version", "cluster", "boot", "directory"],
+    ids=["version", "versions", "no version", "no range", "cluster", "boot", "directory"],
 )
 @bench()
 async def test_a_hello_that_does_not_fit_is_refused_with_its_reason(made, lane, said, error):
     with pytest.raises(error):
         await made.open(lane, said)
+
+
+@bench()
+async def test_a_client_that_offers_versions_gets_the_newest_that_the_bookie_has(made):
+    for offered in (SPOKEN, Versions(SPOKEN.oldest, SPOKEN.newest + 1), Versions(SPOKEN.oldest, 2**32 - 1)):
+        _, welcome = await made.open(Lane.ADD, hello(versions=offered))
+        assert welcome.protocol_version == SPOKEN.newest
+
+
+@pytest.mark.parametrize(
+    ("client", "bookie", "version"),
+    [
+        ((1, 1), (1, 1), 1),
+        ((1, 2), (1, 1), 1),
+        ((1, 1), (1, 2), 1),
+        ((1, 2), (1, 2), 2),
+        ((1, 3), (2, 4), 3),
+        ((3, 4), (1, 3), 3),
+    ],
+)
+def test_the_newest_version_that_both_know_is_spoken(client, bookie, version):
+    assert agreed(Versions(*client), Versions(*bookie)) == version
+
+
+@pytest.mark.parametrize(
+    ("client", "bookie", "told"),
+    [
+        ((2, 2), (1, 1), "the client speaks version 2 of the protocol, the bookie 1: the bookie needs"),
+        ((3, 5), (1, 2), "the client speaks version 3 to 5 of the protocol, the bookie 1 to 2: the bookie needs"),
+        ((1, 1), (2, 3), "the client speaks version 1 of the protocol, the bookie 2 to 3: the client needs"),
+    ],
+)
+def test_where_there_is_no_such_version_it_is_said_who_is_behind(client, bookie, told):
+    with pytest.raises(NoCommonVersion, match=told):
+        agreed(Versions(*client), Versions(*bookie))
+
+
+def test_a_hello_of_the_only_version_is_what_it_was_before_there_were_several():
+    assert wire.encode_hello(hello()) == bytes.fromhex("0a110801") + b"\x12\x07cluster\x1a\x04test"
 
 
 @bench()
