@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -78,6 +78,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        NewerFormat: a newer Tallybook has written one: what it says of its ledgers cannot be left out.
     """
     turns, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), dict[str, str]()
     ledgers: dict[int, Found] = {}
@@ -147,6 +148,8 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
         part = IndexPart(where["offset"], where["bytes"], where["raw_bytes"], where["crc32c"])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedFile(f"{found.key}: its footer cannot be understood: {error}") from error
+    if version.isdecimal() and int(version) > FORMAT:
+        raise NewerFormat.of(f"{found.key}: the object", version, FORMAT)
     if version != str(FORMAT):
         raise DamagedFile(f"{found.key}: it is of format {version}; this Tallybook knows {FORMAT}")
     numbers = (part.offset, part.stored_bytes, part.raw_bytes, part.crc)

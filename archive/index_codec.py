@@ -20,13 +20,14 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError, Message
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BATCH_DIGEST_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
 from tallybook.metadata.archived import IndexPart
 from tallybook.proto import archive_pb2 as pb
 
 from .batch_rows import BatchFacts
 from .page_walk import Page
+from .schema import FORMAT
 from .tables import BatchTable, Numbers, PageTable
 
 MAX_PART_BYTES: Final = 64 * MIB
@@ -240,8 +241,11 @@ def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: in
 
     Raises:
         DamagedFile: it is damaged, or points outside the object.
+        NewerFormat: the object is of a later format.
     """
     message = _opened(pb.Directory, stored, part, place)
+    if message.format > FORMAT:
+        raise NewerFormat.of(f"{place}: the object", message.format, FORMAT)
     directory = Directory(
         message.object_id,
         message.created_at_ms,

@@ -11,6 +11,7 @@ import json
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataOutcomeUnknown
+from tallybook.metadata.record_format import check_format
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
 
 RECORD: Final = "archive/location"
@@ -29,6 +30,7 @@ async def read_location(store: MetadataStore) -> str | None:
         return None
     try:
         found = json.loads(record.value)
+        check_format(RECORD, found, FORMAT)
         version, url = found["format"], found["url"]
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(f"the record {RECORD} cannot be understood: {error}") from error

@@ -33,6 +33,7 @@ from tallybook.core.errors import (
     EntryCorrupt,
     InvalidBatch,
     InvariantViolation,
+    NewerFormat,
     TallybookError,
     Unauthorized,
     error_from_wire,
@@ -147,7 +148,7 @@ class AddPath:
         recovery = recovery or repair
         try:
             header = verify_batch(batch)
-        except InvalidBatch as error:
+        except (InvalidBatch, NewerFormat) as error:
             _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES

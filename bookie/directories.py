@@ -510,8 +510,8 @@ async def read_format(disk: Disk, layout: Layout) -> dict[str, str]:
 
 
 def _decode_format(data: bytes, path: str) -> dict[str, str]:
-    lists_places = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_WITH_PLACES}\n".encode())
-    values = decode_record(FORMAT_KIND, FORMAT_WITH_PLACES if lists_places else FORMAT_VERSION, data, path)
+    plain = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_VERSION}\n".encode())
+    values = decode_record(FORMAT_KIND, FORMAT_VERSION if plain else FORMAT_WITH_PLACES, data, path)
     for name in (BOOTS, LOGS):
         if not values.get(name, "0").isdecimal():
             raise DamagedFile(f"{path}: {values[name]!r} is not a number of {name}")

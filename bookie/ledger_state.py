@@ -33,13 +33,14 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.errors import OK_CODE, DamagedFile, EntryUnknown, LedgerFenced, NoSuchLedger
+from tallybook.core.errors import OK_CODE, DamagedFile, EntryUnknown, LedgerFenced, NewerFormat, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.keys import key_fits
 from tallybook.core.limits import KEY_BYTES
 
 VERSION: Final = 1
 TOMBSTONE_VERSION: Final = 2
+NEWEST_VERSION: Final = TOMBSTONE_VERSION
 
 _FENCED: Final = 1
 _LIMBO: Final = 2
@@ -97,14 +98,20 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
     """Understand a row.
 
     Raises:
-        DamagedFile: it fails its checks, or is the row of another ledger or version.
+        DamagedFile: it fails its checks, or is the row of another ledger.
+        NewerFormat: it is of a later version.
     """
     name = f"state row of ledger {ledger_id}"
     if data == _checked(ledger_id, _TOMBSTONE_BODY):
         return TOMBSTONE
+    intact = len(data) > _CRC.size and _CRC.unpack_from(data)[0] == crc32c(
+        data[_CRC.size :], crc32c(_LEDGER_ID.pack(ledger_id))
+    )
+    if intact and data[_CRC.size] > NEWEST_VERSION:
+        raise NewerFormat.of(name, data[_CRC.size], NEWEST_VERSION)
     if len(data) < _FIXED_BYTES:
         raise DamagedFile(f"{name}: {len(data)} bytes are fewer than {_FIXED_BYTES}")
-    if _CRC.unpack_from(data)[0] != crc32c(data[_CRC.size :], crc32c(_LEDGER_ID.pack(ledger_id))):
+    if not intact:
         raise DamagedFile(f"{name}: checksum mismatch")
     version, flags, verifier_bytes, lac, explicit_lac, last_held, repaired = _ROW.unpack_from(data, _CRC.size)
     if version != VERSION or flags & ~_ALL_FLAGS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, PeerError
+from tallybook.core.errors import DamagedFile, NewerFormat, PeerError
 from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
@@ -38,7 +38,7 @@ async def look_at_mode(
     """Do what the record says now; it said ``before``. What it says, or said last where that cannot be told."""
     try:
         mode = await wanted_mode(store, bookie_id)
-    except (PeerError, DamagedFile) as error:
+    except (PeerError, DamagedFile, NewerFormat) as error:
         _log.warning("what is wanted of this bookie is not known", bookie_id=bookie_id, error=error.message)
         return before
     if mode is not before:

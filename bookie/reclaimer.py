@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, OutOfFiles
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, OutOfFiles
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -221,7 +221,7 @@ class Reclaimer:
         """One log that cannot be read keeps none of the others."""
         try:
             await work
-        except DamagedFile as error:
+        except (DamagedFile, NewerFormat) as error:
             _log.warning("entry log stays: not all that is in it can be told", log_id=log_id, error=error.message)
             self._left.add(log_id)
         except (EntryUnknown, OutOfFiles) as error:

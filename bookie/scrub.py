@@ -24,7 +24,16 @@ from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.answers import DamagedBatch
 from tallybook.core.config import ScrubSettings
-from tallybook.core.errors import Busy, DamagedFile, EntryCorrupt, EntryUnknown, OutOfFiles, TallybookError, is_defect
+from tallybook.core.errors import (
+    Busy,
+    DamagedFile,
+    EntryCorrupt,
+    EntryUnknown,
+    NewerFormat,
+    OutOfFiles,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
@@ -109,6 +118,7 @@ class Scrub:
         self._clock = clock
         self._give_up_index = give_up_index
         self._measured = measured
+        self._notes = True
         self._round = self._new_round(after=0)
         self.rounds = 0
         """Rounds that came to their end."""
@@ -196,7 +206,7 @@ class Scrub:
                     )
                     await self._check(live)
             self._measured(log_id, Measured(everything, live_bytes))
-        except (DamagedFile, EntryUnknown, OutOfFiles) as error:
+        except (DamagedFile, NewerFormat, EntryUnknown, OutOfFiles) as error:
             # What rows point at in it is looked for one by one.
             _log.warning("entry log cannot be scrubbed as a whole", log_id=log_id, error=error.message)
             return _Walk(count, whole=False)
@@ -334,8 +344,14 @@ class Scrub:
         data = await self._disk.read_file(self._note_path, MAX_RECORD_BYTES)
         try:
             return 0 if data is None else int(decode_record(KIND, VERSION, data, self._note_path)["after"])
+        except NewerFormat as error:
+            # It saves work, and no more: a newer version that comes back finds what it has written.
+            self._notes = False
+            log.warning("the scrub begins anew, and notes nothing: %s", error)
+            return 0
         except (DamagedFile, KeyError, ValueError):
             return 0
 
     async def _note(self, log_id: int) -> None:
-        await self._disk.replace_file(self._note_path, encode_record(KIND, VERSION, {"after": str(log_id)}))
+        if self._notes:
+            await self._disk.replace_file(self._note_path, encode_record(KIND, VERSION, {"after": str(log_id)}))

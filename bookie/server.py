@@ -23,6 +23,7 @@ from tallybook.core.config import BookieSettings, StorageSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.metered import METADATA_METRICS
+from tallybook.metadata.record_format import FIRST
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -280,7 +281,7 @@ class _Server:
     async def _publish_run_file(self, bookie: Bookie, ports: Mapping[str, int]) -> None:
         """Say, for scripts and for ``tallybook up``, how to reach this process; gone again when it stops cleanly."""
         path = f"{self._settings.data_directory.rstrip('/')}/{RUN_FILE}"
-        facts = {"pid": os.getpid(), "ports": dict(ports), "bookie_id": bookie.bookie_id}
+        facts = {"format": FIRST, "pid": os.getpid(), "ports": dict(ports), "bookie_id": bookie.bookie_id}
         await self._disk.replace_file(path, json.dumps(facts).encode())
         self._undo.push_async_callback(self._disk.unlink, path)
 

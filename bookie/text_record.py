@@ -20,11 +20,12 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile, check
+from tallybook.core.errors import DamagedFile, NewerFormat, check
 
 MAX_RECORD_BYTES: Final = 4096
 """Largest file of this kind."""
 
+_TITLE: Final = re.compile(r"tallybook ([!-~]{1,256}) ([1-9][0-9]{0,8})")
 _VALUE: Final = re.compile(r"[!-~]{1,256}")
 _CHECKSUM: Final = re.compile(rb"crc32c ([0-9a-f]{8})\n")
 _CHECKSUM_BYTES: Final = len(b"crc32c 00000000\n")
@@ -47,6 +48,7 @@ def decode_record(kind: str, version: int, data: bytes, path: str) -> dict[str, 
     Raises:
         DamagedFile: the checksum does not match, or it is not a file of this kind and
             version. The message names the file and the place.
+        NewerFormat: it is one of this kind, of a later version.
     """
     body, checksum = data[:-_CHECKSUM_BYTES], _CHECKSUM.fullmatch(data[-_CHECKSUM_BYTES:])
     if checksum is None:
@@ -54,6 +56,9 @@ def decode_record(kind: str, version: int, data: bytes, path: str) -> dict[str, 
     if int(checksum[1], 16) != crc32c(body):
         raise DamagedFile(f"{path}: checksum mismatch over offsets 0 .. {len(body)}")
     title, *lines = body.decode("ascii", "replace").splitlines() or [""]
+    found = _TITLE.fullmatch(title)
+    if found is not None and found[1] == kind and int(found[2]) > version:
+        raise NewerFormat.of(path, found[2], version)
     if title != f"tallybook {kind} {version}":
         raise DamagedFile(f"{path}: expected 'tallybook {kind} {version}' at offset 0, found {title!r}")
     return dict(_split(line, path) for line in lines)

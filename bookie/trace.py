@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from tallybook.core.answers import CopyPlace, CopyTrace
 from tallybook.core.batch import Buffer, verify_batch
-from tallybook.core.errors import EntryCorrupt, EntryUnknown, InvalidArgument, InvalidBatch
+from tallybook.core.errors import EntryCorrupt, EntryUnknown, InvalidArgument, InvalidBatch, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
 from .journal.locate import Located
@@ -119,6 +119,8 @@ class Tracer:
 def _judged(batch: Buffer, first: int, last: int) -> _Finding:
     try:
         crc = verify_batch(batch).crc
+    except NewerFormat as error:
+        return _Finding("unknown", error.message, first, last, 0, len(batch))
     except InvalidBatch as error:
         return _Finding("damaged", error.message, first, last, 0, len(batch))
     return _Finding("intact", "", first, last, crc, len(batch))

@@ -50,7 +50,7 @@ MEANINGS: Final = {
     Exit.CALLER: "the request cannot be met: no such ledger, stream or bookie, closed, ended, fenced, taken by "
     "another writer, wrong password, past the end",
     Exit.PEER: "bookies or the metadata store did not do their part; the same command may succeed later",
-    Exit.STORAGE: "stored bytes are damaged or missing, or a device refused",
+    Exit.STORAGE: "stored bytes are damaged or missing, a device refused, or a newer Tallybook has written them",
     Exit.DEFECT: "a defect in Tallybook; also a bookie that stopped at once because it could not keep its promises",
     Exit.INTERRUPTED: "ended by Ctrl-C (SIGINT)",
     Exit.BROKEN_PIPE: "whoever read the output has gone",

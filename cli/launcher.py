@@ -2,7 +2,7 @@
 
     DIR/metadata.db          the metadata
     DIR/bookie-1/            data directory of the first bookie
-    DIR/bookie-1/run.json    {"pid", "ports", "bookie_id"}, written by the bookie once it is ready
+    DIR/bookie-1/run.json    {"format", "pid", "ports", "bookie_id"}, written by the bookie once it is ready
     DIR/bookie-1.log         what it logs
     DIR/gateway.log          what the gateway beside them logs, if there is one (local_gateway.py)
 
@@ -33,6 +33,7 @@ from tallybook.core.errors import (
     TallybookError,
     error_from_wire,
 )
+from tallybook.metadata.record_format import check_format
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DirectoryLock, Disk
 
@@ -268,11 +269,16 @@ async def spawn(
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:
-    """What a ready bookie wrote, or ``None`` where none is."""
+    """What a ready bookie wrote, or ``None`` where none is.
+
+    Raises:
+        NewerFormat: a newer Tallybook did.
+    """
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    check_format(str(path), found)
     return found if isinstance(found, dict) else None
 
 

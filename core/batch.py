@@ -44,7 +44,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from .errors import EntryTooLarge, InvalidArgument, InvalidBatch
+from .errors import EntryTooLarge, InvalidArgument, InvalidBatch, NewerFormat
 from .ids import MAX_ID, NO_ENTRY
 from .limits import (
     BATCH_DIGEST_BYTES,
@@ -262,6 +262,7 @@ def decode_header(batch: Buffer) -> BatchHeader:
     Raises:
         InvalidBatch: wrong magic or version, counts out of range, or a length that is not
             exactly what the counts add up to.
+        NewerFormat: an intact batch of a later version.
     """
     if len(batch) < BATCH_HEADER_BYTES:
         raise InvalidBatch(f"a batch of {len(batch)} bytes is shorter than its header")
@@ -269,6 +270,8 @@ def decode_header(batch: Buffer) -> BatchHeader:
         _HEADER.unpack_from(batch)
     )
     if magic != MAGIC or version != VERSION:
+        if magic == MAGIC and version > VERSION and _crc_of(memoryview(batch)) == crc:
+            raise NewerFormat.of("the batch", version, VERSION)
         raise InvalidBatch(f"not a batch of version {VERSION}: magic {magic!r}, version {version}")
     if flags & ~FLAG_DIGEST or reserved or zero:
         raise InvalidBatch("reserved bits of the batch header are set")
@@ -303,16 +306,22 @@ def verify_batch(batch: Buffer, digest_key: bytes | None = None) -> BatchHeader:
         InvalidBatch: malformed, or a checksum or digest that does not match, or entries whose
             lengths are not those of the payload. With ``digest_key``, a batch without a
             digest trailer does not pass.
+        NewerFormat: an intact batch of a later version.
     """
     header = decode_header(batch)
     view = memoryview(batch)
-    if crc32c(view[BATCH_HEADER_BYTES:], crc32c(view[:_CRC_AT])) != header.crc:
+    if _crc_of(view) != header.crc:
         raise InvalidBatch(f"checksum mismatch in ledger {header.ledger_id} from entry {header.first_entry_id}")
     if _sum_of_lengths(view, header.entry_count) != header.payload_bytes:
         raise _not_adding_up(header)
     if digest_key is not None:
         _verify_digest(view, header, digest_key)
     return header
+
+
+def _crc_of(view: memoryview) -> int:
+    """Of all bytes but the checksum itself. Every version has it in the same place, over the same bytes."""
+    return int(crc32c(view[BATCH_HEADER_BYTES:], crc32c(view[:_CRC_AT])))
 
 
 def _verify_digest(view: memoryview, header: BatchHeader, digest_key: bytes) -> None:

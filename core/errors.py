@@ -60,7 +60,8 @@
     |   |   `-- OutOfFiles              no file can be opened now
     |   |-- ObjectMissing             the object store has no such object
     |   |-- ObjectDamaged             an object that fails its checks
-    |   `-- EnvelopeDamaged           an entry of a stream that holds no records
+    |   |-- EnvelopeDamaged           an entry of a stream that holds no records
+    |   `-- NewerFormat               intact, but written by a newer Tallybook
     `-- InvariantViolation          a defect in Tallybook itself
 
 Each class says what a caller needs to decide: ``fault`` (whose), ``retriable`` (the same
@@ -546,6 +547,20 @@ class EnvelopeDamaged(StorageError):
     """An entry of a stream's segment is not what a writer of streams makes."""
 
     wire_code = 311
+
+
+class NewerFormat(StorageError):
+    """Bytes are intact, and of a format that only a newer Tallybook knows. Nothing was changed."""
+
+    wire_code = 312
+    fault = Fault.CALLER
+
+    @classmethod
+    def of(cls, what: str, found: object, known: object) -> Self:
+        """The error for ``what``, whose format is ``found`` where ``known`` is the newest that is known here."""
+        return cls(
+            f"{what} is of format {found}, this Tallybook knows {known}: a newer one has written it, and is needed"
+        )
 
 
 class InvariantViolation(TallybookError):

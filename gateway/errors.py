@@ -110,6 +110,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.ObjectMissing: DATA_LOSS,
     e.ObjectDamaged: DATA_LOSS,
     e.EnvelopeDamaged: DATA_LOSS,
+    e.NewerFormat: FAILED_PRECONDITION,
     # A defect.
     e.InvariantViolation: INTERNAL,
 }

@@ -11,11 +11,12 @@ A header of 16 bytes, little-endian, and a protobuf message of ``proto/metadata.
         12     4  CRC-32C of all other bytes
         16        the message
 
-Whatever fails a check raises ``DamagedFile`` with the place it was read from: nothing is
-ever guessed. A ledger with a field this process does not know is refused too, at any depth.
-It was written by a newer version, and the field may change what may be done with the ledger;
-an older process that ignored it, or dropped it on its next update, would do harm. A new
-feature therefore shuts older processes out of the ledgers that use it, and of no others.
+Whatever fails a check raises ``DamagedFile`` with the place it was read from, and what passes and is
+of a newer version ``NewerFormat``: nothing is ever guessed. A ledger with a field this process does
+not know is refused too, at any depth. It was written by a newer version, and the field may change
+what may be done with the ledger; an older process that ignored it, or dropped it on its next
+update, would do harm. A new feature therefore shuts older processes out of the ledgers that use it,
+and of no others.
 
 Unknown fields of a registration are passed over: nobody but the bookie itself ever writes it
 again, and refused it would hide every other bookie along with that one. Whatever an older
@@ -34,7 +35,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tallybook.core.answers import Incarnation
-from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.limits import MAX_METADATA_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.proto import metadata_pb2 as pb
@@ -123,8 +124,8 @@ def decode_ledger(data: bytes, ledger_id: int, place: str) -> LedgerMetadata:
     """The metadata of ``ledger_id`` as stored; ``place`` names where it was found, for the error.
 
     Raises:
-        DamagedFile: the bytes fail a check, belong to another ledger, or were written by a
-            newer version.
+        DamagedFile: the bytes fail a check, or belong to another ledger.
+        NewerFormat: they were written by a newer version, or with a field of one.
     """
     message = pb.Ledger()
     _open(LEDGER_MAGIC, data, message, place)
@@ -238,7 +239,8 @@ def decode_bookie(data: bytes, place: str) -> Registered:
     """A registration as stored; ``place`` names where it was found, for the error.
 
     Raises:
-        DamagedFile: the bytes fail a check, or were written in a newer format or mode.
+        DamagedFile: the bytes fail a check.
+        NewerFormat: they were written in a newer format, or with a newer mode.
     """
     message = pb.Bookie()
     _open(BOOKIE_MAGIC, data, message, place)
@@ -269,11 +271,11 @@ def _open(magic: bytes, data: bytes, message: Message, place: str) -> None:
     found, version, _reserved, length = _HEADER.unpack_from(data)
     if found != magic:
         raise DamagedFile(f"{place}: starts with {found!r} instead of {magic!r}")
-    if version > FORMAT:
-        raise DamagedFile(f"{place}: written in format {version} by a newer Tallybook; this one reads up to {FORMAT}")
     body = data[_BODY_AT:]
     if length != len(body) or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(body, crc32c(data[: _HEADER.size])):
         raise DamagedFile(f"{place}: length or checksum is wrong")
+    if version > FORMAT:
+        raise NewerFormat.of(place, version, FORMAT)
     if version < FORMAT:
         raise DamagedFile(f"{place}: format {version} never existed")
     try:
@@ -285,7 +287,7 @@ def _open(magic: bytes, data: bytes, message: Message, place: str) -> None:
 def _refuse_unknown_fields(message: Message, place: str) -> None:
     unknown = sorted(set(_unknown_fields(message)))
     if unknown:
-        raise DamagedFile(f"{place}: written by a newer Tallybook: fields {', '.join(unknown)} are not known here")
+        raise NewerFormat.of(place, f"{FORMAT} with fields {', '.join(unknown)}", "no such fields")
 
 
 def _unknown_fields(message: Message) -> Iterable[str]:
@@ -304,4 +306,6 @@ def _known(table: Mapping[Number, Kind], number: Number, what: str, place: str) 
     try:
         return table[number]
     except KeyError:
-        raise DamagedFile(f"{place}: {what} {number} is not known here; a newer Tallybook may know it") from None
+        if number <= 0:
+            raise DamagedFile(f"{place}: {what} {number} never existed") from None
+        raise NewerFormat.of(place, f"{FORMAT} with {what} {number}", "none of that number") from None

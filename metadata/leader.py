@@ -28,6 +28,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, unless_set
 
+from .record_format import FIRST, check_format
 from .store import MetadataStore, Ok, Record
 
 RENEWALS: Final = 3
@@ -166,7 +167,8 @@ class Leadership:
         """What the record is to hold. No two are alike, so what is found tells which write landed."""
         self._writes += 1
         lease_ms = round(self._lease * 1000)
-        return json.dumps({"holder": holder, "lease_ms": lease_ms, "by": self._name, "write": self._writes}).encode()
+        told = {"holder": holder, "lease_ms": lease_ms, "by": self._name, "write": self._writes}
+        return json.dumps({"format": FIRST, **told}).encode()
 
     def _holder(self, found: Record | None) -> tuple[str | None, float]:
         """Who leads by the record, ``None`` if nobody does, and the seconds of silence that end it."""
@@ -174,6 +176,7 @@ class Leadership:
             return None, self._lease
         try:
             stored = json.loads(found.value)
+            check_format(self._record, stored)
             holder, lease_ms = stored["holder"], stored["lease_ms"]
         except (ValueError, TypeError, LookupError) as error:
             raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}") from error

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
-from tallybook.core.errors import DamagedFile, MetadataConflict
+from tallybook.core.errors import DamagedFile, MetadataConflict, NewerFormat, StorageError
 from tallybook.runtime.logging import logger
 
 from .at_once import each
@@ -43,7 +43,7 @@ async def delete_left_behind(
     *,
     ttl_s: float,
     now_ms: int,
-    say_damaged: Callable[[DamagedFile], None],
+    say_damaged: Callable[[StorageError], None],
 ) -> int:
     """Delete what is left of transactions that nobody commits; how many ledgers went.
 
@@ -63,7 +63,7 @@ async def delete_left_behind(
     async def unless_damaged(work: Awaitable[int | None]) -> int:
         try:
             return await work or 0
-        except DamagedFile as error:
+        except (DamagedFile, NewerFormat) as error:
             say_damaged(error)
             return 0
 

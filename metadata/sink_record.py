@@ -21,6 +21,8 @@ from tallybook.core.errors import DamagedFile, InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB
 
+from .record_format import check_format
+
 FORMAT: Final = 2
 _FORMAT_OF_WHOLE_IDS: Final = 1
 
@@ -86,6 +88,7 @@ class SinkRecord:
         """
         try:
             found = json.loads(value)
+            check_format(name, found, FORMAT)
             version = found["format"]
             number, ledger_ids = found["last"], _ids_of(found["ledgers"], whole=version == _FORMAT_OF_WHOLE_IDS)
             owner, since, given_up = found.get("owner", ""), found.get("since"), _ids_of(found.get("given_up", []))

@@ -23,6 +23,7 @@ from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
     ArchiveUnavailable,
     Conflict,
+    NewerFormat,
     NoSuchLedger,
     ObjectDamaged,
     ObjectMissing,
@@ -287,7 +288,7 @@ class Offloader:
             self._reader.forget(receipt.key)
             size = (await self._store.info(receipt.key)).size_bytes
             directory = await self._reader.directory(receipt)
-        except (ObjectMissing, ObjectDamaged) as error:
+        except (ObjectMissing, ObjectDamaged, NewerFormat) as error:
             sometimes("offload: an object is not found whole before its release")
             self._say_failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
             return None

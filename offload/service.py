@@ -21,6 +21,7 @@ from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.store import Ok
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
@@ -144,9 +145,10 @@ class OffloadService:
         await self._write_down()
 
     async def _write_down(self) -> None:
-        value = json.dumps({**self.totals(), "at_ms": self._archive.clock.wall_us() // 1000}).encode()
+        value = json.dumps({"format": FIRST, **self.totals(), "at_ms": self._archive.clock.wall_us() // 1000}).encode()
         try:
             record = await self._archive.metadata.read_record(STATUS_RECORD)
+            over_known(STATUS_RECORD, value, None if record is None else record.value)
             written = await self._archive.metadata.write_record(
                 STATUS_RECORD, value, None if record is None else record.version
             )
@@ -169,6 +171,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     record = await archive.metadata.read_record(STATUS_RECORD)
     try:
         last = {} if record is None else json.loads(record.value)
+        check_format(STATUS_RECORD, last)
     except ValueError as error:
         raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
     at_ms = last.get("at_ms")

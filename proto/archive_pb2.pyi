@@ -95,13 +95,15 @@ class ArchivedLedger(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[bytes] = ..., entries: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., rolling_crc32c: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
 
 class Directory(_message.Message):
-    __slots__ = ("object_id", "created_at_ms", "row_groups", "ledgers")
+    __slots__ = ("format", "object_id", "created_at_ms", "row_groups", "ledgers")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_GROUPS_FIELD_NUMBER: _ClassVar[int]
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    format: int
     object_id: str
     created_at_ms: int
     row_groups: _containers.RepeatedCompositeFieldContainer[RowGroup]
     ledgers: _containers.RepeatedCompositeFieldContainer[ArchivedLedger]
-    def __init__(self, object_id: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., row_groups: _Optional[_Iterable[_Union[RowGroup, _Mapping]]] = ..., ledgers: _Optional[_Iterable[_Union[ArchivedLedger, _Mapping]]] = ...) -> None: ...
+    def __init__(self, format: _Optional[int] = ..., object_id: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., row_groups: _Optional[_Iterable[_Union[RowGroup, _Mapping]]] = ..., ledgers: _Optional[_Iterable[_Union[ArchivedLedger, _Mapping]]] = ...) -> None: ...

@@ -21,12 +21,14 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tallybook.client.ports import Connections
 from tallybook.core.config import RepairSettings
 from tallybook.core.marks import sometimes
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
+from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
@@ -204,8 +206,8 @@ class Auditor:
             sometimes("repair: copies are checked")
             await self._board.publish(tasks_of(page.ledger_ids, thorough=True, why=""))
             after = page.ledger_ids[-1]
-        value = json.dumps({"began_ms": began_ms, "after": after}).encode()
-        await self._updater.update(CHECKED_RECORD, lambda _before: value)
+        value = json.dumps({"format": FIRST, "began_ms": began_ms, "after": after}).encode()
+        await self._updater.update(CHECKED_RECORD, partial(over_known, CHECKED_RECORD, value))
         return after
 
     async def _checked(self) -> tuple[int | None, int]:
@@ -214,6 +216,7 @@ class Auditor:
             return None, -1
         try:
             found = json.loads(record.value)
+            check_format(CHECKED_RECORD, found)
             return int(found["began_ms"]), int(found["after"])
         except (ValueError, KeyError, TypeError) as error:
             _log.error("how far the check has come cannot be understood: it begins anew", error=repr(error))

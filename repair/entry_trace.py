@@ -17,6 +17,7 @@ from tallybook.core.errors import (
     ArchiveDenied,
     ArchiveUnavailable,
     EntryAbsent,
+    NewerFormat,
     ObjectDamaged,
     ObjectMissing,
     PeerError,
@@ -159,6 +160,6 @@ async def _archived(world: ClientWorld, receipt: Receipt, ledger_id: int, entry_
         return ArchiveCopy(receipt.key, ABSENT, error.message, place)
     except (ObjectDamaged, EntryAbsent) as error:
         return ArchiveCopy(receipt.key, DAMAGED, error.message, place)
-    except (ArchiveUnavailable, ArchiveDenied) as error:
+    except (ArchiveUnavailable, ArchiveDenied, NewerFormat) as error:
         return ArchiveCopy(receipt.key, SILENT, error.message, place)
     return ArchiveCopy(receipt.key, INTACT, "", place, len(batch))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from tallybook.client.ports import ClientWorld
-from tallybook.core.errors import DamagedFile, MetadataUnavailable, NoSuchLedger, PeerError, StorageError
+from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat, NoSuchLedger, PeerError, StorageError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
@@ -135,7 +135,7 @@ async def _needs(store: MetadataStore, name: str, ledger_id: int, *, linearizabl
         metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
     except NoSuchLedger:
         return _GONE
-    except DamagedFile:
+    except (DamagedFile, NewerFormat):
         return None  # and told of elsewhere
     if not metadata.closed or metadata.copies_released:
         return None
@@ -145,5 +145,5 @@ async def _needs(store: MetadataStore, name: str, ledger_id: int, *, linearizabl
 async def _read(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
     try:
         return (await store.read_ledger(ledger_id, linearizable=True)).value
-    except (NoSuchLedger, DamagedFile):
+    except (NoSuchLedger, DamagedFile, NewerFormat):
         return None  # gone, or told of elsewhere

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from tallybook.bookie.cookie import decode_cookie
-from tallybook.core.errors import DamagedFile, NoSuchLedger
+from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
 from tallybook.metadata.store import Membership, MetadataStore, Record
 
 from .fsck_finding import Finding, RemoveRecord, Step
@@ -15,7 +15,8 @@ from .fsck_records import LedgerOwner, RecordKind
 
 PAGE: Final = 1_000
 CONCURRENT_READS: Final = 32
-RESTORE: Final = "it was written by a newer Tallybook, or is damaged: restore it from a copy of the metadata"
+RESTORE: Final = "restore it from a copy of the metadata"
+NEWER: Final = "leave it as it is, and look again with that version"
 CUT_OFF: Final = Finding("a listing was cut off", "metadata", "bad", "the rest was not looked at: run fsck again")
 
 
@@ -73,6 +74,8 @@ async def _ledger(store: MetadataStore, owners: Sequence[LedgerOwner], ledger_id
             )
     except NoSuchLedger:
         return None
+    except NewerFormat as error:
+        return Finding(error.message, where, "note", NEWER)
     except DamagedFile as error:
         return Finding(f"its metadata cannot be understood: {error.message}", where, "bad", RESTORE)
     return None
@@ -128,6 +131,8 @@ async def _problems(store: MetadataStore, kind: RecordKind, name: str, record: R
                     "somebody deleted the ledger by itself: readers are told of a gap there; nothing brings it back "
                     "but a copy of the metadata from before",
                 )
+    except NewerFormat as error:
+        yield Finding(error.message, name, "note", NEWER)
     except DamagedFile as error:
         fix = RemoveRecord(name, record.version) if kind.removable else None
         yield Finding(f"{kind.what} cannot be understood: {error.message}", name, "bad", kind.remedy, fix)
@@ -138,7 +143,7 @@ async def _is_there(store: MetadataStore, ledger_id: int) -> bool:
         await store.read_ledger(ledger_id, linearizable=True)
     except NoSuchLedger:
         return False
-    except DamagedFile:
+    except (DamagedFile, NewerFormat):
         return True  # and told of by ``check_ledgers``
     return True
 
@@ -163,6 +168,9 @@ async def check_cookies(store: MetadataStore, membership: Membership, step: Step
             continue
         try:
             directory_uuid = decode_cookie(cookie, f"the cookie of {name}").directory_uuid
+        except NewerFormat as error:
+            yield Finding(error.message, f"bookie {name}", "note", NEWER)
+            continue
         except DamagedFile as error:
             yield Finding(f"its cookie cannot be understood: {error.message}", f"bookie {name}", "bad", RESTORE)
             continue

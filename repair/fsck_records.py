@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import WantedMode
+from tallybook.metadata.record_format import check_format
 from tallybook.metadata.sink_record import ATTEMPTS, ATTEMPTS_ONCE, CLOCK, SINKS, SinkRecord, attempt_of
 from tallybook.metadata.store import MetadataStore
 
@@ -71,6 +72,7 @@ def _json(name: str, value: bytes) -> None:
         raise DamagedFile(f"the record {name} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise DamagedFile(f"the record {name} holds {type(found).__name__}")
+    check_format(name, found)
 
 
 def _mode(name: str, value: bytes) -> None:

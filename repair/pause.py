@@ -7,9 +7,11 @@ puts back the one that it has, after the ledgers that it is at. Nothing is lost 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Final
 
 from tallybook.core.errors import DamagedFile
+from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 
@@ -39,7 +41,7 @@ async def pause(records: RecordUpdater, now_ms: int) -> None:
 
     def paused(found: bytes | None) -> bytes:
         held = found is not None and _decode(found) is not None
-        return found if held and found is not None else json.dumps({"since_ms": now_ms}).encode()
+        return found if held and found is not None else json.dumps({"format": FIRST, "since_ms": now_ms}).encode()
 
     await records.update(PAUSED_RECORD, paused)
 
@@ -50,12 +52,14 @@ async def resume(records: RecordUpdater) -> None:
     Raises:
         As ``pause``, but for ``DamagedFile``: whatever the record holds is replaced.
     """
-    await records.update(PAUSED_RECORD, lambda _found: _RUNNING)
+    await records.update(PAUSED_RECORD, partial(over_known, PAUSED_RECORD, _RUNNING))
 
 
 def _decode(value: bytes) -> int | None:
     try:
-        since = json.loads(value).get("since_ms")
+        found = json.loads(value)
+        check_format(PAUSED_RECORD, found)
+        since = found.get("since_ms")
         return None if since is None else int(since)
     except (ValueError, TypeError, AttributeError) as error:
         raise DamagedFile(f"the record {PAUSED_RECORD} cannot be understood: {error!r}") from error

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from tallybook.core.errors import DamagedFile, PeerError, TallybookError, is_defect
+from tallybook.core.errors import DamagedFile, NewerFormat, PeerError, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
@@ -96,7 +96,7 @@ class Replicator:
         while True:
             try:
                 worked = await self.work_once()
-            except (PeerError, DamagedFile) as error:
+            except (PeerError, DamagedFile, NewerFormat) as error:
                 self.totals.last_error = error.message
                 _log.warning("a task was left", error=error.message)
                 worked = False
@@ -208,7 +208,7 @@ class _Work:
             try:
                 self._held = await self._board.renew(self._held, (*sorted(self._under_way), *self._todo))
                 self._paused = await paused_since(self._store) is not None
-            except (PeerError, DamagedFile) as error:
+            except (PeerError, DamagedFile, NewerFormat) as error:
                 # If that lasts, somebody else takes the task, and both do it.
                 _log.warning("a task was not renewed", error=error.message)
         sometimes("repair: a task was taken over")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from tallybook.client.client import Client
@@ -17,6 +18,7 @@ from tallybook.core.config import ClientSettings, RepairSettings
 from tallybook.core.errors import DamagedFile, PeerError, StorageError
 from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
+from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
@@ -122,8 +124,8 @@ class RepairService:
         try:
             audit = await self.auditor.round()
             times = {"at_ms": self._clock.wall_us() // 1000, "walked_at_ms": audit.walked_at_ms}
-            value = json.dumps({**told(audit), **times}).encode()
-            await self._records.update(STATUS_RECORD, lambda _before: value)
+            value = json.dumps({"format": FIRST, **told(audit), **times}).encode()
+            await self._records.update(STATUS_RECORD, partial(over_known, STATUS_RECORD, value))
         except (PeerError, StorageError) as error:
             sometimes("repair: a round ends early")
             _log.warning("a round ended early", error=error.message)
@@ -168,6 +170,7 @@ async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
         raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
     if not isinstance(found, dict):
         raise DamagedFile(f"the record {STATUS_RECORD} holds {type(found).__name__}")
+    check_format(STATUS_RECORD, found)
     return found
 
 

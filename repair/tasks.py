@@ -14,7 +14,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
+from tallybook.metadata.record_format import FIRST, check_format
 from tallybook.metadata.store import BadVersion, MetadataStore, Ok, Unknown
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -61,6 +62,7 @@ class Task:
         """As a record's value."""
         return json.dumps(
             {
+                "format": FIRST,
                 "ledgers": list(self.ledger_ids),
                 "leaving": sorted(self.leaving),
                 "thorough": self.thorough,
@@ -78,9 +80,11 @@ def decode_task(name: str, value: bytes) -> Task:
 
     Raises:
         DamagedFile: there is something else in it.
+        NewerFormat: a newer Tallybook has written it.
     """
     try:
         found = json.loads(value)
+        check_format(name, found)
         return Task(
             tuple(int(ledger_id) for ledger_id in found["ledgers"]),
             frozenset(str(name) for name in found["leaving"]),
@@ -198,7 +202,7 @@ class TaskBoard:
             return None
         try:
             return Held(name, decode_task(name, record.value), record.version)
-        except DamagedFile as error:
+        except (DamagedFile, NewerFormat) as error:
             # The others are none the worse for it; ``fsck`` tells of it, too.
             _log.error("a task is passed over", task=name, error=error.message)
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tallybook.client.racks import spread, write_sets
-from tallybook.core.errors import DamagedFile, NoSuchLedger
+from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.runtime.logging import logger
@@ -73,7 +73,7 @@ async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> Led
         return (await store.read_ledger(ledger_id)).value
     except NoSuchLedger:
         return None
-    except DamagedFile as error:
+    except (DamagedFile, NewerFormat) as error:
         findings.unreadable += 1
         _log.error("metadata of a ledger cannot be understood", ledger_id=ledger_id, error=error.message)
         return None

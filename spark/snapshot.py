@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
+from tallybook.metadata.record_format import check_format
 
 from .records.snapshot import RecordSnapshot
 
@@ -88,11 +89,13 @@ def parse_snapshot(text: str) -> Snapshot | RecordSnapshot:
 
     Raises:
         InvalidArgument: it is none; the message says what is wrong.
+        NewerFormat: a newer Tallybook has made it.
     """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"a snapshot is JSON, and this is not: {error}") from error
+    check_format("a snapshot", found, FORMAT, key="tallybook_snapshot")
     if not isinstance(found, dict) or found.get("tallybook_snapshot") != FORMAT:
         raise InvalidArgument(f"this is not a snapshot of format {FORMAT}: it has no 'tallybook_snapshot': {FORMAT}")
     return RecordSnapshot.of_json(found) if "streams" in found else Snapshot.of_json(found)

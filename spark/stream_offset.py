@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.record_format import check_format
 
 from .id_ranges import NO_IDS, IdRanges
 
@@ -53,7 +54,9 @@ class StreamOffset:
 
         Raises:
             InvalidArgument: it is not ours: most likely the checkpoint belongs to another source.
+            NewerFormat: a newer Tallybook has gone on with the checkpoint.
         """
+        check_format("an offset of the checkpoint", found, FORMAT, key="v")
         if found.get("v") != FORMAT:
             raise InvalidArgument(f"the checkpoint has an offset of another kind: {found!r}")
         try:

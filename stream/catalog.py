@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, MetadataConflict, NoSuchStream, StreamExists
+from tallybook.metadata.record_format import check_format
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
@@ -305,6 +306,7 @@ def decode_name(record: str, value: bytes) -> str:
     stream_id: object = None
     try:
         found = json.loads(value)
+        check_format(record, found, FORMAT)
         stream_id = found["id"]
         sound = found["format"] == FORMAT and isinstance(stream_id, str) and len(stream_id) == 32
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -91,7 +91,11 @@ def decode(envelopes: pa.Array, piece_bytes: int = PIECE_BYTES) -> Iterator[Enve
 
 
 def damage(payload: bytes, segment: int, entry: int, tag: str) -> EnvelopeDamaged:
-    """What is wrong with one that is no envelope, in the words of ``envelope``."""
+    """What is wrong with one that is no envelope, in the words of ``envelope``.
+
+    Raises:
+        NewerFormat: nothing; it is one of a later version.
+    """
     try:
         envelope = Envelope(payload, segment, entry, tag)
         if envelope.count:

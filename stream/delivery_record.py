@@ -17,6 +17,7 @@ from typing import Final
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.record_format import check_format
 from tallybook.metadata.sink_record import SINKS
 from tallybook.metadata.transactions import STAGED, Transaction
 
@@ -69,6 +70,7 @@ class Delivery:
         """
         try:
             found = json.loads(value)
+            check_format(record, found, FORMAT)
             version, number, since = found["format"], found["number"], found["since"]
             stage = Stage(found["stage"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:

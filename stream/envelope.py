@@ -32,7 +32,7 @@ from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import EnvelopeDamaged
+from tallybook.core.errors import EnvelopeDamaged, NewerFormat
 from tallybook.core.limits import MIB
 
 from .compression import Compression, compressed, decompressed
@@ -199,6 +199,7 @@ class Envelope:
 
     Raises:
         EnvelopeDamaged: it is no envelope.
+        NewerFormat: it is one of a later version.
     """
 
     __slots__ = (
@@ -228,6 +229,8 @@ class Envelope:
             magic, version, kind, compression, present, reserved, count, raw_bytes, self.first_sequence,
             self.default_time, highest_time, highest_txid, ids_before,
         ) = _HEADER.unpack_from(payload)  # fmt: skip
+        if magic == MAGIC and version > VERSION:
+            raise NewerFormat.of(self._where, version, VERSION)
         if magic != MAGIC or version != VERSION or reserved:
             raise self._damaged(f"begins with {bytes(payload[:8])!r}")
         if kind > Kind.END_OF_STREAM or compression > Compression.LZ4 or present & ~_ALL:
@@ -280,8 +283,12 @@ class Envelope:
             return [Record(self, slot, payloads[slot]) for slot in range(first_slot, self.count)]
         return [Record(self, slot, payload) for slot, payload in enumerate(payloads)]
 
+    @property
+    def _where(self) -> str:
+        return f"entry {self.entry} of segment {self.segment} of stream {self.tag}"
+
     def _damaged(self, how: str) -> EnvelopeDamaged:
-        return EnvelopeDamaged(f"entry {self.entry} of segment {self.segment} of stream {self.tag} {how}")
+        return EnvelopeDamaged(f"{self._where} {how}")
 
 
 class Record:

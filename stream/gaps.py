@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tallybook.core.errors import StorageError, TallybookError
+from tallybook.core.errors import NewerFormat, StorageError, TallybookError
 
 from .position import Position
 
@@ -47,4 +47,5 @@ class Gap:
 
 def is_lost(error: TallybookError) -> bool:
     """Whether a read has failed because nobody has the entry: everybody was heard who might have it."""
-    return isinstance(error, StorageError) and not error.retriable and error.settled
+    newer = isinstance(error, NewerFormat)
+    return isinstance(error, StorageError) and not newer and not error.retriable and error.settled

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.metadata.record_format import check_format
 
 from .envelope import Marks
 from .head import Chapter, Head, Owner, Segment, SegmentEnd, Truncation
@@ -113,6 +114,7 @@ def decode_chapter(record: str, value: bytes) -> tuple[Segment, ...]:
 def _loaded(record: str, value: bytes) -> dict[str, Any]:
     try:
         found = json.loads(value)
+        check_format(record, found, FORMAT)
         version = found["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error

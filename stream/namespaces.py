@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, NoSuchNamespace
+from tallybook.metadata.record_format import check_format
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
@@ -74,6 +75,7 @@ class Namespaces:
 def _decode(record: str, value: bytes) -> StreamPolicy:
     try:
         found = json.loads(value)
+        check_format(record, found, FORMAT)
         if found["format"] != FORMAT:
             raise DamagedFile(f"the record {record} is of format {found['format']}; this Tallybook knows {FORMAT}")
         return StreamPolicy.of(None, **found["policy"])

@@ -9,7 +9,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
+from tallybook.metadata.record_format import check_format
 from tallybook.metadata.store import MetadataStore, Record
 from tallybook.repair.fsck_records import LedgerOwner, RecordKind, decoding
 
@@ -59,7 +60,7 @@ async def _subscription(_store: MetadataStore, name: str, value: bytes) -> Async
 
 def _json(name: str, value: bytes) -> None:
     try:
-        json.loads(value)
+        check_format(name, json.loads(value))
     except ValueError as error:
         raise DamagedFile(f"the record {name} is no JSON: {error}") from error
 
@@ -104,7 +105,7 @@ async def _stream_names(store: MetadataStore, ledger_id: int, value: bytes) -> b
             record = chapter_record(stream_id, chapter.number)
             listed = await store.read_record(record, linearizable=True)
             return listed is None or ledger_id in {each.ledger_id for each in decode_chapter(record, listed.value)}
-    except (DamagedFile, ValueError):
+    except (DamagedFile, NewerFormat, ValueError):
         return True  # which is a finding by itself
     return False
 
@@ -114,7 +115,7 @@ async def _subscription_names(store: MetadataStore, ledger_id: int, value: bytes
     found = await _record(store, name)
     try:
         return found is not None and ledger_id in ledgers_of(decode_subscription(name, found.value))
-    except DamagedFile:
+    except (DamagedFile, NewerFormat):
         return True  # as above
 
 

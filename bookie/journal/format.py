@@ -50,6 +50,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tallybook.core.batch import Buffer
+from tallybook.core.errors import NewerFormat
 from tallybook.core.limits import BLOCK_BYTES, MAX_COMMIT_BYTES
 
 INSTANCE_BYTES: Final = 16
@@ -131,11 +132,19 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(data: Buffer) -> SegmentHeader | None:
-    """The header in the first bytes of ``data``, or ``None`` where there is no valid one."""
+    """The header in the first bytes of ``data``, or ``None`` where there is no valid one.
+
+    Raises:
+        NewerFormat: it is intact, and of a later version, which has magic, version and checksum in the same places.
+    """
     if len(data) < _SEGMENT.size:
         return None
     magic, version, instance, segment, boot, segment_bytes, crc = _SEGMENT.unpack_from(data)
-    if magic != SEGMENT_MAGIC or version != VERSION or crc32c(memoryview(data)[:_SEGMENT_CRC_AT]) != crc:
+    if magic != SEGMENT_MAGIC or crc32c(memoryview(data)[:_SEGMENT_CRC_AT]) != crc:
+        return None
+    if version > VERSION:
+        raise NewerFormat.of("the segment", version, VERSION)
+    if version != VERSION:
         return None
     return SegmentHeader(instance, segment, boot, segment_bytes)
 
@@ -209,7 +218,7 @@ def decode_block_header(data: Buffer) -> BlockHeader | None:
     """The block header in the first bytes of ``data``, or ``None`` where there is no valid one.
 
     Whether the block belongs where it was found, and whether its body is intact, is for the
-    caller to say.
+    caller to say. One of a later version is none; see ``newer_block``.
     """
     view = memoryview(data)
     if len(view) < BLOCK_HEADER_BYTES or bytes(view[:4]) != BLOCK_MAGIC:
@@ -226,6 +235,22 @@ def decode_block_header(data: Buffer) -> BlockHeader | None:
     return BlockHeader(
         instance, segment, block, position * BLOCK_BYTES, count, body_bytes, previous, body_crc, is_seal, crc
     )
+
+
+def newer_block(data: Buffer, instance: bytes, segment: int, offset: int) -> NewerFormat | None:
+    """The error for a block of a later version that belongs at this place; ``None`` where there is no such block.
+
+    Every version has the first 44 bytes of a header, and its checksum, in the same places. Where it belongs is asked
+    because clients can store what looks like a block.
+    """
+    view = memoryview(data)
+    if len(view) < BLOCK_HEADER_BYTES or bytes(view[:4]) != BLOCK_MAGIC:
+        return None
+    _, version, _, _, own_instance, own_segment, block, position, *_, crc = _BLOCK.unpack_from(view)
+    here = (own_instance, own_segment, position * BLOCK_BYTES) == (instance, segment, offset)
+    if version <= VERSION or not here or crc32c(view[:_BLOCK_CRC_AT]) != crc:
+        return None
+    return NewerFormat.of(f"block {block}", version, VERSION)
 
 
 def body_is_intact(header: BlockHeader, body: Buffer) -> bool:

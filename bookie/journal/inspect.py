@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from tallybook.core.batch import verify_batch
-from tallybook.core.errors import InvalidArgument, InvalidBatch
+from tallybook.core.errors import InvalidArgument, InvalidBatch, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk import Disk
 
@@ -101,6 +101,7 @@ async def inspect_journal(disk: Disk, directory: str) -> JournalView:
     Raises:
         InvalidArgument: there is no journal.
         DamagedFile: neither slot of the superblock passes its checks.
+        NewerFormat: some of it is of a later version.
         DiskFailed: a file cannot be opened.
     """
     read = await read_superblock(disk, directory)
@@ -158,7 +159,7 @@ def _describe(path: str, header: BlockHeader, body: memoryview) -> BlockView:
     else:
         try:
             records = tuple(map(_describe_record, decode_records(body, header.record_count)))
-        except MalformedRecord as error:
+        except (MalformedRecord, NewerFormat) as error:
             problem = str(error)
     return BlockView(path, header.offset, header.mark, header.total_bytes, header.is_seal, records, problem)
 
@@ -175,7 +176,7 @@ def _describe_batch(kind: str, record: BatchRecord) -> RecordView:
     size = len(record.batch)
     try:
         header = verify_batch(record.batch)
-    except InvalidBatch as error:
+    except (InvalidBatch, NewerFormat) as error:
         return RecordView(kind, -1, size, record.recovery, problem=error.message)
     return RecordView(
         kind,

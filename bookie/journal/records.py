@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import KEY_BYTES
 
@@ -137,7 +137,8 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
     """The records of a block's body, by their headers alone.
 
     Raises:
-        MalformedRecord: they do not fill the body exactly, or there is one of unknown kind.
+        MalformedRecord: they do not fill the body exactly, or there is one that cannot be.
+        NewerFormat: there is one of a kind, or with a flag, that a later version has added.
     """
     spans = []
     at = 0
@@ -149,10 +150,13 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
         at = start + size
         if at > len(body):
             raise MalformedRecord(f"record at {start} of {size} bytes leaves a body of {len(body)} bytes")
+        # The checksum of the body has passed: this is what somebody meant to write.
+        if kind > KIND_DELETE:
+            raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind}", f"kinds up to {KIND_DELETE}")
+        if flags & ~(FLAG_RECOVERY if kind == KIND_BATCH else 0):
+            raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind} with flags {flags}", "no such flag")
         if reserved or kind not in _BODY_BYTES or size != (_BODY_BYTES[kind] or size):
             raise MalformedRecord(f"record at {start}: kind {kind}, {size} bytes is none that can be read")
-        if flags & ~(FLAG_RECOVERY if kind == KIND_BATCH else 0):
-            raise MalformedRecord(f"record at {start}: unknown flags {flags}")
         spans.append(RecordSpan(kind, flags, start, at))
     if at != len(body):
         raise MalformedRecord(f"{record_count} records end at {at} of {len(body)} bytes")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import DamagedFile, DiskFailed
+from tallybook.core.errors import DamagedFile, DiskFailed, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES, MAX_COMMIT_BYTES
 from tallybook.runtime.disk import Disk, DiskFile
 
@@ -23,6 +23,7 @@ from .format import (
     body_is_intact,
     decode_block_header,
     decode_segment_header,
+    newer_block,
 )
 from .records import MalformedRecord, Record, decode_records, record_spans
 from .superblock import Superblock
@@ -75,6 +76,7 @@ async def survey(disk: Disk, directory: str, facts: Superblock) -> Findings:
 
     Raises:
         DiskFailed: the directory or a file cannot be opened.
+        NewerFormat: there is something of a later version, or that needs one: nothing of the journal is to be believed.
     """
     chain = Chain(facts)
     expected = facts.expected_segments()
@@ -125,6 +127,7 @@ async def look_at(disk: Disk, path: str) -> SegmentFile:
 
     Raises:
         DiskFailed: it cannot be opened.
+        NewerFormat: the header is of a later version.
     """
     try:
         file = await disk.open(path, writable=False)
@@ -133,6 +136,8 @@ async def look_at(disk: Disk, path: str) -> SegmentFile:
     try:
         first = await _first_bytes(file)
         return SegmentFile(path, await file.size(), decode_segment_header(first or b""), readable=first is not None)
+    except NewerFormat as error:
+        raise NewerFormat(f"{path}: {error.message}") from None
     finally:
         await file.close()
 
@@ -194,6 +199,8 @@ async def _walk(window: Window, path: str, segment: int, end: int, facts: Superb
                 step, told_unreadable = header.total_bytes, False
                 intact = header.block <= facts.trim.block or await _is_intact(window, offset, header)
                 chain.block(path, offset, header, intact=intact)
+        except NewerFormat as error:
+            raise NewerFormat(f"{path} at {offset}: {error.message}") from None
         except DiskFailed:
             if not told_unreadable:
                 chain.broken(DamageKind.UNREADABLE, path, offset)
@@ -203,7 +210,10 @@ async def _walk(window: Window, path: str, segment: int, end: int, facts: Superb
 
 async def _header_at(window: Window, offset: int, segment: int, facts: Superblock) -> BlockHeader | None:
     """The header of the block at ``offset``, if there is one and this is where it belongs."""
-    header = decode_block_header(await window.view(offset, BLOCK_BYTES))
+    data = await window.view(offset, BLOCK_BYTES)
+    header = decode_block_header(data)
+    if header is None and (newer := newer_block(data, facts.instance, segment, offset)) is not None:
+        raise newer
     if header is None or header[:2] != (facts.instance, segment) or header.offset != offset:
         return None
     return header

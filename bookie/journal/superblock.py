@@ -36,6 +36,7 @@ from typing import Final
 from crc32c import crc32c
 
 from tallybook.core.batch import Buffer
+from tallybook.core.errors import NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
 
 from .format import INSTANCE_BYTES, Geometry, Mark
@@ -105,12 +106,20 @@ def encode_slot(facts: Superblock) -> bytes:
 
 
 def decode_slot(data: Buffer) -> Superblock | None:
-    """The facts in one slot, or ``None`` where it fails its checks."""
+    """The facts in one slot, or ``None`` where it fails its checks.
+
+    Raises:
+        NewerFormat: they are intact, and of a later version, which has magic, version and checksum in the same places.
+    """
     if len(data) < _SLOT.size:
         return None
     (magic, version, flags, reserved, sequence, instance, boot, *marks, prepared, segment_bytes, count, damage,
      end_segment, end_block, crc) = _SLOT.unpack_from(data)  # fmt: skip
-    if crc32c(memoryview(data)[:_CRC_AT]) != crc or magic != MAGIC or version != VERSION:
+    if crc32c(memoryview(data)[:_CRC_AT]) != crc or magic != MAGIC:
+        return None
+    if version > VERSION:
+        raise NewerFormat.of("the superblock", version, VERSION)
+    if version != VERSION:
         return None
     if reserved or flags & ~(_FLAG_CLEAN | _FLAG_PREVIOUS_CLEAN) or len(instance) != INSTANCE_BYTES:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.runtime.disk import Disk, DiskFile
 
 from .superblock import (
@@ -37,6 +37,7 @@ async def read_superblock(disk: Disk, directory: str) -> SuperblockRead | None:
     Raises:
         DamagedFile: neither slot passes its checks. Without the facts nothing can be told
             about the segments, so there is nothing to go on with.
+        NewerFormat: one of them is of a later version: the other one no longer counts.
     """
     path = f"{directory}/{FILE_NAME}"
     try:
@@ -47,7 +48,10 @@ async def read_superblock(disk: Disk, directory: str) -> SuperblockRead | None:
         data = await file.read(0, SUPERBLOCK_BYTES)
     finally:
         await file.close()
-    slots = tuple(decode_slot(data[at * SLOT_BYTES :][:SLOT_BYTES]) for at in range(SLOT_COUNT))
+    try:
+        slots = tuple(decode_slot(data[at * SLOT_BYTES :][:SLOT_BYTES]) for at in range(SLOT_COUNT))
+    except NewerFormat as error:
+        raise NewerFormat(f"{path}: {error.message}") from None
     facts = newest(slots)
     if facts is None:
         raise DamagedFile(f"{path}: neither of its two slots passes its checks, at offsets 0 and {SLOT_BYTES}")

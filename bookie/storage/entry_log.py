@@ -20,7 +20,7 @@ from typing import Final
 
 from tallybook.core.batch import Buffer
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, OutOfFiles, StorageError, check
+from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch, NewerFormat, OutOfFiles, StorageError, check
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk, DiskFile
 from tallybook.runtime.meter import Meter
@@ -408,6 +408,9 @@ class EntryLogs:
         """What a look at the ends of every log finds wrong; each error names the file and the place.
 
         A log without a footer is not wrong: a crash leaves one. Damage in between shows when it is read.
+
+        Raises:
+            NewerFormat: a log is of a later version.
         """
         noted = self._directories.noted
         found: list[StorageError] = list(self._directories.unreadable_notes)
@@ -416,6 +419,8 @@ class EntryLogs:
                 await self._reader.check_ends(log_id, noted.get(log_id, 0))
             except OutOfFiles:
                 return found  # that says nothing about the logs
+            except NewerFormat:
+                raise
             except StorageError as error:
                 found.append(error)
         return found

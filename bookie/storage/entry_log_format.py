@@ -60,7 +60,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import BATCH_HEADER_BYTES, BLOCK_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
 
@@ -216,6 +216,7 @@ def decode_log_header(path: str, block: Buffer) -> LogFile:
 
     Raises:
         DamagedFile: it is not the intact header of an entry log.
+        NewerFormat: it is one of a later version. Whatever changes in a log, this version changes.
     """
     view = memoryview(block)
     if len(view) < LOG_HEADER_BYTES or _CRC.unpack_from(view, LOG_HEADER_BYTES - _CRC.size)[0] != crc32c(
@@ -223,6 +224,8 @@ def decode_log_header(path: str, block: Buffer) -> LogFile:
     ):
         raise DamagedFile(f"{path}, offset 0: the header of the entry log is damaged")
     magic, version, _reserved, directory_uuid, log_id = _LOG_HEADER.unpack_from(view)
+    if magic == LOG_MAGIC and version > VERSION:
+        raise NewerFormat.of(path, version, VERSION)
     if magic != LOG_MAGIC or version != VERSION:
         raise DamagedFile(f"{path}, offset 0: not an entry log of version {VERSION}: {magic!r}, version {version}")
     return LogFile(path, directory_uuid, log_id)
@@ -243,6 +246,7 @@ def decode_stretch_header(log: LogFile, offset: int, data: Buffer) -> StretchHea
 
     Raises:
         DamagedFile: it is not the header of a stretch that belongs here.
+        NewerFormat: ``data`` has all of one that does, of a later version.
     """
     own_offset, batch_count, batch_bytes, vouched, crc = _decode_part(STRETCH_MAGIC, log, offset, data)
     if not 1 <= batch_count <= MAX_STRETCH_BATCHES or not 1 <= batch_bytes <= MAX_STRETCH_BATCH_BYTES:
@@ -373,6 +377,9 @@ def _decode_part(magic: bytes, log: LogFile, offset: int, data: Buffer) -> tuple
     if len(data) < PART_HEADER_BYTES:
         raise log.damaged(offset, f"{len(data)} bytes are too few for a part of a log")
     found, version, reserved, directory_uuid, log_id, own_offset, *numbers, zero = _PART_HEADER.unpack_from(data)
+    here = (found, directory_uuid, log_id, own_offset) == (magic, log.directory_uuid, log.log_id, offset)
+    if here and version > VERSION and _crc_fits(magic, data, numbers[0]):
+        raise NewerFormat.of(f"{log.path}, offset {offset}: the {magic.decode()}", version, VERSION)
     if found != magic or version != VERSION or reserved or zero:
         raise log.damaged(offset, f"no {magic.decode()} of version {VERSION} begins here: {found!r}, version {version}")
     if (directory_uuid, log_id, own_offset) != (log.directory_uuid, log.log_id, offset):
@@ -381,6 +388,14 @@ def _decode_part(magic: bytes, log: LogFile, offset: int, data: Buffer) -> tuple
         )
     count, second, third = numbers
     return own_offset, count, second, third, _CRC.unpack_from(data, _PART_HEADER.size)[0]
+
+
+def _crc_fits(magic: bytes, data: Buffer, count: int) -> bool:
+    """Whether a part of any version is intact, as far as ``data`` shows it."""
+    row = _TABLE_ROW.size if magic == STRETCH_MAGIC else MAP_ROW_BYTES
+    view = memoryview(data)[: PART_HEADER_BYTES + count * row]
+    stored = _CRC.unpack_from(view, _PART_HEADER.size)[0]
+    return bool(stored == crc32c(view[PART_HEADER_BYTES:], crc32c(view[: _PART_HEADER.size])))
 
 
 def _checked(log: LogFile, offset: int, data: Buffer, end: int, crc: int) -> memoryview:

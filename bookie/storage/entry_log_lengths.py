@@ -16,7 +16,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import MIB
 from tallybook.runtime.disk import Disk
 
@@ -50,6 +50,7 @@ async def read_lengths(disk: Disk, directory: str, directory_uuid: bytes | None)
 
     Raises:
         DamagedFile: the note fails its checks.
+        NewerFormat: it is of a later version.
         DiskFailed: it cannot be read.
     """
     path = f"{directory}/{FILE_NAME}"
@@ -60,6 +61,8 @@ async def read_lengths(disk: Disk, directory: str, directory_uuid: bytes | None)
     if end < _HEADER.size or _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         raise DamagedFile(f"{path}, offset 0: how long the entry logs are cannot be read")
     magic, version, reserved, owner, count = _HEADER.unpack_from(data)
+    if magic == _MAGIC and version > _VERSION:
+        raise NewerFormat.of(path, version, _VERSION)
     if magic != _MAGIC or version != _VERSION or reserved or end != _HEADER.size + count * _ROW.size:
         raise DamagedFile(f"{path}, offset 0: magic {magic!r}, version {version} are not those of this file")
     if directory_uuid is not None and owner != directory_uuid:

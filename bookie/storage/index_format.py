@@ -31,7 +31,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
 
 from .location import IndexRow, Location
 
@@ -78,10 +78,14 @@ def decode_row(key: bytes, value: bytes) -> IndexRow:
 
     Raises:
         DamagedFile: it fails its checks.
+        NewerFormat: it passes them, and is of a later version.
     """
     ledger_id, first_entry_id = split_row_key(key)
     body = value[: -_CRC.size]
-    if len(value) != ROW_VALUE_BYTES or body[:4] != _HEAD or _CRC.unpack(value[-4:])[0] != crc32c(body, crc32c(key)):
+    intact = len(value) > _CRC.size and _CRC.unpack(value[-_CRC.size :])[0] == crc32c(body, crc32c(key))
+    if intact and body[0] > VERSION:
+        raise NewerFormat.of(f"the row of ledger {ledger_id} from entry {first_entry_id} on", body[0], VERSION)
+    if len(value) != ROW_VALUE_BYTES or body[:4] != _HEAD or not intact:
         raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on is damaged: {value.hex()}")
     _, size, log_id, offset, entry_count = _ROW_VALUE.unpack(body)
     return IndexRow(ledger_id, first_entry_id, Location(log_id, offset, size, entry_count))
@@ -123,9 +127,13 @@ def decode_state(key: bytes, value: bytes) -> bytes:
 
     Raises:
         DamagedFile: it fails its checks.
+        NewerFormat: it passes them, and is of a later version.
     """
     state = value[STATE_HEAD_BYTES:]
-    ok = len(value) >= STATE_HEAD_BYTES and value[:4] == _HEAD
-    if not ok or _CRC.unpack_from(value, 4)[0] != crc32c(state, crc32c(key + _HEAD)):
+    head = value[:4]
+    intact = len(value) >= STATE_HEAD_BYTES and _CRC.unpack_from(value, 4)[0] == crc32c(state, crc32c(key + head))
+    if intact and head[0] > VERSION:
+        raise NewerFormat.of(f"the state of ledger {split_state_key(key)}", head[0], VERSION)
+    if not intact or head != _HEAD:
         raise DamagedFile(f"the state of ledger {split_state_key(key)} is damaged: {value[:64].hex()}")
     return state

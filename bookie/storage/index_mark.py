@@ -14,7 +14,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime.disk import Disk
 
@@ -42,6 +42,7 @@ async def read_mark(disk: Disk, directory: str) -> int | None:
 
     Raises:
         DamagedFile: the record fails its checks.
+        NewerFormat: it is of a later version. Whatever changes in an index, this version changes.
         DiskFailed: it cannot be read.
     """
     path = f"{directory}/{FILE_NAME}"
@@ -51,6 +52,8 @@ async def read_mark(disk: Disk, directory: str) -> int | None:
     if len(data) != _BYTES or _CRC.unpack_from(data, _BODY.size)[0] != crc32c(data[: _BODY.size]):
         raise DamagedFile(f"{path}, offset 0: it does not say how far the index was durable")
     magic, version, number = _BODY.unpack_from(data)
+    if magic == _MAGIC and version > _VERSION:
+        raise NewerFormat.of(path, version, _VERSION)
     if magic != _MAGIC or version != _VERSION:
         raise DamagedFile(f"{path}, offset 0: magic {magic!r}, version {version} are not those of this file")
     return int(number)

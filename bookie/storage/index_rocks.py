@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 import rocksdict
 
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import KIB, MIB
 from tallybook.runtime.disk import Disk
@@ -523,7 +523,7 @@ class _Database:
             self._users += 1
         try:
             yield
-        except DamagedFile:
+        except (DamagedFile, NewerFormat):
             raise
         except Exception as error:  # rocksdict raises nothing more special
             raise _translated(error, f"the index {self._path} cannot be {doing}") from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tallybook.core.batch import BatchHeader, verify_batch
-from tallybook.core.errors import DamagedFile, DiskFailed, InvalidBatch
+from tallybook.core.errors import DamagedFile, DiskFailed, InvalidBatch, NewerFormat
 from tallybook.runtime.disk import Disk, DiskFile
 
 from .entry_log_format import (
@@ -118,7 +118,7 @@ async def lost_bytes(disk: Disk, directory: str) -> list[Damage]:
     note = f"{directory}/{LENGTHS_FILE}"
     try:
         lengths = await read_lengths(disk, directory, None)
-    except DamagedFile as error:
+    except (DamagedFile, NewerFormat) as error:
         return [Damage(0, 0, error.message)]
     found: list[Damage] = []
     present = set(await disk.list(directory))
@@ -206,7 +206,7 @@ def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch
         begin = location.offset - start
         try:
             header = _checked(row, data[begin : begin + row.size])
-        except InvalidBatch as error:
+        except (InvalidBatch, NewerFormat) as error:
             what = f"the batch of ledger {row.ledger_id} from entry {row.first_entry_id} on: {error.message}"
             yield Damage(location.offset, row.size, log.damaged(location.offset, what).message)
         else:

@@ -21,16 +21,25 @@ from tallybook.core.errors import (
     EntryAbsent,
     EntryCorrupt,
     EntryUnknown,
+    NewerFormat,
     PeerError,
     StorageError,
     TallybookError,
     Unauthenticated,
 )
 
-_SERIOUSNESS: tuple[type[TallybookError], ...] = (EntryCorrupt, EntryUnknown, StorageError, PeerError, TallybookError)
+_SERIOUSNESS: tuple[type[TallybookError], ...] = (
+    NewerFormat,
+    EntryCorrupt,
+    EntryUnknown,
+    StorageError,
+    PeerError,
+    TallybookError,
+)
 """Most serious first; ABSENT comes after all of them, although it is a ``StorageError``.
 
-A damaged copy is worse than an unreachable one, which may still be good. Last are refusals, such as an internal error.
+A copy that only a newer version can read is there, which has to be said whatever became of the others. A damaged copy
+is worse than an unreachable one, which may still be good. Last are refusals, such as an internal error.
 """
 
 
@@ -105,6 +114,8 @@ def _rank(error: TallybookError) -> int:
 def _retold(error: TallybookError, message: str) -> TallybookError:
     if isinstance(error, Busy):
         return Busy(message, retry_after_ms=error.retry_after_ms)
+    if isinstance(error, NewerFormat):
+        return NewerFormat(f"{message}: {error.message}")
     if isinstance(error, PeerError | StorageError):
         return type(error)(message)
     # Replicas that refuse say nothing of the entry, and one that knows of no such ledger nothing of the ledger.

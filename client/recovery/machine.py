@@ -40,6 +40,7 @@ from tallybook.core.errors import (
     EntryAbsent,
     EntryCorrupt,
     InvalidBatch,
+    NewerFormat,
     NoSuchLedger,
     RecoveryFailed,
     TallybookError,
@@ -205,6 +206,8 @@ class RecoveryMachine:
             header = verify_batch(batch, self._digest_key)
         except InvalidBatch as error:
             return self.read_failed(position, entry_id, EntryCorrupt(error.message))
+        except NewerFormat as error:
+            return self.read_failed(position, entry_id, error)
         if header.ledger_id != self.metadata.ledger_id or header.first_entry_id != entry_id:
             wrong = f"{self._name}: asked for entry {entry_id}, got ledger {header.ledger_id} {header.first_entry_id}"
             return self.read_failed(position, entry_id, EntryCorrupt(wrong))

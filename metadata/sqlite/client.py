@@ -29,7 +29,8 @@ async def open_sqlite(
     ``timeout_seconds`` is the deadline of this call and of every operation.
 
     Raises:
-        InvalidConfig: the file is another application's, of a newer format, or cannot be written.
+        InvalidConfig: the file is another application's, or cannot be written.
+        NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
         DiskFailed: its directory cannot be created.
         MetadataUnavailable: it stays locked, or does not answer.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataUnavailable, TallybookError
+from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataUnavailable, NewerFormat, TallybookError
 from tallybook.runtime.directories import file_bytes, make_parent
 
 APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
@@ -42,7 +42,8 @@ def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
     ``name`` stands for it in messages.
 
     Raises:
-        InvalidConfig: the file is another application's, of a newer format, or cannot be written.
+        InvalidConfig: the file is another application's, or cannot be written.
+        NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
         DiskFailed: its directory cannot be created.
         sqlite3.OperationalError: anything else, being locked by another process included.
@@ -85,9 +86,7 @@ def _check_identity(connection: sqlite3.Connection, name: str) -> int:
     if application != APPLICATION_ID:
         raise InvalidConfig(f"{name} is a SQLite file of another application")
     if version > FORMAT:
-        raise InvalidConfig(
-            f"{name} was made by a newer Tallybook: its tables are of format {version}, this one knows {FORMAT}"
-        )
+        raise NewerFormat.of(f"{name}: the schema", version, FORMAT)
     return int(version)
 
 

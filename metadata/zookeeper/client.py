@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kazoo.exceptions import NoNodeError
 
-from tallybook.core.errors import InvalidConfig
+from tallybook.core.errors import InvalidConfig, NewerFormat
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.security import zookeeper_password
@@ -45,7 +45,8 @@ async def open_zookeeper(
     Raises:
         Unauthenticated, AccessDenied: ``root`` is closed, and not open to that password.
         MetadataUnavailable: no server answers in time; the message has the URI.
-        InvalidConfig: ``root`` holds something else, or was made by a newer version.
+        InvalidConfig: ``root`` holds something else.
+        NewerFormat: it was made by a newer Tallybook.
     """
     name = f"{'zks' if security else 'zk'}://{','.join(hosts)}{root}"
     session = Session(
@@ -105,7 +106,7 @@ async def _check_format(session: Session, layout: Layout) -> None:
     [(data, _)] = await session.ask(get(layout.format), linearizable=True)
     if not data.isdigit():
         raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else")
+    if int(data) > FORMAT:
+        raise NewerFormat.of(f"{session.name}: the layout", int(data), FORMAT)
     if int(data) != FORMAT:
-        raise InvalidConfig(
-            f"{session.name} was made by another version of Tallybook: its format is {int(data)}, this one is {FORMAT}"
-        )
+        raise InvalidConfig(f"{session.name}: no layout of a cluster was ever of format {int(data)}")

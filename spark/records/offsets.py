@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.record_format import check_format
 from tallybook.stream.position import TAG_CHARS, Position
 
 from .snapshot import Place, RecordRange
@@ -53,7 +54,9 @@ class RecordOffset:
 
         Raises:
             InvalidArgument: it is not ours: most likely the checkpoint belongs to another source.
+            NewerFormat: a newer Tallybook has gone on with the checkpoint.
         """
+        check_format("an offset of the checkpoint", found, FORMAT, key="v")
         if found.get("v") != FORMAT or not isinstance(found.get("streams"), dict):
             raise InvalidArgument(f"the checkpoint has an offset of another kind: {found!r:.500}")
         try:

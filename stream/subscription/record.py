@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, StreamFenced, TallybookError
+from tallybook.metadata.record_format import check_format
 
 from ..head import Owner
 from ..position import Position
@@ -188,6 +189,7 @@ def decode(record: str, value: bytes) -> Subscription:
     """
     try:
         found = json.loads(value)
+        check_format(record, found, FORMAT)
         if found["format"] != FORMAT:
             raise DamagedFile(f"the record {record} is of format {found['format']}; this Tallybook knows {FORMAT}")
         owner = found["owner"]

@@ -399,7 +399,7 @@ def test_j22_segments_without_a_superblock_are_refused() -> None:
         recover(StillDisk(SEALED.with_file(SUPERBLOCK, None)))
 
 
-def test_j22_a_superblock_of_a_newer_version_is_refused() -> None:
+def test_j22_a_superblock_with_damaged_versions_is_refused() -> None:
     data = bytearray(SEALED.files[SUPERBLOCK])
     data[4] = data[SLOT_BYTES + 4] = 2
     with pytest.raises(DamagedFile, match="neither of its two slots"):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.bookie.storage import index_format, index_mark
 from tallybook.bookie.storage.index_format import encode_row, encode_state, row_key, state_key
 from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, StorageError
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, StorageError
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 from tallybook.runtime.disk import Space
@@ -196,6 +197,35 @@ async def test_a_damaged_mark_is_an_error_that_names_it(home, data):
     with pytest.raises(DamagedFile, match="synced"):
         async with home.opened():
             pass
+
+
+async def test_an_index_of_a_newer_version_is_named_as_such_and_left_as_it_is(home, monkeypatch):
+    with monkeypatch.context() as newer:
+        newer.setattr(index_mark, "_VERSION", 2)
+        async with home.opened(create=True) as index:
+            await fill(index, 0)
+            await index.sync()
+    before = {path: path.read_bytes() for path in sorted(home.path.rglob("*")) if path.is_file()}
+    with pytest.raises(NewerFormat, match="synced is of format 2, this Tallybook knows 1"):
+        async with home.opened():
+            pass
+    assert {path: path.read_bytes() for path in sorted(home.path.rglob("*")) if path.is_file()} == before
+    monkeypatch.setattr(index_mark, "_VERSION", 2)
+    async with home.opened() as index:
+        assert await filled(index) == 1
+
+
+async def test_rows_and_states_of_a_newer_version_are_no_damage(home, monkeypatch):
+    with monkeypatch.context() as newer:
+        newer.setattr(index_format, "VERSION", 2)
+        newer.setattr(index_format, "_HEAD", bytes([2, 0, 0, 0]))
+        async with home.opened(create=True) as index:
+            await fill(index, 0)
+    async with home.opened() as index:
+        with pytest.raises(NewerFormat, match="the row of ledger 1 from entry 0 on is of format 2"):
+            await index.find_range(1, 0, MAX_ID, 1000)
+        with pytest.raises(NewerFormat, match="the state of ledger 1 is of format 2"):
+            await index.load_state(1)
 
 
 async def test_every_flipped_bit_of_the_mark_is_noticed_and_so_is_its_loss(home):

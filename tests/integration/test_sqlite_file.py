@@ -22,6 +22,7 @@ from tallybook.core.errors import (
     MetadataConflict,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
+    NewerFormat,
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
@@ -103,7 +104,7 @@ async def test_a_database_of_another_application_is_named_and_left_alone(path):
 async def test_a_database_of_a_newer_version_is_named_as_such(path):
     await (await open_file(path)).close()
     execute(path, "PRAGMA user_version = 3")
-    with pytest.raises(InvalidConfig, match="newer Tallybook: its tables are of format 3, this one knows 2"):
+    with pytest.raises(NewerFormat, match="the schema is of format 3, this Tallybook knows 2"):
         await open_file(path)
 
 

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from tallybook.core.errors import InvalidConfig, LedgerExists, MetadataUnavailable
+from tallybook.core.errors import LedgerExists, MetadataUnavailable, NewerFormat
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, close
 from tallybook.metadata.sqlite import schema
@@ -101,7 +101,7 @@ async def test_a_process_that_has_the_file_open_meanwhile_goes_on(path):
 async def test_a_program_that_knows_format_1_only_refuses_the_file_afterwards(path, monkeypatch):
     await (await open_file(path)).close()
     monkeypatch.setattr(schema, "FORMAT", 1)
-    with pytest.raises(InvalidConfig, match="newer Tallybook: its tables are of format 2, this one knows 1"):
+    with pytest.raises(NewerFormat, match="the schema is of format 2, this Tallybook knows 1"):
         await open_file(path)
 
 

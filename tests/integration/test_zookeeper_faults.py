@@ -17,6 +17,7 @@ from tallybook.core.errors import (
     MetadataConflict,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
+    NewerFormat,
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
@@ -545,10 +546,10 @@ async def test_a_root_that_holds_something_else_is_refused(server, root):
         await connect(server.address, root)
 
 
-async def test_a_root_of_another_version_is_named_as_such(server, root):
+async def test_a_root_of_a_newer_version_is_named_as_such(server, root):
     await (await connect(server.address, root)).close()
     await put(server, f"{root}/format", b"2")
-    with pytest.raises(InvalidConfig, match="made by another version of Tallybook: its format is 2, this one is 1"):
+    with pytest.raises(NewerFormat, match="the layout is of format 2, this Tallybook knows 1"):
         await connect(server.address, root)
 
 

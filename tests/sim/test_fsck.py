@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from contextlib import aclosing
 from dataclasses import replace
 
+import pytest
+
+from tallybook.bookie import cookie as cookies_of_bookies
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.core.config import RepairSettings
+from tallybook.metadata import codec
 from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.repaired import replace_member
 from tallybook.metadata.store import BookieInfo, LedgerPage, Ok, WriteResult
@@ -352,3 +357,27 @@ async def test_an_object_that_is_announced_is_no_orphan(cluster: MemoryCluster, 
         attempt = ArchiveAttempt(receipt.object_id, 1)
         await cluster.edit(other, lambda m: begin_archiving(m, attempt, from_object=None, ttl_ms=1))
         assert await found_in(client.world, bucket) == []
+
+
+@scenario(bookies=3)
+async def test_what_a_newer_version_has_written_is_a_note_and_stays(cluster: MemoryCluster, client: Client) -> None:
+    monkeypatch = pytest.MonkeyPatch()
+    await cookies(cluster, client.world)
+    store, ledger_id = client.world.store, await closed(client)
+    task = {"format": 2, "ledgers": [[0, 1 << 40]], "leaving": "nobody"}
+    await store.write_record("repair/tasks/0-x", json.dumps(task).encode(), None)
+    await store.write_record("sinks/sales", b'{"format":3}', None)
+    closed_ledger = await client.ledger_metadata(ledger_id)
+    with monkeypatch.context() as newer:
+        newer.setattr(cookies_of_bookies, "VERSION", 2)
+        newer.setattr(codec, "FORMAT", 2)
+        await store.write_cookie("bookie-1", cookie("bookie-1", "x"), replace=True)
+        stored = cluster.metadata.ledgers[ledger_id]
+        stored.value = codec.encode_ledger(closed_ledger)
+    board = TaskBoard(store, client.world.clock, client.world.rng.fork("b"), lease_s=5)
+    check = Fsck(client.world, KINDS, STREAM_OWNERS, None, board)
+    found = {each.where: each async for each in check.run()}
+    for where in ("repair/tasks/0-x", "sinks/sales", "bookie bookie-1", f"ledger {ledger_id}"):
+        assert (found[where].how_bad, found[where].fix) == ("note", None)
+        assert "a newer one has written it" in found[where].what
+    assert set((await store.list_records("")).names) == {"repair/tasks/0-x", "sinks/sales"}

@@ -18,6 +18,7 @@ from tallybook.core.errors import (
     LedgerClosed,
     LedgerFenced,
     LedgerHasWriter,
+    NewerFormat,
     NoSuchLedger,
     Outcome,
     Unauthorized,
@@ -169,7 +170,7 @@ def illegal(metadata: LedgerMetadata) -> dict[str, tuple[bytes, str]]:
         "a bookie twice": (as_stored(metadata, fragments=(Fragment(0, (bookies[0],) * 3),)), "different bookies"),
         "a missed range backwards": (as_stored(metadata, missed=(MissedRange(bookies[0], 5, 4),)), "can miss"),
         "an end of an open ledger": (as_stored(metadata, last_entry_id=3), "is not closed"),
-        "an unknown version": (sealed(body, 9), "format 9 by a newer Tallybook"),
+        "an unknown version": (sealed(body, 9), "is of format 9, this Tallybook knows 1"),
         "cut short": (encode_ledger(metadata)[:-1], "length or checksum"),
         "of another ledger": (as_stored(metadata, ledger_id=metadata.ledger_id + 1), "lies under ledger"),
         "nothing": (b"", "fewer than a header"),
@@ -194,7 +195,7 @@ async def test_illegal_metadata_are_refused_by_everybody_and_nothing_is_lost(
             "delete": client.delete_ledger(ledger.id),
         }
         for how, attempt in attempts.items():
-            with pytest.raises(DamagedFile, match=complaint) as caught:
+            with pytest.raises(NewerFormat if what == "an unknown version" else DamagedFile, match=complaint) as caught:
                 await attempt
             assert caught.value.outcome is Outcome.NOT_DONE, (what, how)
         assert stored.value == edited, f"{what}: somebody wrote over it"

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from tallybook.archive import row_groups
 from tallybook.archive.catalog import Catalog, read_catalog
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import object_key
 from tallybook.core.batch import encode_batch, verify_batch
-from tallybook.core.errors import ObjectMissing
+from tallybook.core.errors import NewerFormat, ObjectMissing
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
@@ -102,6 +103,21 @@ async def test_an_object_that_lies_is_named_and_keeps_nobody_from_the_others(for
     found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
     assert [(each.key, each.ledger_ids, bool(each.problem)) for each in found] == [(BAD, (), True), (GOOD, (1,), False)]
     assert (await metadata.list_ledgers()).ledger_ids == (1,)
+
+
+async def test_an_object_of_a_newer_format_is_not_left_out_of_a_catalog(monkeypatch) -> None:
+    store = MemoryStore(RealClock())
+    await store.put(GOOD, an_object(1))
+    with monkeypatch.context() as newer:
+        newer.setattr(row_groups, "FORMAT", 2)
+        await store.put(BAD, an_object(2))
+    with pytest.raises(NewerFormat, match=f"{BAD}: the object is of format 2, this Tallybook knows 1"):
+        await read_catalog(store)
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    with pytest.raises(NewerFormat):
+        # It may be where the youngest copy of a ledger is, or the only one.
+        _ = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert (await metadata.list_ledgers()).ledger_ids == ()
 
 
 @pytest.mark.parametrize(

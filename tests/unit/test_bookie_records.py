@@ -55,10 +55,10 @@ def test_a_cookie_cut_anywhere_is_found() -> None:
             decode_cookie(data[:size], "/d/cookie")
 
 
-def test_a_record_of_another_version_says_what_was_expected_and_what_was_found() -> None:
-    data = encode_record("bookie-directory", 2, {})
-    with pytest.raises(DamagedFile, match=r"/d/FORMAT.*bookie-directory 1.*bookie-directory 2"):
-        decode_record("bookie-directory", 1, data, "/d/FORMAT")
+def test_a_record_of_another_kind_or_an_older_version_says_what_was_expected_and_what_was_found() -> None:
+    for kind, version in (("limbo", 2), ("cookie", 3), ("cookie", 4)):
+        with pytest.raises(DamagedFile, match=rf"/d/FORMAT.*limbo 3.*{kind} {version}"):
+            decode_record("limbo", 3, encode_record(kind, version, {}), "/d/FORMAT")
 
 
 def test_a_cookie_with_other_values_than_its_own_is_refused() -> None:

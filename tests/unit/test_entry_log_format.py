@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tallybook.bookie.storage import entry_log_format as fmt
 from tallybook.bookie.storage.entry_log_format import LedgerShare, LogFile, TableRow
 from tallybook.bookie.storage.location import Location
-from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
 
@@ -97,11 +97,12 @@ def test_no_damage_to_a_log_header_goes_unnoticed():
             fmt.decode_log_header(LOG.path, block[:length])
 
 
-def test_a_header_of_another_version_is_refused_under_a_fitting_checksum():
+@pytest.mark.parametrize(("version", "error"), [(0, DamagedFile), (2, NewerFormat)])
+def test_a_header_of_another_version_is_refused_under_a_fitting_checksum(version, error):
     block = bytearray(fmt.encode_log_header(LOG))
-    block[4] = 2
+    block[4] = version
     block[-4:] = struct.pack("<I", crc32c(bytes(block[:-4])))
-    with pytest.raises(DamagedFile, match="version 2"):
+    with pytest.raises(error, match=f"(version|format) {version}"):
         fmt.decode_log_header(LOG.path, block)
 
 

@@ -41,7 +41,7 @@ from tallybook.bookie.journal.superblock import (
     next_versions,
     slot_offset,
 )
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BLOCK_BYTES, KIB, MIB
 
@@ -140,7 +140,7 @@ def test_arbitrary_bytes_are_no_block_no_segment_no_superblock(data: bytes) -> N
 def test_arbitrary_bytes_are_records_or_malformed(body: bytes, count: int) -> None:
     try:
         records = list(decode_records(body, count))
-    except MalformedRecord:
+    except (MalformedRecord, NewerFormat):
         return
     assert b"".join(bytes(piece) for record in records for piece in encode_record(record)) == body
 
@@ -153,11 +153,9 @@ def test_arbitrary_bytes_are_records_or_malformed(body: bytes, count: int) -> No
         (struct.pack("<IBBH", 2**32 - 1, 1, 0, 0), 1),
         (struct.pack("<IBBH", 1, 1, 0, 0), 1),
         (struct.pack("<IBBH", 0, 0, 0, 0), 1),
-        (struct.pack("<IBBH", 0, 6, 0, 0), 1),
+        (struct.pack("<IBBH", 9, 0, 0, 1), 1),
         (struct.pack("<IBBH", 0, 5, 0, 0), 1),
         (struct.pack("<IBBH", 9, 5, 0, 0) + bytes(9), 1),
-        (struct.pack("<IBBH", 0, 1, 2, 0), 1),
-        (struct.pack("<IBBH", 8, 5, 1, 0) + bytes(8), 1),
         (struct.pack("<IBBH", 0, 1, 0, 1), 1),
         (struct.pack("<IBBHq", 8, 5, 0, 0, -1), 1),
         (struct.pack("<IBBHqq", 16, 4, 0, 0, 1, -2), 1),
@@ -168,6 +166,22 @@ def test_arbitrary_bytes_are_records_or_malformed(body: bytes, count: int) -> No
 def test_a_malformed_record_is_refused(body: bytes, count: int) -> None:
     with pytest.raises(MalformedRecord):
         list(decode_records(body, count))
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (struct.pack("<IBBH", 0, 6, 0, 0), "kind 6"),
+        (struct.pack("<IBBH", 3, 255, 0, 0) + bytes(3), "kind 255"),
+        (struct.pack("<IBBH", 0, 1, 2, 0), "kind 1 with flags 2"),
+        (struct.pack("<IBBH", 8, 5, 1, 0) + bytes(8), "kind 5 with flags 1"),
+    ],
+)
+def test_a_record_of_a_kind_or_with_a_flag_that_is_to_come_is_no_malformed_one(record: bytes, found: str) -> None:
+    known = struct.pack("<IBBHq", 8, 5, 0, 0, 1)
+    for body, count in ((record, 1), (known + record, 2)):
+        with pytest.raises(NewerFormat, match=f"is of format {found}, "):
+            list(decode_records(body, count))
 
 
 @pytest.mark.parametrize(

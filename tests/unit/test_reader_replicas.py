@@ -9,6 +9,7 @@ from tallybook.client.reader.pace import Pace
 from tallybook.client.reader.replicas import FAILURE_HELD_S, Found, Replicas
 from tallybook.core import errors
 from tallybook.core.errors import TallybookError
+from tallybook.stream.gaps import is_lost
 
 NAMES = ("a", "b", "c")
 
@@ -102,3 +103,19 @@ def test_who_is_let_in_nowhere_is_told_so_and_who_is_let_in_somewhere_is_told_of
     assert "ledger 1, entry 5 is not for this client: app may not read" in verdict.message
     attempt.failed("b", errors.EntryAbsent("not here"))
     assert isinstance(attempt.verdict(), errors.EntryUnknown)
+
+
+@pytest.mark.parametrize(
+    "other", [errors.EntryCorrupt, errors.EntryAbsent, errors.DataMissing, errors.BookieUnavailable]
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_copy_that_only_a_newer_version_can_read_is_never_a_loss(other: type[TallybookError], turned: bool) -> None:
+    attempt = ReadAttempt(1, 5, NAMES[:2])
+    told = [errors.NewerFormat.of("the batch", 2, 1), other("told")]
+    for name, error in zip(NAMES, reversed(told) if turned else told, strict=False):
+        attempt.failed(name, error)
+    verdict = attempt.verdict()
+    assert isinstance(verdict, errors.NewerFormat)
+    assert "the batch is of format 2, this Tallybook knows 1" in verdict.message
+    assert not is_lost(verdict)
+    assert not is_lost(errors.NewerFormat("alone"))

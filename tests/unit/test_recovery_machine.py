@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from tallybook.client.recovery.machine import (
     RecoveryMachine,
     RecoveryRead,
 )
+from tallybook.core import batch as codec
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.errors import BookieUnavailable, EntryAbsent, EntryCorrupt, EntryUnknown, TallybookError
@@ -133,3 +135,26 @@ def test_recovery_keeps_what_was_confirmed_or_fails(data: st.DataObject) -> None
     if all(mood == "well" for mood in cluster.moods.values()):
         assert action.missed == ()
         assert closed.fragments == metadata.fragments
+
+
+@pytest.mark.parametrize("newer_at", [(0,), (0, 1), (0, 1, 2)])
+def test_a_batch_of_a_newer_version_never_shortens_a_ledger(newer_at, monkeypatch) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(codec, "VERSION", codec.VERSION + 1)
+        unknown = batch(0)
+    metadata = LedgerMetadata(1, Quorum(3, 3, 3), (Fragment(0, ("a", "b", "c")),), "c", 0, LedgerState.IN_RECOVERY)
+    machine, told = RecoveryMachine(metadata), []
+    todo = machine.start()
+    while todo:
+        match todo.pop(0):
+            case Fence(position):
+                todo += machine.fenced(position, FenceAnswer(-1, -1))
+            case RecoveryRead(position, entry_id) if position in newer_at:
+                todo += machine.read(position, entry_id, unknown)
+            case RecoveryRead(position, entry_id):
+                todo += machine.read_failed(position, entry_id, EntryUnknown("cannot tell"))
+            case other:
+                told.append(other)
+    [failed] = told
+    assert isinstance(failed, Failed)
+    assert "NewerFormat" in failed.error.message

@@ -103,7 +103,7 @@ GOOD = '{"tallybook_snapshot": 1, "cluster": "c", "ledgers": [{"ledger": 7, "fir
     [
         ("", "JSON"), ("{", "JSON"), ("\x00", "JSON"), ("[" * 100_000, "JSON"), ("1" * 5_000, "JSON"),
         ("[]", "format 1"), ("7", "format 1"), ("null", "format 1"), ("{}", "format 1"),
-        (GOOD.replace('": 1', '": 2'), "format 1"), (GOOD.replace('": 1', '": "1"'), "format 1"),
+        (GOOD.replace('": 1', '": 0'), "format 1"), (GOOD.replace('": 1', '": "1"'), "format 1"),
         (GOOD.replace('"c"', "5"), "'cluster'"), (GOOD.replace('"c"', "null"), "'cluster'"),
         ('{"tallybook_snapshot": 1}', "'ledgers'"), ('{"tallybook_snapshot": 1, "ledgers": {}}', "'ledgers'"),
         (GOOD.replace("7", "-1"), "ledger"), (GOOD.replace("7", "true"), "ledger"),
@@ -331,7 +331,7 @@ def test_the_rest_of_a_ledger_that_is_deleted_while_it_is_cut_off_is_wanted_all_
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"v": 2}, {"v": "1"}, {"cluster": None, "seen": 5}, {"seen": "x"}, {"seen": 5}, {"seen": None}, {"within": [1]},
+        {"v": 0}, {"v": "1"}, {"cluster": None, "seen": 5}, {"seen": "x"}, {"seen": 5}, {"seen": None}, {"within": [1]},
         {"within": ["x", 1, 2]}, {"within": 7}, {"within": {"a": 1}}, {"ledgers": [[1, 2]]}, {"ledgers": 7},
         {"ledgers": [7]}, {"ledgers": [[1, 2, "x"]]},
     ],

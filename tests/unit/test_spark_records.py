@@ -219,7 +219,7 @@ def test_an_offset_names_the_records_since_an_earlier_one():
 @pytest.mark.parametrize(
     "found",
     [
-        {}, {"v": 1, "cluster": "c", "seen": "", "within": [], "ledgers": []}, {"v": 2, "cluster": "c", "streams": {}},
+        {}, {"v": 1, "cluster": "c", "seen": "", "within": [], "ledgers": []}, {"v": 0, "cluster": "c", "streams": {}},
         {"v": 1, "streams": {}},
         {"v": 1, "cluster": "c", "streams": {STREAM_ID: {"name": "a", "at": "x", "sequence": 1}}},
         {"v": 1, "cluster": "c", "streams": {STREAM_ID: {"name": "a", "at": "1-0-0@11112222", "sequence": 1}}},

@@ -160,7 +160,7 @@ def test_the_record_of_a_delivery_says_all_of_it(stage):
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"[]", b"{}", b'{"format":2,"number":1,"since":0,"stage":"done"}',
+    [b"", b"[]", b"{}", b'{"format":0,"number":1,"since":0,"stage":"done"}',
      b'{"format":1,"number":-1,"since":0,"stage":"done"}', b'{"format":1,"number":1,"since":true,"stage":"done"}',
      b'{"format":1,"number":1,"since":0,"stage":"lost"}'],
 )  # fmt: skip

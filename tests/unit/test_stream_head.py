@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.core.errors import DamagedFile, InvariantViolation, NoSuchStream, StreamEnded, StreamFenced
+from tallybook.core.errors import DamagedFile, InvariantViolation, NewerFormat, NoSuchStream, StreamEnded, StreamFenced
 from tallybook.stream.envelope import START, Marks
 from tallybook.stream.head import (
     CHAPTER_SEGMENTS,
@@ -228,11 +228,11 @@ def test_a_damaged_head_is_found_out_or_is_a_head(head, data):
     encoded = encode_head(head)
     at = data.draw(st.integers(0, len(encoded) - 1))
     damaged = encoded[:at] + bytes([data.draw(st.integers(0, 255))]) + encoded[at + 1 :]
-    with suppress(DamagedFile):
+    with suppress(DamagedFile, NewerFormat):
         assert isinstance(decode_head("streams", damaged), Head)
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"7", b'{"format":2}', b'{"format":1}', b'{"format":1,"id":7}', b"\xff"])
+@pytest.mark.parametrize("value", [b"", b"[]", b"7", b'{"format":0}', b'{"format":1}', b'{"format":1,"id":7}', b"\xff"])
 def test_what_is_no_head_is_damaged(value):
     with pytest.raises(DamagedFile, match="the record r"):
         decode_head("r", value)

@@ -16,6 +16,7 @@ from tallybook.core.errors import (
     MetadataConflict,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
+    NewerFormat,
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
@@ -358,7 +359,7 @@ async def test_a_damaged_record_is_told_and_neither_believed_nor_overwritten(val
     await stage.put("sinks/sales", value)
     ledgers = await stage.attempt(2)
     for work in (read_view(stage.store), last_committed(stage.store, SINK), stage.commit(2, ledgers)):
-        with pytest.raises(DamagedFile, match="sinks/sales"):
+        with pytest.raises(NewerFormat if b'"format": 3' in value else DamagedFile, match="sinks/sales"):
             await work
     assert stage.shared.records["sinks/sales"].value == value
     assert sorted(await stage.ledgers()) == ledgers

@@ -1,0 +1,170 @@
+"""A bookie on the files of a newer Tallybook: it says so and does not start, and every byte is as it was."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
+from tallybook.bookie.accepting_loss import accept_loss
+from tallybook.bookie.journal import format as journal_format
+from tallybook.bookie.journal import records, superblock
+from tallybook.bookie.storage import entry_log_format, entry_log_lengths, index_format
+from tallybook.core import batch
+from tallybook.core.errors import NewerFormat
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
+
+LEDGER = 1
+STORED, FLUSHED = 6, 4
+"""Entries, and those of them that are in the entry logs: the others are in the journal alone."""
+ELSEWHERE = "/disk2/ledgers"
+
+
+def newer_record_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are written as records of a kind that is to come, which their maker can read."""
+    monkeypatch.setattr(records, "KIND_BATCH", 6)
+    monkeypatch.setattr(records, "KIND_DELETE", 6)
+    monkeypatch.setitem(records._BODY_BYTES, 6, 0)
+
+
+CONSTANTS = {
+    "cookie": [(cookie, "VERSION")],
+    "place": [(places, "PLACE_VERSION")],
+    "format file": [(directories, "FORMAT_VERSION"), (directories, "FORMAT_WITH_PLACES")],
+    "limbo marker": [(limbo, "VERSION")],
+    "superblock": [(superblock, "VERSION")],
+    "segment and blocks": [(journal_format, "VERSION")],
+    "journal record": newer_record_kinds,
+    "batch": [(batch, "VERSION")],
+    "entry log": [(entry_log_format, "VERSION")],
+    "note of lengths": [(entry_log_lengths, "_VERSION")],
+}
+"""What a newer Tallybook has other numbers for."""
+
+NOT_LOOKED_AT = {"segment and blocks", "journal record", "batch", "entry log", "note of lengths"}
+"""By whoever accepts a loss: none of these is lost, which is what is said."""
+
+
+def make_newer(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on be a Tallybook in which this is of later version."""
+    change = CONSTANTS[what]
+    if callable(change):
+        change(monkeypatch)
+    else:
+        for module, name in change:
+            monkeypatch.setattr(module, name, getattr(module, name) + 1)
+
+
+def everything_in(disk: SimDisk) -> dict[str, bytes]:
+    """Every file and what is in it."""
+    return {
+        f"{directory}/{name}": disk.peek(f"{directory}/{name}")
+        for directory in disk.state.directories
+        for name in disk.state.names(directory)
+        if disk.state.inode(f"{directory}/{name}") is not None
+    }
+
+
+async def written_by_a_newer_one(world: World) -> DiskBookie:
+    """A bookie that was killed with some of its entries in the journal only."""
+    elsewhere = (f"{ROOT}/ledgers", ELSEWHERE)
+    node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(ledger_directories=elsewhere))
+    await node.boot()
+    for entry_id in range(STORED):
+        assert (await node.add(batch_of(entry_id, ledger_id=LEDGER))).code == 0
+        if entry_id == FLUSHED - 1:
+            await node.bookie.flush()
+    await node.kill()
+    return node
+
+
+async def start_and_fence(node: DiskBookie) -> None:
+    """What an index holds is not read when a bookie starts, but by whoever asks for it first."""
+    await node.boot()
+    await node.bookie.fence(LEDGER, b"")
+
+
+async def everything_is_there(node: DiskBookie) -> None:
+    for entry_id in range(STORED):
+        answer = await node.bookie.read_batches(LEDGER, entry_id, entry_id, 1)
+        assert len(answer.batches) == 1
+    assert not (await node.bookie.read_lac(LEDGER)).fenced
+
+
+@pytest.mark.parametrize("what", CONSTANTS)
+def test_a_bookie_does_not_start_on_what_a_newer_one_has_written_and_changes_none_of_it(what, monkeypatch):
+    async def scenario(world: World) -> None:
+        with monkeypatch.context() as newer:
+            make_newer(what, newer)
+            node = await written_by_a_newer_one(world)
+        before = everything_in(node.disk)
+        with pytest.raises(NewerFormat, match="a newer one has written it, and is needed"):
+            await node.boot()
+        assert everything_in(node.disk) == before
+        with nullcontext() if what in NOT_LOOKED_AT else pytest.raises(NewerFormat):
+            _, lost = await accept_loss(node.settings, node.disk, node.metadata, node.metadata.read_id_counter)
+            assert lost == []
+        assert everything_in(node.disk) == before, "nor is it given up as lost"
+        with monkeypatch.context() as newer:
+            make_newer(what, newer)
+            await node.boot()
+            await everything_is_there(node)
+            await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize(
+    ("module", "numbers"),
+    [
+        (index_format, {"VERSION": 2, "_HEAD": bytes([2, 0, 0, 0])}),
+        (ledger_state, {"VERSION": ledger_state.NEWEST_VERSION + 1, "NEWEST_VERSION": ledger_state.NEWEST_VERSION + 1}),
+    ],
+    ids=["row of the index", "state of a ledger"],
+)
+def test_a_row_that_a_newer_one_has_written_is_neither_damaged_nor_in_limbo(module, numbers, monkeypatch):
+    async def scenario(world: World) -> None:
+        with monkeypatch.context() as newer:
+            for name, value in numbers.items():
+                newer.setattr(module, name, value)
+            node = await written_by_a_newer_one(world)
+            await node.boot()
+            await node.stop()
+        with pytest.raises(NewerFormat):
+            await start_and_fence(node)
+        await node.kill()
+        with monkeypatch.context() as newer:
+            for name, value in numbers.items():
+                newer.setattr(module, name, value)
+            await node.boot()
+            await everything_is_there(node)
+            status = await node.bookie.status()
+            assert (status.damaged_batches, status.limbo_events) == (0, 0)
+            await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_the_note_of_a_newer_scrub_is_left_as_it_is(monkeypatch):
+    period_s = 3600
+
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, settings=tiny_settings(scrub_period_s=period_s))
+        with monkeypatch.context() as newer:
+            newer.setattr(scrub, "VERSION", scrub.VERSION + 1)
+            await node.boot()
+            for entry_id in range(STORED):
+                assert (await node.add(batch_of(entry_id, ledger_id=LEDGER))).code == 0
+                await node.bookie.flush()
+            await world.clock.sleep(3 * period_s)
+            await node.stop()
+        note = node.disk.peek(f"{ROOT}/scrub")
+        assert note.startswith(b"tallybook scrub 2")
+        bookie = await node.boot()
+        await world.clock.sleep(3 * period_s)
+        assert (await bookie.status()).scrub_rounds > 1
+        assert node.disk.peek(f"{ROOT}/scrub") == note
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario, deadline_seconds=20 * period_s)
