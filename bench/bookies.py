@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -31,16 +31,24 @@ class Bookie:
         directory: its data.
         settings: ``name=value``, as for ``tallybook bookie run --set``.
         logs: directory for what it logs; that in which its own is, if not given.
+        environment: of its processes; that of this one, if not given.
     """
 
     def __init__(
-        self, name: str, directory: Path, metadata: str, settings: Sequence[str] = (), logs: Path | None = None
+        self,
+        name: str,
+        directory: Path,
+        metadata: str,
+        settings: Sequence[str] = (),
+        logs: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.directory = directory
         self._metadata = metadata
         self._output = (logs or directory.parent) / f"{name}.out"
         self._settings = settings
+        self.environment = environment
         self._server: Server | None = None
 
     @property
@@ -62,7 +70,7 @@ class Bookie:
         self.directory.mkdir(parents=True, exist_ok=True)
         options = ["--json", "--log-format", "text", "--id", self.name, "--data", str(self.directory)]
         options += ["--metadata", self._metadata, *(word for each in self._settings for word in ("--set", each))]
-        self._server = Server(module("tallybook.cli", "bookie", "run", *options), self._output)
+        self._server = Server(module("tallybook.cli", "bookie", "run", *options), self._output, self.environment)
 
     def ready(self) -> None:
         """Wait until it serves.

@@ -60,6 +60,7 @@ ALLOWED_SEAMS = {  # the first match counts
     "sim/many.py": EDGE,
     "sim/results.py": EDGE,
     "sim/chaos/*": EDGE,  # its processes, network and time are real ones
+    "sim/upgrade/*": EDGE,  # likewise
 }
 
 # Decisions and encodings: events in, actions out. Whoever drives them does the waiting.

@@ -1,0 +1,216 @@
+"""Fills a cluster with one of everything that a later version has to read. A program; see the package.
+
+    python -P contents.py METADATA settled      what is closed: goes to the entry logs, and part of it to the archive
+    python -P contents.py METADATA recent       what is not: most of it is in journals only
+
+It prints one line of JSON, with what there is to be read, and ``recent`` then waits to be killed. Where another process
+has to do something first it says so, ``{"wants": "..."}``, and goes on when it is given a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tallybook.client import Client
+from tallybook.metadata.model import DigestType
+from tallybook.stream import StreamStore
+
+PASSWORD: Final = b"correct horse"
+MADE_BY: Final = b"\x00an earlier version"
+STREAM: Final = "orders/eu"
+ENDED_STREAM: Final = "audit"
+SUBSCRIPTION: Final = "billing"
+SETTLED_RECORDS: Final = 600
+RECENT_RECORDS: Final = 120
+BIRTH_MS: Final = 1_790_000_000_000
+"""Timestamp of the first record; each one is a second after the one before."""
+
+
+def payloads(tag: str, count: int, first: int = 0) -> list[bytes]:
+    """The entries of the ledger, or the records of the stream, that is called ``tag``."""
+    return [f"{tag} {number} ".encode() + b"tally" * (number * 37 % 40) for number in range(first, first + count)]
+
+
+def checksum(found: Iterable[bytes]) -> str:
+    """Of payloads and of where each of them ends."""
+    digest = hashlib.sha256()
+    for payload in found:
+        digest.update(len(payload).to_bytes(4, "little") + payload)
+    return digest.hexdigest()
+
+
+def told(ledger_id: int, tag: str, count: int, **more: object) -> dict[str, object]:
+    """What the manifest says of a ledger: ``entries`` of them are confirmed."""
+    return {"id": ledger_id, "entries": count, "sha256": checksum(payloads(tag, count)), **more}
+
+
+def wanted(what: str) -> None:
+    """Have somebody else do something, and wait until it is done; nothing else goes on here meanwhile."""
+    _say({"wants": what})
+    sys.stdin.readline()
+
+
+def _say(value: dict[str, Any]) -> None:
+    print(json.dumps(value), flush=True)
+
+
+# --- what is settled --------------------------------------------------------------------------------------------------
+
+
+async def to_be_archived(client: Client, ledgers: dict[str, Any]) -> None:
+    """Ledgers that go to the archive: one alone, some together, and one of each kind that has its own way there."""
+    for tag, count in (("archived", 400), ("small-1", 20), ("small-2", 1), ("small-3", 30)):
+        async with await client.create_ledger() as writer:
+            await writer.append_many(payloads(tag, count))
+        ledgers[tag] = told(writer.id, tag, count, state="closed", archived=True)
+    async with await client.create_ledger(password=PASSWORD, digest=DigestType.HMAC_SHA256) as writer:
+        await writer.append_many(payloads("signed-archived", 60))
+    ledgers["signed-archived"] = told(
+        writer.id, "signed-archived", 60, state="closed", archived=True, password=PASSWORD.decode()
+    )
+
+
+async def closed(client: Client, ledgers: dict[str, Any]) -> None:
+    """Ledgers that stay with the bookies."""
+    async with await client.create_ledger() as writer:
+        for entry in payloads("closed", 300):
+            await writer.append(entry)
+    ledgers["closed"] = told(writer.id, "closed", 300, state="closed")
+    async with await client.create_ledger(password=PASSWORD, digest=DigestType.HMAC_SHA256) as writer:
+        await writer.append_many(payloads("signed", 80))
+    ledgers["signed"] = told(writer.id, "signed", 80, state="closed", password=PASSWORD.decode())
+    async with await client.create_ledger(write_quorum=2, ack_quorum=2, stripe_entries=16) as writer:
+        await writer.append_many(payloads("striped", 200))
+    ledgers["striped"] = told(writer.id, "striped", 200, state="closed")
+    async with await client.create_ledger(custom={"made-by": MADE_BY}) as writer:
+        chosen = writer.with_chosen_ids()
+        entries = payloads("chosen", 40)
+        await asyncio.gather(*(chosen.append(number, entries[number]) for number in reversed(range(40))))
+    ledgers["chosen"] = told(writer.id, "chosen", 40, state="closed", custom={"made-by": MADE_BY.hex()})
+    async with await client.create_ledger(deferred_sync=True) as writer:
+        await writer.append_many(payloads("deferred", 50))
+        await writer.force()
+    ledgers["deferred"] = told(writer.id, "deferred", 50, state="closed")
+    async with await client.create_ledger() as writer:
+        await writer.append_many(payloads("empty", 0))
+    ledgers["empty"] = told(writer.id, "empty", 0, state="closed")
+    async with await client.create_ledger() as writer:
+        await writer.append_many(payloads("deleted", 70))
+    await client.delete_ledger(writer.id)
+    ledgers["deleted"] = told(writer.id, "deleted", 70, state="deleted")
+    writer = await client.create_ledger()
+    await writer.append_many(payloads("recovered", 90))
+    await client.recover_ledger(writer.id)
+    ledgers["recovered"] = told(writer.id, "recovered", 90, state="closed")
+
+
+async def one_bookie_short(client: Client, ledgers: dict[str, Any]) -> None:
+    """A ledger of which one bookie has missed a part, which its metadata say."""
+    writer = await client.create_ledger()
+    await writer.append_many(payloads("missed", 30))
+    wanted("one bookie less")
+    for entry in payloads("missed", 30, 30):
+        await writer.append(entry)
+    wanted("all bookies")
+    await writer.close()
+    ledgers["missed"] = told(writer.id, "missed", 60, state="closed")
+
+
+async def streams_of(client: Client) -> None:
+    """A stream of several segments with a subscription in the midst of it, and one that has ended."""
+    async with StreamStore(client, name="an earlier version") as streams:
+        await streams.create(STREAM, roll_bytes="16KiB", compression="zstd")
+        async with await streams.writer(STREAM) as writer:
+            for number, record in enumerate(payloads(STREAM, SETTLED_RECORDS)):
+                pending = writer.append_nowait(
+                    record,
+                    timestamp_ms=BIRTH_MS + 1000 * number,
+                    key=b"%d" % (number % 7),
+                    dedup_id=f"order-{number}",
+                    txid=number,
+                )
+                if number % 50 == 49:
+                    await pending
+            await writer.commit()
+        await streams.create(ENDED_STREAM, compression="lz4")
+        async with await streams.writer(ENDED_STREAM) as writer:
+            await writer.append_many(payloads(ENDED_STREAM, 90))
+            await writer.end_stream()
+        await advance(streams, SETTLED_RECORDS // 3)
+
+
+async def advance(streams: StreamStore, number: int) -> None:
+    """Move the subscription behind that record of the stream."""
+    async with await streams.subscribe(STREAM, SUBSCRIPTION, follow=False) as reader:
+        async for record in reader:
+            if record.sequence == number:
+                await reader.advance(record.position)
+                return
+
+
+async def settled(client: Client) -> dict[str, Any]:
+    """All of that."""
+    ledgers: dict[str, Any] = {}
+    await to_be_archived(client, ledgers)
+    wanted("archive")
+    await closed(client, ledgers)
+    await one_bookie_short(client, ledgers)
+    await streams_of(client)
+    return {"ledgers": ledgers}
+
+
+# --- what is not ------------------------------------------------------------------------------------------------------
+
+
+async def recent(client: Client) -> dict[str, Any]:
+    """A ledger whose writer is about to die, one that somebody has begun to recover, and a stream with its writer."""
+    ledgers: dict[str, Any] = {}
+    writer = await client.create_ledger()
+    for entry in payloads("open", 250):
+        await writer.append(entry)
+    ledgers["open"] = told(writer.id, "open", 250, state="open")
+    writer = await client.create_ledger(password=PASSWORD)
+    await writer.append_many(payloads("open-with-password", 50))
+    ledgers["open-with-password"] = told(writer.id, "open-with-password", 50, state="open", password=PASSWORD.decode())
+    writer = await client.create_ledger()
+    await writer.append_many(payloads("fenced", 120))
+    for bookie in writer.metadata.last_fragment.bookies[:2]:
+        await (await client.world.connections.get(bookie)).fence(writer.id, b"")
+    ledgers["fenced"] = told(writer.id, "fenced", 120, state="open")
+    streams = await StreamStore(client, name="an earlier version").__aenter__()
+    await advance(streams, SETTLED_RECORDS // 2)
+    stream = await streams.writer(STREAM)
+    for number, record in enumerate(payloads(STREAM, RECENT_RECORDS, SETTLED_RECORDS), SETTLED_RECORDS):
+        await stream.append(record, timestamp_ms=BIRTH_MS + 1000 * number, dedup_id=f"order-{number}", txid=number)
+    return {
+        "ledgers": ledgers,
+        "streams": {
+            STREAM: {
+                "records": SETTLED_RECORDS + RECENT_RECORDS,
+                "sha256": checksum(payloads(STREAM, SETTLED_RECORDS + RECENT_RECORDS)),
+                "first_timestamp_ms": BIRTH_MS,
+                "subscriptions": {SUBSCRIPTION: SETTLED_RECORDS // 2 + 1},
+            },
+            ENDED_STREAM: {"records": 90, "sha256": checksum(payloads(ENDED_STREAM, 90)), "subscriptions": {}},
+        },
+    }
+
+
+async def main(metadata: str, phase: str) -> None:
+    """Do one of the two."""
+    client = await Client(metadata).__aenter__()
+    if phase == "settled":
+        _say(await settled(client))
+        await client.close()
+    else:
+        _say(await recent(client))
+        wanted("a kill")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

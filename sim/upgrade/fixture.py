@@ -1,0 +1,230 @@
+"""What tests/fixtures keeps of a release: the files of a whole cluster as it left them, and what there is to be read.
+
+    NAME.tar.xz     data directories of three bookies, metadata, and archive
+    NAME.json       the manifest: what has to be there
+    NAME.wire.json  what a client and a bookie said to each other
+
+The cluster is a real one, of processes with the code of a revision. In the end all of them are killed at once, so that
+journals hold what nothing else has. Paths in it are relative but for the place of the archive, which the metadata keep
+as a URL: whoever unpacks it puts the new one there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from tallybook.archive.location import FORMAT, RECORD
+from tallybook.bench.bookies import Bookie, metadata_in
+from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
+from tallybook.bench.revisions import Tree
+from tallybook.core.errors import check
+from tallybook.metadata.store import Ok
+from tallybook.metadata.uri import open_metadata
+from tallybook.repair.service import STATUS_RECORD
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+from .asking import AskingProgram
+
+NAMES: Final = ("b0", "b1", "b2")
+SETTINGS: Final = (
+    "journal.segment_bytes=1MiB",
+    "journal.segment_count=4",
+    "journal.max_commit_bytes=256KiB",
+    "storage.write_cache_bytes=2MiB",
+    "storage.entry_log_bytes=4MiB",
+    "storage.min_free_bytes=1MiB",
+    # What came last is to stay in the journal.
+    "storage.flush_interval_ms=600000",
+    "admission.max_inflight_bytes=384KiB",
+    "admission.stream_credit_bytes=256KiB",
+)
+"""A small cluster, which packs well."""
+
+AT_ONCE: Final = ("own_object_bytes=8KiB", "max_set_wait_s=0", "deletion_lag_s=0", "compact_below_bytes=0")
+"""An offloader that waits for nothing."""
+
+CONTENTS: Final = Path(__file__).with_name("contents.py")
+WIRE_PLAY: Final = Path(__file__).with_name("wire_play.py")
+PROGRAM_SECONDS: Final = 180.0
+AUDIT_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.2
+SUFFIX: Final = ".tar.xz"
+WIRE_SUFFIX: Final = ".wire.json"
+
+
+def make(tree: Tree, name: str, target: Path) -> Path:
+    """Have the revision in ``tree`` fill a cluster, and put what it leaves into ``target`` under ``name``.
+
+    Raises:
+        ProgramFailed: a process did not do what it was started for.
+    """
+    cluster = _Cluster(tree)
+    found = cluster.filled()
+    packed = target / f"{name}{SUFFIX}"
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(packed, "w:xz", preset=9) as files:
+        for path in sorted(cluster.root.rglob("*")):
+            files.add(path, path.relative_to(cluster.root), recursive=False, filter=_anonymous)
+    manifest = {"revision": tree.name, "settings": list(SETTINGS), "bookies": list(NAMES), **found}
+    (target / f"{name}.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    return packed
+
+
+def record_wire(tree: Tree, name: str, target: Path) -> Path:
+    """Have a client and a bookie of the revision talk, and keep what they say.
+
+    Raises:
+        ProgramFailed: a process did not do what it was started for.
+    """
+    directory = tree.directory.with_name("talk")
+    directory.mkdir()
+    metadata = metadata_in(directory)
+    bookie = Bookie("b0", directory / "b0", metadata, SETTINGS, environment=tree.environment)
+    try:
+        bookie.start()
+        bookie.ready()
+        command = [sys.executable, "-P", str(WIRE_PLAY), metadata, bookie.name]
+        [found] = run_json_lines(command, timeout_seconds=PROGRAM_SECONDS, environment=tree.environment)
+    finally:
+        bookie.stop()
+    recorded = target / f"{name}{WIRE_SUFFIX}"
+    rows = [f'"{key}": [\n' + ",\n".join(map(json.dumps, found.pop(key))) + "\n]" for key in ("results", "events")]
+    facts = json.dumps({"revision": tree.name, **found})[1:-1]
+    recorded.write_text("{" + ",\n".join((facts, *rows)) + "}\n")
+    return recorded
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    # RocksDB's own logs tell of the machine that it ran on, and nobody reads them.
+    if not (member.isfile() or member.isdir()) or re.search(r"/rocksdb/LOG[^/]*$", member.name):
+        return None
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+class _Cluster:
+    """Bookies with the code of a revision, and what is done with them."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self.root = tree.directory
+        self.root.mkdir(parents=True)
+        self._logs = tree.directory.with_suffix(".logs")
+        self._logs.mkdir()
+        self._metadata = metadata_in(self.root)
+        self._bookies = [
+            Bookie(name, self.root / name, self._metadata, SETTINGS, self._logs, environment=tree.environment)
+            for name in NAMES
+        ]
+
+    def filled(self) -> dict[str, Any]:
+        """Do everything, and end as a power cut would; what there is to be read."""
+        self._start()
+        with self._program("settled") as program:
+            manifest = program.until_done({
+                "archive": self._archive,
+                "one bookie less": self._bookies[1].kill,
+                "all bookies": lambda: self._start(self._bookies[1]),
+            })  # fmt: skip
+        self._audit()
+        for bookie in self._bookies:
+            bookie.stop()
+        self._start()
+        with self._program("recent") as program:
+            last = program.until_done({})
+            for bookie in self._bookies:
+                bookie.kill()
+        return {**last, "ledgers": {**manifest["ledgers"], **last["ledgers"]}}
+
+    def _start(self, *bookies: Bookie) -> None:
+        for bookie in bookies or self._bookies:
+            bookie.start()
+        for bookie in bookies or self._bookies:
+            bookie.ready()
+
+    def _archive(self) -> None:
+        """Everything that is closed goes to the archive; by the second time, its copies are let go."""
+        (self.root / "archive").mkdir(exist_ok=True)
+        options = ["--metadata", self._metadata, "--archive", archive_url(self.root), "--once"]
+        for _ in range(2):
+            self._run("offload", "run", *options, *(word for each in AT_ONCE for word in ("--set", each)))
+
+    def _audit(self) -> None:
+        """The auditor of the repair goes over all of it once, and writes that down."""
+        command = module("tallybook.cli", "repair", "run", "--metadata", self._metadata, "--set", "interval_s=1")
+        repair = Server(command, self._logs / "repair.out", self._tree.environment)
+        try:
+            asyncio.run(_until_there(self._metadata, STATUS_RECORD))
+        finally:
+            repair.stop()
+
+    def _run(self, *words: str) -> None:
+        command = module("tallybook.cli", *words)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False, env=self._tree.environment
+        )
+        if done.returncode:
+            raise ProgramFailed(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+
+    @contextmanager
+    def _program(self, phase: str) -> Iterator[AskingProgram]:
+        command = [sys.executable, "-P", str(CONTENTS), self._metadata, phase]
+        program = AskingProgram(command, self._logs / f"{phase}.log", self._tree.environment)
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+async def _until_there(metadata: str, record: str) -> None:
+    """Wait for a record that somebody writes."""
+    clock = RealClock()
+    client = await open_metadata(metadata, clock=clock, rng=SystemRng(), timeout_seconds=AUDIT_SECONDS)
+    try:
+        async with asyncio.timeout(AUDIT_SECONDS):
+            while await client.store.read_record(record) is None:
+                await clock.sleep(POLL_SECONDS)
+    finally:
+        await client.close()
+
+
+# --- reading it ---------------------------------------------------------------------------------------------------
+
+
+def names_in(folder: Path) -> list[str]:
+    """The fixtures that there are."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}"))
+
+
+async def unpack(folder: Path, name: str, target: Path) -> dict[str, Any]:
+    """Put the files of a fixture into ``target``, as an operator would who has moved a cluster; its manifest."""
+    with tarfile.open(folder / f"{name}{SUFFIX}") as files:
+        files.extractall(target, filter="data")
+    client = await open_metadata(metadata_in(target), clock=RealClock(), rng=SystemRng())
+    try:
+        found = await client.store.read_record(RECORD, linearizable=True)
+        check(found is not None, f"fixture {name} has no archive")
+        moved = json.dumps({"format": FORMAT, "url": archive_url(target)}).encode()
+        written = await client.store.write_record(RECORD, moved, found.version if found else None)
+        check(isinstance(written, Ok), "somebody else uses the fixture")
+    finally:
+        await client.close()
+    manifest: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return manifest
+
+
+def archive_url(root: Path) -> str:
+    """Where the archive of the cluster in a directory is."""
+    return f"file://{quote(str(root.resolve()))}/archive"
