@@ -347,7 +347,7 @@ class Scrub:
         except NewerFormat as error:
             # It saves work, and no more: a newer version that comes back finds what it has written.
             self._notes = False
-            log.warning("the scrub begins anew, and notes nothing: %s", error)
+            _log.warning("the scrub begins anew and notes nothing", error=error.message)
             return 0
         except (DamagedFile, KeyError, ValueError):
             return 0
