@@ -6,6 +6,8 @@ from the next connection on. gRPC speaks TLS 1.2 and 1.3 only, and a client chec
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, Final
 
 import grpc
@@ -18,6 +20,10 @@ from .identity import Certified, Identity
 _NAMES: Final = "x509_subject_alternative_name"
 _TRANSPORT: Final = "transport_security_type"
 _MAX_NAMES: Final = 100
+
+EXCHANGE_SECONDS: Final = 0.25
+"""What a handshake may take from asking for certificates to having them, and gRPC to exchange them: a thousandth of it,
+unless the machine is very busy."""
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool = True) -> int:
@@ -38,16 +44,39 @@ def add_port(server: grpc.aio.Server, address: str, security: Certified | None, 
 
 
 def _server_credentials(security: Certified, certificates: bool) -> grpc.ServerCredentials:
-    made: tuple[Identity, Any] = security.identity, _configuration(security.identity, certificates)
+    exchange = _Exchange(security, certificates)
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(exchange.told, certificates), exchange.fresh, require_client_authentication=certificates
+    )
 
-    def in_force() -> Any:
-        nonlocal made
-        identity = security.identity
-        if made[0] is not identity:
-            made = identity, _configuration(identity, certificates)
-        return made[1]
 
-    return grpc.dynamic_ssl_server_credentials(made[1], in_force, require_client_authentication=certificates)
+class _Exchange:
+    """Hands new certificates to gRPC, which asks with every handshake, in a thread of its own.
+
+    gRPC lets go of the old certificates without a look at handshakes that are just about to take them: the process dies
+    of it. So while they are exchanged no handshake may begin. Those that have begun get a moment to go on, and those
+    that come meanwhile wait.
+    """
+
+    def __init__(self, security: Certified, certificates: bool) -> None:
+        self._security = security
+        self._certificates = certificates
+        self._lock = threading.Lock()
+        self._done_at = 0.0
+        self.told = security.identity
+        """The certificates that gRPC has."""
+
+    def fresh(self) -> Any:
+        """The certificates, if they are others than gRPC has."""
+        with self._lock:
+            identity, now = self._security.identity, time.monotonic()
+            exchanging = now >= self._done_at and identity is not self.told
+            if exchanging:
+                self.told, self._done_at = identity, now + 2 * EXCHANGE_SECONDS
+            pause = EXCHANGE_SECONDS if exchanging else self._done_at - now
+        if pause > 0:
+            time.sleep(pause)
+        return _configuration(identity, self._certificates) if exchanging else None
 
 
 def _configuration(identity: Identity, certificates: bool) -> Any:

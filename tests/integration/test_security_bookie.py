@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,13 @@ from tallybook.core.access import Role
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import AccessDenied, BookieUnavailable, Busy
+from tallybook.runtime import grpc_security
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.security import Security, open_security
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane
 from tallybook.sim.stage.memory_bookie import MemoryBookie
 
 DEADLINE_SECONDS = 30
@@ -338,3 +342,35 @@ async def test_certificates_are_renewed_and_an_authority_is_replaced_while_clien
             await port.connect(old)
         assert await added(held, 7) == 0, "who is connected stays so"
         await held.close()
+
+
+async def test_certificates_may_be_exchanged_while_clients_come_and_go_as_fast_as_they_can(served, client, monkeypatch):
+    """gRPC itself would bring the process down: it lets go of certificates that a handshake is about to take."""
+    monkeypatch.setattr(grpc_security, "EXCHANGE_SECONDS", 0.005)
+    threads: set[int] = set()
+    fresh = grpc_security._Exchange.fresh
+
+    def watched(exchange: Any) -> Any:
+        threads.add(threading.get_ident())
+        return fresh(exchange)
+
+    monkeypatch.setattr(grpc_security._Exchange, "fresh", watched)
+    async with served() as port:
+        transport = GrpcTransport(security=open_security(str(client()), serves=False))
+        material = port.security._material
+        came = 0
+
+        async def come_and_go(patience_seconds: float) -> None:
+            nonlocal came
+            with contextlib.suppress(BookieUnavailable, TimeoutError):
+                async with asyncio.timeout(patience_seconds):
+                    stream = await transport.connect(port.address, Lane.READ, timeout_seconds=10)
+                    came += 1
+                    await stream.close()
+
+        for _ in range(20):
+            port.security._material = replace(material, identity=replace(material.identity))
+            await asyncio.gather(*(come_and_go(seconds) for seconds in (0.01, 0.02, 0.03, 10, 10, 10)))
+        assert came >= 60
+    assert threads
+    assert threading.get_ident() not in threads, "waiting there would hold up everything"
