@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallybook.runtime.metrics import Kind, MetricInfo, error_metrics, meter_metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics, meter_metrics
 
 from .service_load import REQUEST_KINDS
 from .storage.checkpoint import STAGES

@@ -7,7 +7,7 @@ from typing import Final
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_inspection import INSPECTION_ASKS
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import ErrorCounts
+from tallybook.runtime.metric_catalogue import ErrorCounts
 
 REQUEST_KINDS: Final = (
     *("ReadBatches", "ReadEntry", "ReadLac", "WaitLac", "Fence", "RecoveryRead", "RecoveryAdd", "WriteLac", "Force"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.histogram import Histogram
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import ErrorCounts
+from tallybook.runtime.metric_catalogue import ErrorCounts
 
 
 class ClientLoad:

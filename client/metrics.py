@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import Kind, MetricInfo, Metrics, StatsCollector, error_metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics
+from tallybook.runtime.metrics import Metrics, StatsCollector
 
 from .client import Client
 

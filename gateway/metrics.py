@@ -8,7 +8,7 @@ from typing import Final
 
 from tallybook.runtime.histogram import LONG_SECONDS, Histogram
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import ErrorCounts, Kind, MetricInfo, error_metrics
+from tallybook.runtime.metric_catalogue import ErrorCounts, Kind, MetricInfo, error_metrics
 
 from .limits import Usage
 

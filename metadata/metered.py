@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, TallybookError
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import Meter, Reading
-from tallybook.runtime.metrics import ErrorCounts, error_metrics, meter_metrics
+from tallybook.runtime.metric_catalogue import ErrorCounts, error_metrics, meter_metrics
 
 from .model import LedgerMetadata
 from .store import (

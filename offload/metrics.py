@@ -8,7 +8,7 @@ from typing import Final
 
 from tallybook.archive.objects.patience import Patience
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import Kind, MetricInfo, meter_metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
 
 from .offloader import Offloader
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import Kind, MetricInfo, meter_metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
 
 from .auditor import Auditor
 from .copier import Copier

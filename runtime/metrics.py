@@ -1,11 +1,7 @@
 """Metrics, read when they are asked for.
 
-A part keeps plain numbers and gives them as a mapping; a *catalogue* says what each number is
-called outside, what kind it is and what it means. Nothing is counted twice and nothing costs
-time on a hot path. docs/metrics.md is generated from the catalogues.
-
-Every label and every value of it stands in a catalogue, so a process shows as many series as its catalogues have
-lines, whatever ledgers, streams and clients it meets: names that users choose are never labels.
+A part keeps plain numbers and gives them as a mapping; its catalogue (``metric_catalogue``) says what they are called.
+Nothing is counted twice and nothing costs time on a hot path. docs/metrics.md is generated from the catalogues.
 """
 
 from __future__ import annotations
@@ -13,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,81 +17,13 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from tallybook.core.errors import InvariantViolation, TallybookError, error_class, error_classes
+from tallybook.core.errors import InvariantViolation
 
 from .heap import heap_usage
 from .histogram import Histogram
 from .loop_lag import LoopLag
 from .meter import Reading
-
-ERROR_LABEL: Final = "error"
-
-
-class Kind(Enum):
-    """How a number behaves."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class MetricInfo(NamedTuple):
-    """One metric: which number it is, its public name, and what it means.
-
-    The name of a counter ends in ``_total``. ``label`` is a name and a value, for numbers that
-    share one metric.
-    """
-
-    stat: str
-    name: str
-    kind: Kind
-    help: str
-    label: tuple[str, str] | None = None
-
-
-def meter_metrics(
-    stat: str, name: str, what: str, *, label: tuple[str, str] | None = None
-) -> tuple[MetricInfo, MetricInfo, MetricInfo]:
-    """The metrics of a ``Meter``.
-
-    Args:
-        what: what is metered, in the plural: "Reads of entry logs".
-    """
-    return (
-        MetricInfo(f"{stat}_seconds", f"{name}_seconds", Kind.HISTOGRAM, f"{what}: how long each took.", label),
-        MetricInfo(
-            f"{stat}_busy_seconds",
-            f"{name}_busy_seconds_total",
-            Kind.COUNTER,
-            f"{what}: seconds in which any was under way.",
-            label,
-        ),
-        MetricInfo(f"{stat}_under_way", f"{name}_under_way", Kind.GAUGE, f"{what}: under way now.", label),
-    )
-
-
-def error_metrics(stat: str, name: str, text: str) -> tuple[MetricInfo, ...]:
-    """A counter for each error of ``core/errors.py``, by the name of its class."""
-    return tuple(
-        MetricInfo(f"{stat}_{error.__name__}", name, Kind.COUNTER, text, (ERROR_LABEL, error.__name__))
-        for error in error_classes()
-    )
-
-
-class ErrorCounts:
-    """How often each error was met."""
-
-    def __init__(self) -> None:
-        self._counts: dict[type[TallybookError], int] = dict.fromkeys(error_classes(), 0)
-
-    def count(self, wire_code: int) -> None:
-        """One more; of a newer peer's errors all that is known is that they are errors."""
-        self._counts[error_class(wire_code)] += 1
-
-    def readings(self, stat: str) -> dict[str, Reading]:
-        """All of them, named as ``error_metrics`` does."""
-        return {f"{stat}_{error.__name__}": count for error, count in self._counts.items()}
-
+from .metric_catalogue import Kind, MetricInfo
 
 PROCESS_METRICS: Final = (
     MetricInfo(

@@ -6,7 +6,7 @@ from typing import Final
 
 from tallybook.runtime.histogram import Histogram
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metrics import Kind, MetricInfo
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 
 STREAM_METRICS: Final = (
     MetricInfo(

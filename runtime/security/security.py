@@ -19,7 +19,7 @@ from tallybook.core.errors import InvalidConfig, Unauthenticated
 from ..clock import Clock
 from ..identity import Identity
 from ..logging import logger
-from ..metrics import Kind, MetricInfo
+from ..metric_catalogue import Kind, MetricInfo
 from ..tasks import ThreadWorkers
 from .files import ACCESS, Signature, read_files, signature_of
 from .material import Material, understand

@@ -21,12 +21,14 @@ from typing import Any, Final
 from tallybook.client import Client
 from tallybook.client.background import client_tasks
 from tallybook.client.bookie_rpc import BookieRpc, open_bookie
+from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import TallybookError
 from tallybook.core.keys import ledger_key
 from tallybook.metadata.model import close
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.transport import Lane, MessageStream
 
@@ -181,6 +183,7 @@ class _RecordingStream:
         self._events = events
         self._number, self._lane = number, lane
         self.peer = stream.peer
+        self.presented = stream.presented
         self.close = stream.close
         self.abort = stream.abort
 
@@ -238,6 +241,7 @@ async def record(client: Client, bookie_id: str) -> dict[str, Any]:
             tasks=tasks,
             cluster_id=cluster_id,
             client_id=CLIENT_ID,
+            load=ClientLoad(RealClock()),
         )
 
     async def settle() -> None:

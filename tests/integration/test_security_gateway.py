@@ -288,8 +288,9 @@ async def test_streams_under_a_prefix_and_in_a_namespace_are_used_from_end_to_en
         opened.records.add(payload=b"x")
         replies = await called(channel, "StreamService", "Append", opened)
         assert replies[-1].HasField("closed")
-        found = await called(channel, "StreamService", "Read", stream_pb2.ReadStreamRequest(name="orders/secured"))
-        assert [record.payload for reply in found for record in reply.records.records] == [b"x"]
+        reading = stub.Read(stream_pb2.ReadStreamRequest(name="orders/secured", follow=True))
+        assert [record.payload for record in (await reading.read()).records.records] == [b"x"]
+        reading.cancel()
         listed = await stub.List(stream_pb2.ListStreamsRequest(prefix="orders/"))
         assert "orders/secured" in listed.names
         await stub.Delete(stream_pb2.DeleteStreamRequest(name="orders/secured"))

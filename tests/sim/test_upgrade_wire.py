@@ -16,6 +16,7 @@ from tallybook.bookie.service import BookieService
 from tallybook.bookie.settled import Settled
 from tallybook.client.background import client_tasks
 from tallybook.client.bookie_rpc import open_bookie
+from tallybook.client.load import ClientLoad
 from tallybook.core.answers import BookieStatus, CopyTrace, Incarnation
 from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import TallybookError
@@ -114,6 +115,7 @@ def test_the_client_makes_of_what_bookies_of_earlier_releases_answer_what_their_
             return await open_bookie(
                 transport, "recorded", bookie_id=recording.bookie_id, expected=recording.life._replace(boot=boot),
                 settings=ClientSettings(), tasks=tasks, cluster_id=cluster_id, client_id=CLIENT_ID,
+                load=ClientLoad(world.clock),
             )  # fmt: skip
 
         async def settle() -> None:

@@ -17,7 +17,8 @@ from tallybook.gateway.metrics import GATEWAY_METRICS
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.offload.metrics import OFFLOAD_METRICS
 from tallybook.repair.metrics import REPAIR_METRICS
-from tallybook.runtime.metrics import PROCESS_METRICS, Kind, MetricInfo
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo
+from tallybook.runtime.metrics import PROCESS_METRICS
 from tallybook.stream.load import STREAM_METRICS
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"

@@ -10,7 +10,8 @@ from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.histogram import LONG_SECONDS, SECONDS, Histogram, merged
 from tallybook.runtime.loop_lag import PERIOD_SECONDS, LoopLag
 from tallybook.runtime.meter import Meter, UnderWay
-from tallybook.runtime.metrics import Kind, MetricInfo, Metrics, meter_metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
+from tallybook.runtime.metrics import Metrics
 
 
 class HandClock:

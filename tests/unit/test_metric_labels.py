@@ -18,7 +18,8 @@ from tallybook.repair.metrics import REPAIR_METRICS
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.histogram import SECONDS
-from tallybook.runtime.metrics import PROCESS_METRICS, Kind, MetricInfo, StatsCollector
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo
+from tallybook.runtime.metrics import PROCESS_METRICS, StatsCollector
 from tallybook.sim.stage.disk_bookie import DiskBookie
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
 

@@ -21,7 +21,8 @@ from tallybook.offload.offloader import Backlog, Totals
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.heap import heap_usage
 from tallybook.runtime.http import HttpServer
-from tallybook.runtime.metrics import PROCESS_METRICS, Kind, MetricInfo, Metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo
+from tallybook.runtime.metrics import PROCESS_METRICS, Metrics
 from tallybook.runtime.metrics_text import parse_metrics
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
