@@ -173,6 +173,7 @@ class Journals:
             "journal_bytes_total": sum(journal.written_bytes for journal in self.each),
             "journal_device_seconds_total": sum(journal.write_seconds.sum for journal in self.each),
             "journal_used_fraction": self.used_fraction,
+            "journals": len(self.each),
         }
 
     def spreads(self) -> dict[str, Histogram]:

@@ -224,6 +224,7 @@ BOOKIE_METRICS: Final = (
         _G,
         "Part of the journal in use, 0 to 1.",
     ),
+    MetricInfo("journals", "tallybook_journals", _G, "Journals, each with a device to write to."),
     MetricInfo("records_total", "tallybook_journal_records_total", _C, "Records handed to the journal."),
     MetricInfo("records_durable_total", "tallybook_journal_records_durable_total", _C, "Records durable."),
     MetricInfo(

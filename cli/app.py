@@ -57,7 +57,7 @@ SUMMARIES: Final = {
     "namespace": "Manage the namespaces that names of streams belong to.",
     "subscription": "Manage the stored positions of readers of streams.",
     "bookie": "Run bookies, look at those of a cluster, and empty one.",
-    "cluster": "Look at a cluster's copies, and have them looked after.",
+    "cluster": "Look at a cluster's copies, have them looked after, and see what it waits for.",
     "offload": "Move closed ledgers to an object store, and look after them there.",
     "repair": "Keep every ledger at its number of good copies.",
     "trace": "Show every copy of one entry: who has it, where it lies, and its checksum.",

@@ -1,4 +1,4 @@
-"""``tallybook cluster``: status, check, audit. How a cluster's copies are, and a round of the auditor on demand."""
+"""``tallybook cluster``: status, check, audit, diagnose. How its copies are, and a round of the auditor on demand."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tallybook.metadata.record_update import RecordUpdater
 from tallybook.runtime.settings import load_settings
 
 from .cluster import cluster
+from .diagnose import diagnose
 from .exits import Exit, reading_only
 from .options import Json, Metadata, assigned
 from .output import Record, complain, plain, print_json, print_record, print_rows
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from tallybook.repair.overview import BookieView, Overview
     from tallybook.repair.walk import Findings
 
-app = typer.Typer(help="Look at a cluster's copies, and have them looked after.")
+app = typer.Typer(help="Look at a cluster's copies, have them looked after, and see what it waits for.")
+app.command()(diagnose)
 
 _BOOKIE_COLUMNS: Final = (
     "bookie_id", "mode", "rack", "disk_used", "free_bytes", "ledgers", "damaged", "in_limbo", "entry_logs", "log_bytes",

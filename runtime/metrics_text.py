@@ -1,12 +1,19 @@
-"""Reading what a bookie shows under ``/metrics``, in the text format of Prometheus."""
+"""Reading what a process shows under ``/metrics``, in the text format of Prometheus."""
 
 from __future__ import annotations
 
 import re
 import urllib.request
+from collections.abc import Iterator
 from typing import Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from tallybook.core.limits import MIB
+
 FETCH_SECONDS: Final = 10.0
+MAX_TEXT_BYTES: Final = 4 * MIB
+"""A process shows some hundred kilobytes; what shows more is none of ours."""
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})? ([^ ]+)(?: \d+)?$")
 
@@ -21,11 +28,36 @@ def parse_metrics(text: str) -> dict[str, float]:
     return found
 
 
+def parse_series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Every series: its name, its labels and its value.
+
+    Raises:
+        ValueError: it is not in this format.
+    """
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield sample.name, dict(sample.labels), float(sample.value)
+
+
 def fetch_metrics(port: int) -> dict[str, float]:
     """What the process on ``port`` of this machine shows.
 
     Raises:
         OSError: it does not answer.
     """
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=FETCH_SECONDS) as answer:
-        return parse_metrics(answer.read().decode())
+    return parse_metrics(fetch_text(f"127.0.0.1:{port}"))
+
+
+def fetch_text(address: str, timeout_seconds: float = FETCH_SECONDS) -> str:
+    """What the process at ``address``, host and port, shows, as it is.
+
+    Args:
+        timeout_seconds: how long each step may take, of connecting and of reading.
+
+    Raises:
+        OSError: it does not answer.
+        ValueError: what it answers is no text.
+    """
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=timeout_seconds) as answer:
+        text: bytes = answer.read(MAX_TEXT_BYTES)
+        return text.decode()

@@ -1,0 +1,130 @@
+"""What the numbers of any process say: its processor, its metadata and object stores, and what it turns away. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from .bookie import BUSY, SOME
+from .causes import Cause, Evidence, Finding
+from .samples import Change, ProcessKind
+
+LOOP_BUSY: Final = 0.85
+"""The thread of an event loop that computes for so much of the time is behind nearly always."""
+
+LATE_SECONDS: Final = 0.05
+"""Timers that come so late on an average: everything that the process does takes that much longer."""
+
+SLOW_METADATA_SECONDS: Final = 0.1
+"""A sound store answers in 1 to 10 ms, a write with its syncs in up to 30."""
+
+REFUSED: Final = 0.01
+"""One in a hundred that is turned away is more than a moment's excess."""
+
+SLOWED: Final = 0.2
+"""Requests to an object store that wait for one fifth of the time, because it wanted fewer."""
+
+_OF_CLIENTS: Final = ("adds that wait", "age of the journal queue", "bytes in flight")
+"""Reasons to refuse an add that say: too much at once. The others are told as what they are a sign of."""
+
+
+def process_findings(change: Change) -> list[Finding]:
+    """All that is found."""
+    found = [rule(change) for rule in RULES]
+    return [finding for finding in found if finding is not None]
+
+
+def _processor(change: Change) -> Finding | None:
+    busy = change.rate("tallybook_process_loop_cpu_seconds_total")
+    late = change.mean("tallybook_process_loop_lag_seconds")
+    if busy < LOOP_BUSY and late < LATE_SECONDS:
+        return None
+    return Finding(
+        Cause.CPU,
+        change.name,
+        min(1.0, max(busy, late / LATE_SECONDS / 2)),
+        (
+            Evidence("of a processor taken by the event loop", busy, "part", LOOP_BUSY),
+            Evidence("how late its timers came", late, "s", LATE_SECONDS),
+            Evidence("of a processor taken by all threads", change.rate("process_cpu_seconds_total"), "part"),
+        ),
+    )
+
+
+def _metadata(change: Change) -> Finding | None:
+    away = sum(
+        change.grown("tallybook_metadata_errors_total", error=error)
+        for error in ("MetadataUnavailable", "MetadataOutcomeUnknown")
+    )
+    reads, writes = (change.mean(f"tallybook_metadata_{way}_seconds") for way in ("read", "write"))
+    busy = max(change.rate(f"tallybook_metadata_{way}_busy_seconds_total") for way in ("read", "write"))
+    under_way = sum(change.now(f"tallybook_metadata_{way}_under_way") for way in ("read", "write"))
+    ended = sum(change.count(f"tallybook_metadata_{way}_seconds") for way in ("read", "write"))
+    # What hangs has not been counted yet: it has only been under way all the time.
+    hangs = under_way > 0 and busy >= BUSY and ended < SOME * change.seconds
+    slowest = max(reads, writes)
+    if away < 1 and slowest < SLOW_METADATA_SECONDS and not hangs:
+        return None
+    return Finding(
+        Cause.METADATA,
+        change.name,
+        1.0 if away >= 1 or hangs else min(1.0, max(busy, slowest)),
+        (
+            Evidence("operations without an answer", away, "", 1),
+            Evidence("a read", reads, "s", SLOW_METADATA_SECONDS),
+            Evidence("a write", writes, "s", SLOW_METADATA_SECONDS),
+            Evidence("of the time an operation was under way", busy, "part", BUSY if hangs else None),
+        ),
+    )
+
+
+def _object_store(change: Change) -> Finding | None:
+    waiting = change.now("tallybook_offload_waiting_ledgers")
+    busy = change.rate("tallybook_archive_request_busy_seconds_total")
+    slowed = change.rate("tallybook_archive_wait_seconds_total")
+    wanted_fewer = change.grown("tallybook_archive_tries_total", answer="busy")
+    failed = change.grown("tallybook_archive_tries_total", answer="failed")
+    complains = wanted_fewer >= 1 or failed >= 1
+    if not waiting or not (complains or slowed >= SLOWED or busy >= BUSY):
+        return None
+    return Finding(
+        Cause.ARCHIVE,
+        change.name,
+        1.0 if complains else min(1.0, max(busy, slowed)),
+        (
+            Evidence("of the time a request was under way", busy, "part", BUSY),
+            Evidence("a request", change.mean("tallybook_archive_request_seconds"), "s"),
+            Evidence("of the time requests waited, since it wanted fewer", slowed, "part", SLOWED),
+            Evidence("answers that it wants fewer", wanted_fewer, "", 1),
+            Evidence("requests that failed", failed, "", 1),
+            Evidence("ledgers that wait", waiting, ""),
+            Evidence("age of the oldest", change.now("tallybook_offload_oldest_waiting_seconds"), "s"),
+        ),
+    )
+
+
+def _overload(change: Change) -> Finding | None:
+    if change.kind is ProcessKind.GATEWAY:
+        refused = change.rate("tallybook_gateway_calls_rejected_total")
+        asked = change.rate("tallybook_gateway_calls_total")
+        why = {"calls for want of room or credit": refused}
+    else:
+        reasons = change.by_label("tallybook_bookie_refused_adds_total", "reason")
+        why = {reason: by / change.seconds for reason, by in reasons.items() if reason in _OF_CLIENTS}
+        refused = sum(why.values())
+        asked = refused + change.rate("tallybook_bookie_add_batches_total")
+    if refused < SOME or refused < REFUSED * asked:
+        return None
+    part = min(1.0, refused / asked) if asked else 1.0
+    return Finding(
+        Cause.OVERLOADED,
+        change.name,
+        part,
+        (
+            Evidence("of what was asked turned away", part, "part", REFUSED),
+            *(Evidence(f"refused: {reason}", rate, "/s", SOME) for reason, rate in why.items()),
+        ),
+    )
+
+
+RULES: Final[tuple[Callable[[Change], Finding | None], ...]] = (_processor, _metadata, _object_store, _overload)

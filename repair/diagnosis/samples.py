@@ -1,0 +1,118 @@
+"""The numbers of one process, twice, and what happened in between. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+LabelSet = frozenset[tuple[str, str]]
+
+
+class ProcessKind(Enum):
+    """What a process is, as its metrics tell."""
+
+    BOOKIE = "bookie"
+    GATEWAY = "gateway"
+    OFFLOADER = "offloader"
+    REPAIR = "repair"
+    OTHER = "other"
+
+
+_SIGNS: Final = {
+    "tallybook_bookie_streams": ProcessKind.BOOKIE,
+    "tallybook_gateway_streams": ProcessKind.GATEWAY,
+    "tallybook_offload_leads": ProcessKind.OFFLOADER,
+    "tallybook_repair_leads": ProcessKind.REPAIR,
+}
+_ONLY_GROWS: Final = "tallybook_process_loop_cpu_seconds_total"
+
+
+class Point(NamedTuple):
+    """One number of one series."""
+
+    name: str
+    labels: LabelSet
+    value: float
+
+
+class Sample:
+    """What a process showed at one moment.
+
+    Args:
+        name: of the process, for people.
+        at: monotonic second, of any clock that is the same for both samples of a process.
+    """
+
+    def __init__(self, name: str, at: float, points: Iterable[Point]) -> None:
+        self.name = name
+        self.at = at
+        self.series: dict[str, dict[LabelSet, float]] = {}
+        for point in points:
+            self.series.setdefault(point.name, {})[point.labels] = point.value
+
+    @property
+    def kind(self) -> ProcessKind:
+        """What the process is."""
+        return next((kind for sign, kind in _SIGNS.items() if sign in self.series), ProcessKind.OTHER)
+
+    def values(self, name: str, labels: Mapping[str, str]) -> Iterator[float]:
+        """Of the series of that name which have these labels."""
+        wanted = frozenset(labels.items())
+        return (value for of, value in self.series.get(name, {}).items() if wanted <= of)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Two samples of one process."""
+
+    before: Sample
+    after: Sample
+
+    @property
+    def name(self) -> str:
+        """Of the process."""
+        return self.after.name
+
+    @property
+    def kind(self) -> ProcessKind:
+        """What the process is."""
+        return self.after.kind
+
+    @property
+    def seconds(self) -> float:
+        """Between the two."""
+        return self.after.at - self.before.at
+
+    @property
+    def is_one_life(self) -> bool:
+        """Whether the process was not started again in between, so that its counters can be compared."""
+        return self.seconds > 0 and sum(self.before.values(_ONLY_GROWS, {})) <= sum(self.after.values(_ONLY_GROWS, {}))
+
+    def grown(self, name: str, **labels: str) -> float:
+        """By how much a counter has grown; all of its series that have these labels together."""
+        return sum(self.after.values(name, labels)) - sum(self.before.values(name, labels))
+
+    def rate(self, name: str, **labels: str) -> float:
+        """The same, a second."""
+        return self.grown(name, **labels) / self.seconds
+
+    def now(self, name: str, **labels: str) -> float:
+        """A gauge, at the end; all of its series together."""
+        return sum(self.after.values(name, labels))
+
+    def count(self, histogram: str, **labels: str) -> float:
+        """How many values a histogram got."""
+        return self.grown(f"{histogram}_count", **labels)
+
+    def mean(self, histogram: str, **labels: str) -> float:
+        """Their mean; 0 where there was none."""
+        count = self.count(histogram, **labels)
+        return self.grown(f"{histogram}_sum", **labels) / count if count > 0 else 0.0
+
+    def by_label(self, name: str, label: str) -> dict[str, float]:
+        """By how much each value of a label has grown, where it has."""
+        values = {value for labels in self.after.series.get(name, {}) for key, value in labels if key == label}
+        grown = {value: self.grown(name, **{label: value}) for value in sorted(values)}
+        return {value: by for value, by in grown.items() if by > 0}

@@ -1,0 +1,111 @@
+"""From two samples of each process to a verdict: every finding, worst first. Pure.
+
+A full disk comes first, since nothing goes on then. What is used up comes next, worst first. That more is asked than
+is let in is told last: as a rule something else is the reason, and then that stands before it. A cluster in which
+nothing is found does what its clients ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .bookie import bookie_findings
+from .causes import ADVICE, MEANINGS, Cause, Evidence, Finding
+from .network import network_findings
+from .processes import process_findings
+from .samples import Change, ProcessKind, Sample
+
+SOME_TRAFFIC: Final = 1.0
+"""Adds and reads a second, in the whole cluster, from which on it is not idle."""
+
+_FIRST: Final = {Cause.DISK_FULL: 0, Cause.OVERLOADED: 2}
+_IN_BETWEEN: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        findings: worst first; never empty.
+        silent: processes of which nothing can be said, and why.
+        processes: those that were looked at.
+    """
+
+    seconds: float
+    findings: tuple[Finding, ...]
+    silent: Mapping[str, str]
+    processes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Cause:
+        """What the cluster waits for."""
+        return self.findings[0].cause
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        first = self.findings[0]
+        where = f" ({first.process})" if first.process else ""
+        return f"{first.cause.value}{where}: {MEANINGS[first.cause]}; {ADVICE[first.cause]}"
+
+
+def diagnose(
+    before: Mapping[str, Sample], after: Mapping[str, Sample], silent: Mapping[str, str] | None = None
+) -> Diagnosis:
+    """Say what a cluster waits for.
+
+    Args:
+        before, after: samples by the name of the process, some seconds apart.
+        silent: processes that did not answer, and why.
+    """
+    unknown = dict(silent or {})
+    changes: list[Change] = []
+    for name in sorted({*before, *after} - set(unknown)):
+        if name not in before or name not in after:
+            unknown[name] = "answered only once"
+            continue
+        change = Change(before[name], after[name])
+        if change.is_one_life:
+            changes.append(change)
+        else:
+            unknown[name] = "was started again in between"
+    found = [finding for change in changes for finding in _of_one(change)] + network_findings(changes)
+    found.sort(key=lambda finding: (_FIRST.get(finding.cause, _IN_BETWEEN), -finding.score, finding.process))
+    seconds = max((change.seconds for change in changes), default=0.0)
+    return Diagnosis(
+        seconds,
+        tuple(found) or (_nothing_found(changes),),
+        dict(sorted(unknown.items())),
+        tuple(change.name for change in changes),
+    )
+
+
+def _of_one(change: Change) -> list[Finding]:
+    of_bookie = bookie_findings(change) if change.kind is ProcessKind.BOOKIE else []
+    return of_bookie + process_findings(change)
+
+
+def _nothing_found(changes: Sequence[Change]) -> Finding:
+    bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
+    adds = sum(bookie.rate("tallybook_bookie_add_batches_total") for bookie in bookies)
+    reads = sum(bookie.rate("tallybook_bookie_read_seconds_count") for bookie in bookies)
+    traffic = (Evidence("batches added", adds, "/s", SOME_TRAFFIC), Evidence("reads", reads, "/s", SOME_TRAFFIC))
+    if adds + reads < SOME_TRAFFIC:
+        return Finding(Cause.IDLE, "", 0.0, traffic)
+    return Finding(Cause.CLIENTS, "", 0.0, (*traffic, *_used(bookies, changes)))
+
+
+def _used(bookies: Sequence[Change], changes: Sequence[Change]) -> list[Evidence]:
+    """The busiest of each kind: how far it is from being a bottleneck."""
+    used = []
+    for what, name in (
+        ("of the time the busiest device writes a journal", "tallybook_journal_device_seconds_total"),
+        ("of the time the busiest bookie makes checkpoints", "tallybook_bookie_checkpoint_busy_seconds_total"),
+        ("of the time the busiest bookie reads entry logs", "tallybook_bookie_entry_log_read_busy_seconds_total"),
+    ):
+        used.append(Evidence(what, max((bookie.rate(name) for bookie in bookies), default=0.0), "part"))
+    loop = max(change.rate("tallybook_process_loop_cpu_seconds_total") for change in changes)
+    return [*used, Evidence("of a processor taken by the busiest event loop", loop, "part")]
