@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cluster import cluster
+from .cluster import cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, print_json
@@ -46,7 +46,7 @@ async def _diagnosis(metadata: str, others: list[str], seconds: float) -> Diagno
     from tallybook.repair.diagnosis.look import look  # noqa: PLC0415 (no other command has a use for it)
 
     async with cluster(metadata) as client:
-        return await look(client.world, others, seconds)
+        return await look(client.world, others, seconds, security=security_directory())
 
 
 def _told(found: Diagnosis) -> Record:

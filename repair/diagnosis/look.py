@@ -12,6 +12,7 @@ import asyncio
 import http.client
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from tallybook.client.ports import ClientWorld
@@ -135,18 +136,19 @@ def _points_of(load: MetadataLoad) -> list[Point]:
     ]
 
 
-async def look(world: ClientWorld, others: Sequence[str], seconds: float) -> Diagnosis:
+async def look(world: ClientWorld, others: Sequence[str], seconds: float, *, security: str = "") -> Diagnosis:
     """Diagnose a cluster.
 
     Args:
         others: addresses, host and port, of gateways, offloaders and repairs.
         seconds: between the two looks.
+        security: directory of certificates, with which processes are asked over TLS; empty: without.
 
     Raises:
         MetadataUnavailable: who is there cannot be told.
     """
     workers = ThreadWorkers(AT_ONCE, "diagnosis")
     try:
-        return await Looker(world, others, workers).diagnosis(seconds)
+        return await Looker(world, others, workers, partial(fetch_text, security=security)).diagnosis(seconds)
     finally:
         await workers.close()

@@ -80,6 +80,10 @@ def test_an_operator_sees_the_cluster_and_uses_it(secured):
     assert {row["bookie_id"] for row in secured(admin, "bookie", "ls", "--json").json} == {
         f"bookie-{number}" for number in (1, 2, 3)
     }
+    seen = secured(admin, "cluster", "diagnose", "--seconds", 0.5, "--json").json
+    assert (seen["silent"], len(seen["processes"])) == ({}, 4), "three bookies, and the metadata as the command sees it"
+    stranger = secured(None, "cluster", "diagnose", "--seconds", 0.5, "--json")
+    assert set(stranger.json["silent"]) == {"bookie-1", "bookie-2", "bookie-3"}
     stream = secured(admin, "stream", "create", "s", "--json")
     assert stream.code == 0, stream.err
     assert secured(admin, "stream", "append", "s", stdin=b"x\n").code == 0
