@@ -20,6 +20,7 @@ SEEDS ?= 300
 BASE ?= 1
 SECONDS ?= 300
 MINUTES ?= 30
+REVISION ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -142,8 +143,13 @@ crash: $(STAMP) ## Lose power at every disk operation, in every way that is not 
 	TALLYBOOK_CRASH=full $(BIN)/pytest tests/crash -m crash_states --timeout=3600 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 .PHONY: nightly
-nightly: setup java ## Run every test, with a longer search by hypothesis
+nightly: setup java ## Run every test, with a longer search by hypothesis, and a cluster of two revisions
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=3600
+	$(BIN)/python -m tallybook.sim.upgrade mixed $(REVISION)
+
+.PHONY: upgrade-test
+upgrade-test: $(STAMP) ## Run a cluster of this revision and another one under load (REVISION; by default that of the newest fixture)
+	$(BIN)/python -m tallybook.sim.upgrade mixed $(REVISION)
 
 .PHONY: sim
 sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED), with a bug planted on purpose (BUG)

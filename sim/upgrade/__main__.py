@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +19,7 @@ from tallybook.bench.revisions import ROOT, Tree, unpack
 from tallybook.core.errors import TallybookError
 
 from . import fixture
+from .mixed import MixedCluster
 
 FIXTURES: Final = ROOT / "tests" / "fixtures"
 Revision = Annotated[str, typer.Argument(metavar="REV", help="A revision that git knows.")]
@@ -50,6 +53,25 @@ def make_fixture(
     with _tree(revision) as tree:
         for made in (fixture.make(tree, name, target), fixture.record_wire(tree, name, target)):
             print(f"{made}: {made.stat().st_size:,} bytes")
+
+
+@app.command()
+def mixed(
+    revision: Annotated[str, typer.Argument(metavar="REV", help="A revision that git knows.")] = "",
+) -> None:
+    """Run a cluster of this revision and another one, by default that of the newest fixture, and read all of it."""
+    with _tree(revision or _newest_fixture()) as old:
+        new = Tree("working tree", ROOT, old.directory)
+        new.check()
+        print(f"old: {old.name}; new: the working tree", flush=True)
+        old.directory.mkdir()
+        MixedCluster(old, new, old.directory, partial(print, flush=True)).run()
+        print("nothing that was confirmed is missing")
+
+
+def _newest_fixture() -> str:
+    manifests = [json.loads((FIXTURES / f"{name}.json").read_text()) for name in fixture.names_in(FIXTURES)]
+    return str(manifests[-1]["revision"])
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ class AskingProgram:
             raise ProgramFailed(f"{self._log.stem} says {line!r}: {log[-2000:]}")
         return found
 
-    def answer(self) -> None:
+    def answer(self, line: str = "") -> None:
         """What it wants is done."""
         if self._process.stdin is not None:
-            self._process.stdin.write("\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
     def until_done(self, wishes: Mapping[str, Callable[[], object]]) -> dict[str, Any]:
@@ -58,6 +58,10 @@ class AskingProgram:
             wishes[found["wants"]]()
             self.answer()
         return found
+
+    def terminate(self) -> None:
+        """Ask it to come to its end."""
+        self._process.terminate()
 
     def kill(self) -> None:
         """End it at once, if it has not ended."""

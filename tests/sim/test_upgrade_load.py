@@ -1,0 +1,34 @@
+"""The load of a cluster of two revisions: it finds what is missing, and calls nothing missing that is there."""
+
+import asyncio
+
+from tallybook.client.client import Client
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import scenario
+from tallybook.sim.upgrade.mixed_load import AT_ONCE, Load, read
+
+
+async def written(client: Client) -> dict:
+    load = Load(client, "tag")
+    running = asyncio.ensure_future(load.run())
+    await asyncio.sleep(1)
+    load.stopping.set()
+    await running
+    return {"tag": "tag", "confirmed": {str(ledger_id): count for ledger_id, count in load.confirmed.items()}}
+
+
+@scenario(bookies=3)
+async def test_what_a_load_has_confirmed_is_read_and_what_is_missing_is_named(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    told = await written(client)
+    count = sum(told["confirmed"].values())
+    assert count > AT_ONCE
+    assert await read(client, [told]) == {"entries": count, "lost": []}
+    ledger_id, confirmed = next(iter(told["confirmed"].items()))
+    more = {**told, "confirmed": {ledger_id: confirmed + 1}}
+    assert (await read(client, [more]))["lost"] == [[int(ledger_id), confirmed + 1, confirmed]]
+    fewer = {**told, "confirmed": {ledger_id: confirmed - AT_ONCE - 1}}
+    assert (await read(client, [fewer]))["lost"] == [[int(ledger_id), confirmed - AT_ONCE - 1, confirmed]]
+    other = {**told, "tag": "another"}
+    assert len((await read(client, [other]))["lost"]) == len(told["confirmed"])
