@@ -284,6 +284,8 @@ def decode_header(batch: Buffer) -> BatchHeader:
         raise InvalidBatch(f"ids out of range: ledger {ledger_id}, first entry {first}")
     if not NO_ENTRY <= lac < first or length < payload_bytes:
         raise InvalidBatch(f"lac {lac} or ledger length {length} cannot belong to a batch from entry {first}")
+    if written_at < -MAX_ID:
+        raise InvalidBatch(f"time of writing {written_at} us is none that a writer can give")
     return header
 
 

@@ -432,4 +432,8 @@ def _failure(error: TallybookError) -> pb.Failure:
 
 
 def _error_of(failure: pb.Failure) -> TallybookError:
-    return error_from_wire(failure.code, failure.message, failure.retry_after_ms)
+    # A defect on that side must not look like a defect on this side.
+    internal = failure.code == InvariantViolation.wire_code
+    return error_from_wire(
+        TallybookError.wire_code if internal else failure.code, failure.message, failure.retry_after_ms
+    )
