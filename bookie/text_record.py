@@ -55,17 +55,20 @@ def decode_record(kind: str, version: int, data: bytes, path: str) -> dict[str, 
         raise DamagedFile(f"{path}: no checksum line at offset {max(0, len(data) - _CHECKSUM_BYTES)}")
     if int(checksum[1], 16) != crc32c(body):
         raise DamagedFile(f"{path}: checksum mismatch over offsets 0 .. {len(body)}")
-    title, *lines = body.decode("ascii", "replace").splitlines() or [""]
+    title, *lines = body.decode("ascii", "replace").removesuffix("\n").split("\n")
     found = _TITLE.fullmatch(title)
     if found is not None and found[1] == kind and int(found[2]) > version:
         raise NewerFormat.of(path, found[2], version)
-    if title != f"tallybook {kind} {version}":
+    if title != f"tallybook {kind} {version}" or not body.endswith(b"\n"):
         raise DamagedFile(f"{path}: expected 'tallybook {kind} {version}' at offset 0, found {title!r}")
-    return dict(_split(line, path) for line in lines)
+    values = dict(_split(line, path) for line in lines)
+    if len(values) < len(lines):
+        raise DamagedFile(f"{path}: a value is given twice")
+    return values
 
 
 def _split(line: str, path: str) -> tuple[str, str]:
     name, _, value = line.partition(" ")
-    if not value:
-        raise DamagedFile(f"{path}: line {line!r} has no value")
+    if _VALUE.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+        raise DamagedFile(f"{path}: line {line!r} has no value, or one that cannot be")
     return name, value

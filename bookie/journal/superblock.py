@@ -123,6 +123,9 @@ def decode_slot(data: Buffer) -> Superblock | None:
         return None
     if reserved or flags & ~(_FLAG_CLEAN | _FLAG_PREVIOUS_CLEAN) or len(instance) != INSTANCE_BYTES:
         return None
+    # What is prepared lies in the ring, which a replay goes through.
+    if segment_bytes % BLOCK_BYTES or segment_bytes < 2 * BLOCK_BYTES or not count or prepared - marks[0] > count:
+        return None
     return Superblock(
         sequence=sequence,
         instance=instance,

@@ -59,15 +59,17 @@ RECORDS = st.one_of(
 )
 MARKS = st.builds(Mark, U64, U64)
 SUPERBLOCKS = st.builds(
-    Superblock,
+    lambda trim, ahead, **more: Superblock(trim=trim, prepared=min(trim.segment + ahead, 2**64 - 1), **more),
     sequence=U64,
     instance=INSTANCE,
     boot=U64,
     clean=st.booleans(),
     trim=MARKS,
     begin=MARKS,
-    prepared=U64,
-    geometry=st.builds(Geometry, U64, st.integers(0, 2**32 - 1)),
+    ahead=st.integers(0, 3),
+    geometry=st.builds(
+        Geometry, st.integers(2, 2**40).map(lambda blocks: blocks * BLOCK_BYTES), st.integers(3, 2**32 - 1)
+    ),
     previous_clean=st.booleans(),
     previous_end=MARKS,
     previous_damage=st.integers(0, 2**32 - 1),
