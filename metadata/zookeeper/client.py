@@ -12,7 +12,7 @@ from tallybook.runtime.tasks import Tasks
 
 from ..client import MetadataClient
 from .hub import WatchHub
-from .layout import FORMAT, Layout
+from .layout import FORMAT, Layout, number_of
 from .membership import ZooKeeperMembership
 from .requests import children, get
 from .session import Session
@@ -104,9 +104,10 @@ async def _prepare(session: Session, layout: Layout) -> None:
 
 async def _check_format(session: Session, layout: Layout) -> None:
     [(data, _)] = await session.ask(get(layout.format), linearizable=True)
-    if not data.isdigit():
+    found = number_of(data)
+    if found is None:
         raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else")
-    if int(data) > FORMAT:
-        raise NewerFormat.of(f"{session.name}: the layout", int(data), FORMAT)
-    if int(data) != FORMAT:
-        raise InvalidConfig(f"{session.name}: no layout of a cluster was ever of format {int(data)}")
+    if found > FORMAT:
+        raise NewerFormat.of(f"{session.name}: the layout", found, FORMAT)
+    if found != FORMAT:
+        raise InvalidConfig(f"{session.name}: no layout of a cluster was ever of format {found}")

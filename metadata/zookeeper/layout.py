@@ -22,17 +22,21 @@ record apart from a folder of the same name, and both from names that ZooKeeper 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import quote, unquote
 
 from tallybook.core.errors import DamagedFile
-from tallybook.core.ids import MAX_ID
 
 FORMAT: Final = 1
 
 GROUP_LEDGERS: Final = 4096
 _LEVEL_BITS: Final = 12
 _LEVELS: Final = 5
+
+_FIRST_DIGITS: Final = re.compile("[0-7][0-9a-f]{3}")
+_DIGITS: Final = re.compile("[0-9a-f]{3}")
+_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
 
 _RECORD: Final = "r-"
 _FOLDER: Final = "f-"
@@ -94,10 +98,11 @@ def record_entries(names: list[str], folder: str, path: str) -> list[str]:
 
 def _record_entry(node: str, before: str, path: str) -> str:
     segment = unquote(node[2:])
-    if node == _RECORD + _escaped(segment):
-        return before + segment
-    if node == _FOLDER + _escaped(segment):
-        return f"{before}{segment}/"
+    if segment and "/" not in segment:
+        if node == _RECORD + _escaped(segment):
+            return before + segment
+        if node == _FOLDER + _escaped(segment):
+            return f"{before}{segment}/"
     raise DamagedFile(f"zookeeper node {path}: {node!r} does not belong there")
 
 
@@ -122,11 +127,16 @@ def child_range(level: int, before: int, name: str, path: str) -> range:
     Raises:
         DamagedFile: ``name`` is not a node of this layout; ``path`` names the parent in the message.
     """
-    try:
-        first = before + int(name, 16) * ids_below[level]
-    except ValueError:
-        raise DamagedFile(f"zookeeper node {path}: {name!r} does not belong there") from None
-    return range(first, min(first + ids_below[level], MAX_ID + 1))
+    digits = _FIRST_DIGITS if level == 0 else _DIGITS
+    if digits.fullmatch(name) is None:
+        raise DamagedFile(f"zookeeper node {path}: {name!r} does not belong there")
+    first = before + int(name, 16) * ids_below[level]
+    return range(first, first + ids_below[level])
+
+
+def number_of(data: bytes) -> int | None:
+    """The number that a node holds, ``None`` where it holds something else."""
+    return int(data) if _NUMBER.fullmatch(data) else None
 
 
 def was_deleted(group_data: bytes, ledger_id: int) -> bool:

@@ -21,7 +21,7 @@ from ..rules import check_bookie_id, check_cookie, page_limit
 from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Record, RecordPage, Unknown, Versioned, WriteResult
 from .compare_and_set import compare_and_set
 from .hub import Kind, WatchHub
-from .layout import Layout, was_deleted, with_deleted
+from .layout import Layout, number_of, was_deleted, with_deleted
 from .records import ZooKeeperRecords
 from .requests import create, create_checked, delete, delete_recorded, get, write
 from .session import Session
@@ -81,9 +81,10 @@ class ZooKeeperStore:
         """The counter and its node's version."""
         path = self._layout.ids
         [(data, stat)] = await self._session.ask(get(path), linearizable=True)
-        if not data.isdigit():
-            raise DamagedFile(f"{self._session.name}: node {path} holds {data!r} instead of a number")
-        return int(data), stat.version
+        counter = number_of(data)
+        if counter is None:
+            raise DamagedFile(f"{self._session.name}: node {path} holds {data[:100]!r} instead of a number")
+        return counter, stat.version
 
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """Store a new ledger.

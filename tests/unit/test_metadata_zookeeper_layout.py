@@ -55,7 +55,8 @@ def test_walking_down_the_path_ends_at_the_id(ledger_id):
 
 def test_neighbouring_nodes_hold_neighbouring_ids():
     for level, size in enumerate((2**48, 2**36, 2**24, 2**12, 1)):
-        one, other = child_range(level, 0, "001", "/x"), child_range(level, 0, "002", "/x")
+        zeros = "00" if level else "000"
+        one, other = (child_range(level, 0, zeros + last, "/x") for last in "12")
         assert (one[0], one[-1] + 1, other[0]) == (size, 2 * size, 2 * size)
 
 
