@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tallybook.core.errors import EnvelopeDamaged, InvariantViolation
+from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 
 from .compression import Compression, decompressed
@@ -138,7 +139,8 @@ def _headers(data: memoryview, offsets: Numbers) -> tuple[npt.NDArray[np.void], 
         & (raw <= MAX_RAW_BYTES)
         & ((headers["compression"] != 0) | (raw == sizes - HEADER_BYTES))
         & (headers["sequence"] >= 0)
-        & ((count > 0) | (sizes <= HEADER_BYTES))
+        & (headers["sequence"] <= MAX_ID - count.astype(np.int64))
+        & ((count > 0) | ((sizes <= HEADER_BYTES) & (headers["compression"] == 0)))
     )
     return headers, good
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tallybook.core.errors import EnvelopeDamaged, InvalidArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WORTH_IT_BYTES: Final = 128
 """Smaller bodies stay as they are."""
@@ -53,10 +56,26 @@ def decompressed(body: memoryview, compression: Compression, raw_bytes: int) -> 
     """
     import pyarrow as pa  # noqa: PLC0415
 
+    if not raw_bytes:
+        raise EnvelopeDamaged("the body of an envelope is compressed, and empty")
+    codec = pa.Codec(_CODECS[compression])
     try:
-        raw: bytes = pa.decompress(body, decompressed_size=raw_bytes, codec=_CODECS[compression], asbytes=True)
+        raw: bytes = codec.decompress(body, raw_bytes, asbytes=True)
     except (OSError, ValueError) as error:
         raise EnvelopeDamaged(f"the body of an envelope cannot be decompressed: {error}") from error
-    if len(raw) != raw_bytes:
-        raise EnvelopeDamaged(f"the body of an envelope has {len(raw)} bytes, not {raw_bytes}")
+    if compression is Compression.LZ4 and _fits(codec, body, raw_bytes - 1):
+        raise EnvelopeDamaged(f"the body of an envelope has fewer than {raw_bytes} bytes")
     return raw
+
+
+def _fits(codec: pa.Codec, body: memoryview, raw_bytes: int) -> bool:
+    """Whether the body is not longer than that.
+
+    Arrow does not tell how much LZ4 made of it, and what is missing is whatever lay in memory there. With Zstandard it
+    sees to it that all is there.
+    """
+    try:
+        codec.decompress(body, raw_bytes)
+    except OSError:
+        return False
+    return True

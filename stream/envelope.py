@@ -33,6 +33,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from tallybook.core.errors import EnvelopeDamaged, NewerFormat
+from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 
 from .compression import Compression, compressed, decompressed
@@ -240,7 +241,9 @@ class Envelope:
             raise self._damaged(f"is of kind {kind}, with {count} records in {raw_bytes} bytes")
         if not compression and raw_bytes != len(payload) - HEADER_BYTES:
             raise self._damaged(f"has {len(payload)} bytes, with a body of {raw_bytes}")
-        if self.first_sequence < 0 or (not count and len(payload) > HEADER_BYTES):
+        if not 0 <= self.first_sequence <= MAX_ID - count or (
+            not count and (compression or len(payload) > HEADER_BYTES)
+        ):
             raise self._damaged(f"has records from {self.first_sequence} on, in {len(payload)} bytes")
         self.count, self._present, self._raw_bytes = count, present, raw_bytes
         self.marks = Marks(self.first_sequence + count, highest_time, highest_txid, ids_before)
