@@ -57,6 +57,8 @@ def assigned(assignments: list[str] | None) -> dict[str, Any]:
         into = overrides
         for level in levels:
             into = into.setdefault(level, {})
+            if not isinstance(into, dict):
+                raise InvalidConfig(f"--set {assignment}: {level} was given a value before, and has no others in it")
         into[last] = value
     return overrides
 

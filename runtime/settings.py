@@ -48,12 +48,14 @@ def load_settings(
     """
     variables = os.environ if environment is None else environment
     found: dict[str, Any] = {}
-    for source in (_from_file(file), _from_environment(model, variables), overrides or {}):
-        _merge(found, source)
     try:
+        for source in (_from_file(file), _from_environment(model, variables), overrides or {}):
+            _merge(found, source)
         return model.model_validate(found)
     except ValidationError as error:
         raise InvalidConfig("; ".join(complaints(error))) from None
+    except RecursionError:
+        raise InvalidConfig(f"{file or 'the settings'}: tables or lists lie too deep in one another") from None
 
 
 def variable(*names: str) -> str:

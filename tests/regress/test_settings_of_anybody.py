@@ -1,0 +1,39 @@
+"""Settings that lie too deep, or contradict each other, are refused in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tallybook.cli.options import assigned
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import InvalidConfig
+from tallybook.runtime.settings import load_settings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5_000,
+        "a = " + "{a=" * 5_000,
+        ".".join("a" * 5_000) + " = 1",
+        "lease_s = " + "[" * 400 + "]" * 400,
+    ],
+)
+def test_settings_too_deep_in_one_another_are_refused(text: str, tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidConfig):
+        load_settings(OffloadSettings, file=str(file), environment={})
+
+
+def test_a_variable_of_too_many_levels_is_refused():
+    with pytest.raises(InvalidConfig):
+        load_settings(OffloadSettings, environment={"TALLYBOOK_LEASE_S" + "__A" * 5_000: "1"})
+
+
+@pytest.mark.parametrize("assignments", [["journal=1", "journal.segment_count=4"], ["a=1", "a.b.c=4"]])
+def test_a_setting_that_is_a_value_has_no_others_in_it(assignments: list[str]):
+    with pytest.raises(InvalidConfig, match="was given a value before"):
+        assigned(assignments)
