@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -13,6 +12,7 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import NoSuchLedger, PeerError, Unauthorized
+from tallybook.core.moments import moment_of
 from tallybook.metadata.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
@@ -287,7 +287,7 @@ async def _last_add_confirmed(client: Client, metadata: LedgerMetadata, password
 
 def describe(metadata: LedgerMetadata) -> dict[str, object]:
     """A ledger's metadata without its secrets."""
-    created = datetime.fromtimestamp(metadata.created_at_ms / 1000, UTC)
+    created = moment_of(metadata.created_at_ms)
     return {
         "ledger_id": metadata.ledger_id,
         "state": metadata.state.value,
@@ -318,7 +318,7 @@ def _describe_archive(metadata: LedgerMetadata) -> dict[str, object] | None:
     receipt = metadata.archived
     if receipt is None:
         return None
-    archived_at = datetime.fromtimestamp(receipt.archived_at_ms / 1000, UTC)
+    archived_at = moment_of(receipt.archived_at_ms)
     return {
         "object": receipt.key,
         "object_bytes": receipt.object_bytes,

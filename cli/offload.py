@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +13,7 @@ import typer
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger
+from tallybook.core.moments import moment_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import set_up_logging
@@ -234,7 +234,7 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
                 "entries": found.receipt.entries,
                 "bytes": found.receipt.payload_bytes,
                 "object": found.receipt.key,
-                "archived_at": _moment(found.receipt.archived_at_ms),
+                "archived_at": moment_of(found.receipt.archived_at_ms).isoformat(timespec="seconds"),
             }
             for ledger_id, found in library.ledgers.items()
         ]
@@ -264,7 +264,3 @@ def _settings(config: Path | None, assignments: list[str] | None) -> OffloadSett
             raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
         overrides[name] = value
     return load_settings(OffloadSettings, file=str(config) if config else None, overrides=overrides)
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

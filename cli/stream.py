@@ -10,13 +10,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
 
 import typer
 
 from tallybook.core.errors import NoSuchLedger, NoSuchStream, PeerError, StorageError, StreamEnded, StreamExists
+from tallybook.core.moments import moment_of
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.stream import Position, StreamInfo, StreamStore
@@ -516,7 +516,7 @@ def keep(metadata: Metadata, as_json: Json = False) -> None:
 
 def describe(found: StreamInfo) -> dict[str, object]:
     """What is known of a stream, to be printed."""
-    created = datetime.fromtimestamp(found.created_at_ms / 1000, UTC)
+    created = moment_of(found.created_at_ms)
     return {
         "name": found.name,
         "namespace": found.namespace,

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tallybook.core.errors import InvalidArgument, Outcome, RequestTimeout
+from tallybook.core.moments import on_the_calendar
 from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import Call
@@ -99,7 +100,7 @@ def shown_window(credit: Credit, most_bytes: int) -> pb.Window:
 def moment(milliseconds: int) -> Timestamp:
     """A time that is given in milliseconds since the epoch."""
     found = Timestamp()
-    found.FromMilliseconds(milliseconds)
+    found.FromMilliseconds(on_the_calendar(milliseconds))
     return found
 
 
