@@ -12,6 +12,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataOutcomeUnknown
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
 
 RECORD: Final = "archive/location"
@@ -32,7 +33,7 @@ async def read_location(store: MetadataStore) -> str | None:
         found = json.loads(record.value)
         check_format(RECORD, found, FORMAT)
         version, url = found["format"], found["url"]
-    except (ValueError, KeyError, TypeError) as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {RECORD} cannot be understood: {error}") from error
     if version != FORMAT or not isinstance(url, str):
         raise DamagedFile(f"the record {RECORD} is of format {version}; this Tallybook knows {FORMAT}")

@@ -29,6 +29,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from .record_format import FIRST, check_format
+from .record_json import NOT_UNDERSTOOD
 from .store import MetadataStore, Ok, Record
 
 RENEWALS: Final = 3
@@ -178,11 +179,12 @@ class Leadership:
             stored = json.loads(found.value)
             check_format(self._record, stored)
             holder, lease_ms = stored["holder"], stored["lease_ms"]
-        except (ValueError, TypeError, LookupError) as error:
+            lease_s = lease_ms / 1000
+        except NOT_UNDERSTOOD as error:
             raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}") from error
         if not (holder is None or isinstance(holder, str)) or not isinstance(lease_ms, int):
             raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}")
-        return holder, max(self._lease, lease_ms / 1000)
+        return holder, max(self._lease, lease_s)
 
     # --- staying the leader -------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB
 
 from .record_format import check_format
+from .record_json import NOT_UNDERSTOOD
 
 FORMAT: Final = 2
 _FORMAT_OF_WHOLE_IDS: Final = 1
@@ -92,12 +93,12 @@ class SinkRecord:
             version = found["format"]
             number, ledger_ids = found["last"], _ids_of(found["ledgers"], whole=version == _FORMAT_OF_WHOLE_IDS)
             owner, since, given_up = found.get("owner", ""), found.get("since"), _ids_of(found.get("given_up", []))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except NOT_UNDERSTOOD as error:
             raise DamagedFile(f"the record {name} cannot be understood: {error}") from error
         nothing = (type(number), number, ledger_ids) == (int, NOTHING.number, [])
         numbers = [*ledger_ids, *given_up, *([] if nothing else [number]), *([] if since is None else [since])]
         sound = isinstance(owner, str) and all(type(each) is int and 0 <= each <= MAX_ID for each in numbers)
-        if version not in {FORMAT, _FORMAT_OF_WHOLE_IDS} or not sound:
+        if version not in (FORMAT, _FORMAT_OF_WHOLE_IDS) or not sound:
             raise DamagedFile(f"the record {name} is of format {version}, or damaged; this Tallybook knows {FORMAT}")
         last = NOTHING if nothing else Committed(number, tuple(ledger_ids), owner)
         return cls(last, since, tuple(given_up))

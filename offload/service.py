@@ -22,7 +22,8 @@ from tallybook.metadata.leader import Leadership
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_format import FIRST, check_format, over_known
-from tallybook.metadata.store import Ok
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.store import Ok, Record
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
@@ -169,12 +170,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     await survey.look()
     ledgers = list(survey.ledgers.values())
     record = await archive.metadata.read_record(STATUS_RECORD)
-    try:
-        last = {} if record is None else json.loads(record.value)
-        check_format(STATUS_RECORD, last)
-    except ValueError as error:
-        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
-    at_ms = last.get("at_ms")
+    last, at_ms = _last_round(record)
     return {
         "archive": archive.store.url,
         **_counts(ledgers),
@@ -182,6 +178,19 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
         "failures": last.get("failures"),
         "last_error": last.get("last_error"),
     }
+
+
+def _last_round(record: Record | None) -> tuple[Mapping[str, object], int | None]:
+    """What the leader wrote down, and when that was, in milliseconds since the epoch."""
+    if record is None:
+        return {}, None
+    try:
+        found = json.loads(record.value)
+        check_format(STATUS_RECORD, found)
+        at_ms = found.get("at_ms")
+        return found, None if at_ms is None else int(at_ms)
+    except NOT_UNDERSTOOD as error:
+        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
 
 
 def _counts(ledgers: list[LedgerMetadata]) -> dict[str, object]:

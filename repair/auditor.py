@@ -29,6 +29,7 @@ from tallybook.core.config import RepairSettings
 from tallybook.core.marks import sometimes
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.record_format import FIRST, check_format, over_known
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
@@ -218,7 +219,7 @@ class Auditor:
             found = json.loads(record.value)
             check_format(CHECKED_RECORD, found)
             return int(found["began_ms"]), int(found["after"])
-        except (ValueError, KeyError, TypeError) as error:
+        except NOT_UNDERSTOOD as error:
             _log.error("how far the check has come cannot be understood: it begins anew", error=repr(error))
             return None, -1
 

@@ -13,6 +13,7 @@ from tallybook.core.errors import DamagedFile
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.sink_record import ATTEMPTS, ATTEMPTS_ONCE, CLOCK, SINKS, SinkRecord, attempt_of
 from tallybook.metadata.store import MetadataStore
 
@@ -68,7 +69,7 @@ def decoding(decode: Callable[[str, bytes], object]) -> Callable[[MetadataStore,
 def _json(name: str, value: bytes) -> None:
     try:
         found = json.loads(value)
-    except ValueError as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {name} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise DamagedFile(f"the record {name} holds {type(found).__name__}")

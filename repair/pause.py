@@ -12,6 +12,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.record_format import FIRST, check_format, over_known
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 
@@ -61,5 +62,5 @@ def _decode(value: bytes) -> int | None:
         check_format(PAUSED_RECORD, found)
         since = found.get("since_ms")
         return None if since is None else int(since)
-    except (ValueError, TypeError, AttributeError) as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {PAUSED_RECORD} cannot be understood: {error!r}") from error

@@ -19,6 +19,7 @@ from tallybook.core.errors import DamagedFile, PeerError, StorageError
 from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.record_format import FIRST, check_format, over_known
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
@@ -166,7 +167,7 @@ async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
         return None
     try:
         found = json.loads(record.value)
-    except ValueError as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
     if not isinstance(found, dict):
         raise DamagedFile(f"the record {STATUS_RECORD} holds {type(found).__name__}")

@@ -16,6 +16,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.metadata.record_format import FIRST, check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.store import BadVersion, MetadataStore, Ok, Unknown
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -94,7 +95,7 @@ def decode_task(name: str, value: bytes) -> Task:
             str(found["owner"]),
             int(found["beat"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {name} is no task of a repair: {error!r}") from error
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, MetadataConflict, NoSuchStream, StreamExists
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
@@ -309,7 +310,7 @@ def decode_name(record: str, value: bytes) -> str:
         check_format(record, found, FORMAT)
         stream_id = found["id"]
         sound = found["format"] == FORMAT and isinstance(stream_id, str) and len(stream_id) == 32
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except NOT_UNDERSTOOD:
         sound = False
     if not sound:
         raise DamagedFile(f"the record {record} cannot be understood")

@@ -18,6 +18,7 @@ from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.sink_record import SINKS
 from tallybook.metadata.transactions import STAGED, Transaction
 
@@ -73,7 +74,7 @@ class Delivery:
             check_format(record, found, FORMAT)
             version, number, since = found["format"], found["number"], found["since"]
             stage = Stage(found["stage"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except NOT_UNDERSTOOD as error:
             raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
         if version != FORMAT or not all(type(each) is int and 0 <= each <= MAX_ID for each in (number, since)):
             raise DamagedFile(f"the record {record} is of format {version}, or damaged; this Tallybook knows {FORMAT}")

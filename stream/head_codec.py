@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 
 from .envelope import Marks
 from .head import Chapter, Head, Owner, Segment, SegmentEnd, Truncation
@@ -89,7 +88,7 @@ def decode_head(record: str, value: bytes) -> Head:
             renaming=_text(found["renaming"]) if "renaming" in found else None,
             former=_text(found["former"]) if "former" in found else None,
         )
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
 
 
@@ -107,7 +106,7 @@ def decode_chapter(record: str, value: bytes) -> tuple[Segment, ...]:
     """
     try:
         return tuple(map(_segment, _loaded(record, value)["segments"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
 
 
@@ -116,7 +115,7 @@ def _loaded(record: str, value: bytes) -> dict[str, Any]:
         found = json.loads(value)
         check_format(record, found, FORMAT)
         version = found["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
     if version != FORMAT:
         raise DamagedFile(f"the record {record} is of format {version}; this Tallybook knows {FORMAT}")
@@ -167,4 +166,5 @@ def _number(value: Any) -> int:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    value.encode()  # JSON can name halves of characters, which have no encoding
     return value

@@ -8,6 +8,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, NoSuchNamespace
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import names
@@ -79,5 +80,5 @@ def _decode(record: str, value: bytes) -> StreamPolicy:
         if found["format"] != FORMAT:
             raise DamagedFile(f"the record {record} is of format {found['format']}; this Tallybook knows {FORMAT}")
         return StreamPolicy.of(None, **found["policy"])
-    except (ValueError, KeyError, TypeError, RecursionError, InvalidArgument) as error:
+    except (*NOT_UNDERSTOOD, InvalidArgument) as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error

@@ -11,6 +11,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.store import MetadataStore, Record
 from tallybook.repair.fsck_records import LedgerOwner, RecordKind, decoding
 
@@ -61,7 +62,7 @@ async def _subscription(_store: MetadataStore, name: str, value: bytes) -> Async
 def _json(name: str, value: bytes) -> None:
     try:
         check_format(name, json.loads(value))
-    except ValueError as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {name} is no JSON: {error}") from error
 
 

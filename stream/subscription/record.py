@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, StreamFenced, TallybookError
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 
 from ..head import Owner
 from ..position import Position
@@ -203,7 +204,7 @@ def decode(record: str, value: bytes) -> Subscription:
             making=None if found["making"] is None else _number(found["making"]),
             doomed=tuple(map(_number, found["doomed"])),
         )
-    except (ValueError, KeyError, TypeError, RecursionError, InvalidArgument) as error:
+    except (*NOT_UNDERSTOOD, InvalidArgument) as error:
         raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
 
 
@@ -222,6 +223,7 @@ def cursor_of(payload: bytes, ledger_id: int) -> Cursor:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    value.encode()  # JSON can name halves of characters, which have no encoding
     return value
 
 
