@@ -34,6 +34,7 @@ from tallybook.core.errors import (
     error_from_wire,
 )
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import DirectoryLock, Disk
 
@@ -214,7 +215,7 @@ class LocalCluster:
         while True:
             running = bookie.running
             found = read_run_file(bookie.run_file)
-            if running and found is not None and found["pid"] == bookie.pid:
+            if running and found is not None and found.get("pid") == bookie.pid:
                 bookie.ports = found["ports"]
                 return
             if not running:
@@ -269,14 +270,14 @@ async def spawn(
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:
-    """What a ready bookie wrote, or ``None`` where none is.
+    """What a ready bookie wrote, or ``None`` where there is nothing that one writes.
 
     Raises:
         NewerFormat: a newer Tallybook did.
     """
     try:
         found = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, *NOT_UNDERSTOOD):
         return None
     check_format(str(path), found)
     return found if isinstance(found, dict) else None
@@ -299,12 +300,15 @@ def _why_it_ended(bookie: LocalBookie) -> RefusedToStart:
 
 
 def last_error(log_file: Path) -> TallybookError | None:
-    """The error that a process gave as its last words."""
+    """The error that a process gave as its last words; ``None`` where they are no error, or not all of one."""
     lines = log_file.read_bytes().splitlines()
     if not lines or not lines[-1].startswith(b'{"error":'):
         return None
-    told = json.loads(lines[-1])["error"]
-    return error_from_wire(told["code"], f"{log_file.stem}: {told['message']}")
+    try:
+        told = json.loads(lines[-1])["error"]
+        return error_from_wire(int(told["code"]), f"{log_file.stem}: {told['message']}")
+    except NOT_UNDERSTOOD:
+        return None
 
 
 def _numbers(directory: Path) -> list[int]:

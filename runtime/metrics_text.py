@@ -17,7 +17,8 @@ FETCH_SECONDS: Final = 10.0
 MAX_TEXT_BYTES: Final = 4 * MIB
 """A process shows some hundred kilobytes; what shows more is none of ours."""
 
-_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})? ([^ ]+)(?: \d+)?$")
+_NUMBER: Final = r"[+-]?(?:Inf|NaN|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+_SAMPLE: Final = re.compile(rf"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{[^}}]*\}})? ({_NUMBER})(?: \d+)?$")
 
 
 def parse_metrics(text: str) -> dict[str, float]:
