@@ -40,7 +40,10 @@ def ddl_of(schema: Any) -> str:
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise InvalidConfig("option payloadSchema: an Avro schema of a record is wanted")
-    return _ddl(schema)
+    try:
+        return _ddl(schema)
+    except RecursionError:
+        raise _strange("its types lie too deep in one another") from None
 
 
 def _ddl(schema: Any) -> str:
@@ -71,7 +74,7 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
         return f"MAP<STRING, {_ddl(schema.get('values'))}>"
     if logical == "decimal":
         return _decimal(schema.get("precision"), schema.get("scale", 0))
-    if logical in _TIMES:
+    if isinstance(logical, str) and logical in _TIMES:
         return _TIMES[logical]
     return _ddl(kind)
 

@@ -248,9 +248,11 @@ class _Options:
                 "say where the ledgers are: option metadata, the URI of the cluster's metadata store, or option "
                 "archive, the URL of a bucket that is to be read without the cluster"
             )
-        return Place(
-            metadata or None, archive or None, self.given.get("password", "").encode(), self.given.get("security", "")
-        )
+        try:
+            password = self.given.get("password", "").encode()
+        except UnicodeEncodeError:
+            raise self._wrong("password", "it is no text that has an encoding") from None
+        return Place(metadata or None, archive or None, password, self.given.get("security", ""))
 
     def ledgers(self) -> IdRanges | None:
         one, many = self.given.get("ledger"), self.given.get("ledgers", "all")
@@ -311,7 +313,7 @@ class _Options:
             return None
         try:
             return parse(self.given[name])
-        except (InvalidArgument, ValueError) as error:
+        except (InvalidArgument, ValueError, RecursionError) as error:
             raise self._wrong(name, str(error)) from error
 
     def number(self, name: str, default: int, *, least: int = 0) -> int:

@@ -210,7 +210,7 @@ def _avro(schema: str) -> Callable[[bytes], Any]:
         raise InvalidConfig("payloads in Avro need fastavro: pip install 'tallybook[spark]'") from error
     try:
         parsed = fastavro.parse_schema(_known_to_spark(json.loads(schema)))
-    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, fastavro.schema.SchemaParseException) as error:
         raise InvalidConfig(f"option payloadSchema is not an Avro schema: {error!r}") from error
 
     def decode(payload: bytes) -> Any:

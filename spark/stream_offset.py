@@ -16,6 +16,7 @@ from typing import Any, Self
 from tallybook.archive.entry_range import EntryRange
 from tallybook.core.errors import InvalidArgument
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 
 from .id_ranges import NO_IDS, IdRanges
 
@@ -67,7 +68,7 @@ class StreamOffset:
                 EntryRange(*map(int, within)) if within else None,
                 tuple(EntryRange(*map(int, each)) for each in found["ledgers"]),
             )
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (*NOT_UNDERSTOOD, InvalidArgument) as error:
             raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r}") from error
 
     def json(self) -> dict[str, Any]:

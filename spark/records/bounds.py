@@ -121,8 +121,11 @@ def _as_time(text: str) -> datetime | None:
 
 
 def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    if not wanted:
-        return not parts
-    if wanted[0] == _ANY_PARTS:
-        return any(_fits(parts[at:], wanted[1:]) for at in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _fits(parts[1:], wanted[1:])
+    # How many parts the pattern may have taken so far: a pattern of many ** must not be tried in every way there is.
+    taken = {0}
+    for each in wanted:
+        if each == _ANY_PARTS:
+            taken = set(range(min(taken), len(parts) + 1)) if taken else taken
+        else:
+            taken = {at + 1 for at in taken if at < len(parts) and fnmatchcase(parts[at], each)}
+    return len(parts) in taken

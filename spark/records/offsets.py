@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from tallybook.core.errors import InvalidArgument
 from tallybook.metadata.record_format import check_format
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.stream.position import TAG_CHARS, Position
 
 from .snapshot import Place, RecordRange
@@ -64,7 +65,7 @@ class RecordOffset:
                 str(found["cluster"]),
                 {stream_id: _reached(stream_id, each) for stream_id, each in found["streams"].items()},
             )
-        except (AttributeError, LookupError, TypeError, ValueError, InvalidArgument) as error:
+        except (*NOT_UNDERSTOOD, InvalidArgument) as error:
             raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r:.500}") from error
 
     def json(self) -> dict[str, Any]:
