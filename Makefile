@@ -21,11 +21,13 @@ BASE ?= 1
 SECONDS ?= 300
 MINUTES ?= 30
 REVISION ?=
+TARGET ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/setup.stamp
 TESTDATA_STAMP := $(VENV)/testdata.stamp
+FUZZ_STAMP := $(VENV)/fuzz.stamp
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
@@ -49,6 +51,11 @@ $(STAMP): requirements.lock setup.cfg pyproject.toml
 # PySpark comes as source and is packed once into a wheel of 450 MB, which pip keeps for the next environment.
 $(TESTDATA_STAMP): requirements-testdata.lock | $(STAMP)
 	$(PIP) install --require-hashes --no-deps -r requirements-testdata.lock
+	touch $@
+
+# Linux only, and large: for those who fuzz.
+$(FUZZ_STAMP): requirements-fuzz.lock | $(STAMP)
+	$(PIP) install --require-hashes --no-deps -r requirements-fuzz.lock
 	touch $@
 
 .PHONY: lock
@@ -150,6 +157,10 @@ nightly: setup java ## Run every test, with a longer search by hypothesis, and a
 .PHONY: upgrade-test
 upgrade-test: $(STAMP) ## Run a cluster of this revision and another one under load (REVISION; by default that of the newest fixture)
 	$(BIN)/python -m tallybook.sim.upgrade mixed $(REVISION)
+
+.PHONY: fuzz
+fuzz: setup $(FUZZ_STAMP) ## Search for inputs that a decoder does not expect (TARGET, else all; SECONDS for each); docs/fuzzing.md
+	$(BIN)/python -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
 
 .PHONY: sim
 sim: $(STAMP) ## Simulate a whole cluster from one seed (SEED), with a bug planted on purpose (BUG)

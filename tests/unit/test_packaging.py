@@ -232,7 +232,14 @@ def copy(tmp_path):
         (tmp_path / folder / "__init__.py").touch()
     for part in parts(ROOT):
         (tmp_path / part / "py.typed").touch()
-    for name in ("CHANGELOG.md", "setup.cfg", "pyproject.toml", "requirements.lock", "requirements-testdata.lock"):
+    for name in (
+        "CHANGELOG.md",
+        "setup.cfg",
+        "pyproject.toml",
+        "requirements.lock",
+        "requirements-testdata.lock",
+        "requirements-fuzz.lock",
+    ):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".ns").mkdir()
     (tmp_path / ".ns" / "tallybook").symlink_to("..")
@@ -285,6 +292,7 @@ BREAKS = {
         (lambda root: add_line(root / "requirements.lock", "extra==1.0\n"), "extra has no hash"),
         (lambda root: add_line(root / "requirements.lock", "--index-url x\n"), "names a place"),
         (lambda root: (root / "requirements-testdata.lock").unlink(), "pyspark: not in a lock file"),
+        (lambda root: (root / "requirements-fuzz.lock").unlink(), "atheris: not in a lock file"),
     ],
     check_requirements: [
         (lambda root: add_line(root / "core" / "a.py", "import lxml.etree\n"), "lxml: imported, but not required"),

@@ -1,0 +1,205 @@
+"""Whole archive objects, and Parquet: the footer, row groups as Arrow decodes them, and the check of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from crc32c import crc32c
+
+from tallybook.archive.catalog import _look
+from tallybook.archive.index_codec import ArchivedLedger, read_batches, read_directory, read_pages
+from tallybook.archive.object_check import ObjectCheck
+from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
+from tallybook.archive.objects.port import ObjectInfo
+from tallybook.archive.row_groups import extent_of, read_footer
+from tallybook.archive.scan import _decoded, _decoded_index
+from tallybook.archive.schema import object_id_of, object_key
+from tallybook.core.batch import encode_batch, verify_batch
+from tallybook.core.errors import DamagedFile
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.archived import IndexPart, Receipt
+from tallybook.metadata.codec import encode_ledger
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+
+from ..harness import REFUSED, Target, attempt, finished, same
+
+TARGET = Target(
+    "archive_objects", words=(b"PAR1", b"tallybook.directory", b'{"offset": ', b"1e999", b"\x15", b"\x19", b"\x1c")
+)
+
+UUID = "00000000-0000-4000-8000-000000000001"
+KEY = object_key(UUID, [7, 9])
+
+
+def _metadata(ledger_id: int, entries: int, length: int) -> bytes:
+    return encode_ledger(
+        LedgerMetadata(
+            ledger_id, Quorum(1, 1, 1), (Fragment(0, ("a",)),), "creator", 0,
+            state=LedgerState.CLOSED, last_entry_id=entries - 1, length=length,
+        )
+    )  # fmt: skip
+
+
+@cache
+def an_object() -> tuple[bytes, EncodedObject]:
+    """Two ledgers, three row groups, several pages."""
+    encoder = ObjectEncoder(UUID, 17, EncoderOptions(row_group_bytes=60, page_bytes=30))
+    for ledger_id, batches in ((7, [[b"hello", b"", b"x" * 40], [b"y" * 30]]), (9, [[b"bye"]])):
+        first = length = 0
+        payloads = [payload for batch in batches for payload in batch]
+        encoder.begin(ledger_id, _metadata(ledger_id, len(payloads), sum(map(len, payloads))))
+        for batch in batches:
+            length += sum(map(len, batch))
+            sealed = encode_batch(ledger_id, first, batch, lac=-1, ledger_length=length, written_at_us=first)
+            encoder.add(sealed, verify_batch(sealed))
+            first += len(batch)
+        encoder.end()
+    encoded = encoder.finish()
+    return b"".join(encoder.take()), encoded
+
+
+class OneObject:
+    """A store with one object."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self, _key: str, offset: int, size: int) -> bytes:
+        """What is there."""
+        same(0 <= offset < offset + size <= len(self._data), True, f"{size} bytes from {offset} on are asked for")
+        return self._data[offset : offset + size]
+
+
+def a_footer() -> Iterator[bytes]:
+    """Of the object."""
+    blob, encoded = an_object()
+    yield blob[encoded.directory_part.end :]
+
+
+@TARGET.decoder(
+    "archive/catalog.py:_directory_part",
+    "archive/catalog.py:_look",
+    "archive/catalog.py:_found",
+    "archive/catalog.py:_receipts",
+    "archive/catalog.py:read_catalog",
+    "archive/row_groups.py:read_footer",
+    "archive/row_groups.py:check_footer_keys",
+    "archive/row_groups.py:extent_of",
+    "archive/scan.py:_decoded_index",
+    seeds=a_footer,
+)
+def footer(data: bytes) -> None:
+    """An object with another footer, as it is found in a listing, and as a scan begins."""
+    blob, encoded = an_object()
+    part = encoded.directory_part
+    changed = blob[: part.end] + data
+    info = ObjectInfo(KEY, len(changed), 17)
+    attempt(DamagedFile, finished, _look(OneObject(changed), info))
+    found = attempt(DamagedFile, read_footer, data, len(encoded.directory.row_groups), KEY)
+    if found is not REFUSED:
+        for number in range(found.num_row_groups):
+            attempt(DamagedFile, extent_of, found, number, len(changed), KEY)
+    ledger = encoded.directory.ledgers[0]
+    receipt = _receipt(ledger, len(changed), part)
+    attempt(DamagedFile, _decoded_index, blob[part.offset : part.end] + data, receipt)
+
+
+def _receipt(ledger: ArchivedLedger, size: int, part: IndexPart) -> Receipt:
+    return Receipt(UUID, KEY, size, bytes(32), part, ledger.entries, ledger.payload_bytes, ledger.rolling_crc, 17)
+
+
+def the_row_groups() -> Iterator[bytes]:
+    """Each of them, behind its number."""
+    blob, encoded = an_object()
+    found = read_footer(blob[encoded.directory_part.end :], len(encoded.directory.row_groups), KEY)
+    for number in range(found.num_row_groups):
+        begin, end = extent_of(found, number, len(blob), KEY)
+        yield bytes([number]) + blob[begin:end]
+
+
+@TARGET.decoder("archive/row_groups.py:decode_row_group", "archive/scan.py:_decoded", seeds=the_row_groups)
+def row_group(data: bytes) -> None:
+    """The bytes of a row group, behind a footer that is sound."""
+    blob, encoded = an_object()
+    groups = encoded.directory.row_groups
+    found = read_footer(blob[encoded.directory_part.end :], len(groups), KEY)
+    number = (data[0] if data else 0) % len(groups)
+    begin, _ = extent_of(found, number, len(blob), KEY)
+    ledger = encoded.directory.ledgers[0]
+    receipt = _receipt(ledger, len(blob), encoded.directory_part)
+    attempt(DamagedFile, _decoded, [data[1:20], data[20:]], begin, found, number, groups[number], receipt)
+
+
+def some_changes() -> Iterator[bytes]:
+    """Where in the object something changes, and what is there then."""
+    blob, _ = an_object()
+    yield b""
+    for at in range(4, len(blob), 97):
+        yield at.to_bytes(2, "little") + bytes([blob[at] ^ 1])
+
+
+@TARGET.decoder(
+    "archive/object_check.py:ObjectCheck.__init__",
+    "archive/object_check.py:ObjectCheck.segments",
+    "archive/object_check.py:ObjectCheck.row_group",
+    "archive/object_check.py:ObjectCheck._check_pages",
+    "archive/object_check.py:_Rows.__init__",
+    seeds=some_changes,
+)
+def object_as_a_whole(data: bytes) -> None:
+    """An object of which a stretch was changed. Who changed its index has put right the checksums of that."""
+    blob, encoded = an_object()
+    at = int.from_bytes(data[:2], "little") % len(blob)
+    changed = blob[:at] + data[2 : 2 + len(blob) - at] + blob[at + len(data[2:]) :]
+    found = attempt(DamagedFile, _checked, changed, encoded)
+    if found is not REFUSED:
+        original = _checked(blob, encoded)
+        same(
+            [found[1][ledger_id].rolling_crc for ledger_id in (7, 9)],
+            [original[1][ledger_id].rolling_crc for ledger_id in (7, 9)],
+            "batches",
+        )
+
+
+def _checked(blob: bytes, encoded: EncodedObject) -> object:
+    size, part = len(blob), encoded.directory_part
+    stored = blob[part.offset : part.end]
+    part = replace(part, crc=crc32c(stored))
+    directory = read_directory(stored, part, KEY, size)
+    sound = encoded.directory
+    check = ObjectCheck(
+        sound,
+        encoded.directory_part,
+        read_footer(blob[part.end :], len(directory.row_groups), KEY),
+        [read_pages(*_mended(blob, group), KEY, size) for group in sound.row_groups],
+        [[read_batches(*_mended(blob, run), KEY) for run in one.runs] for one in sound.ledgers],
+        size,
+        KEY,
+    )
+    for segment in check.segments():
+        data = blob[segment.begin : segment.end]
+        check.hash(data)
+        if segment.row_group is not None:
+            check.row_group(segment.row_group, segment.begin, data)
+    return check.end()
+
+
+def _mended(blob: bytes, pointing: object) -> tuple[bytes, object]:
+    name = "pages" if hasattr(pointing, "pages") else "batches"
+    part = getattr(pointing, name)
+    stored = blob[part.offset : part.end]
+    return stored, replace(pointing, **{name: replace(part, crc=crc32c(stored))})
+
+
+def some_keys() -> Iterator[bytes]:
+    """Of an object of ours."""
+    yield KEY.encode()
+    yield object_key(UUID, [7]).encode()
+
+
+@TARGET.decoder("archive/schema.py:object_id_of", seeds=some_keys)
+def key(data: bytes) -> None:
+    """The name of an object in a bucket."""
+    object_id_of(data.decode(errors="surrogateescape"))

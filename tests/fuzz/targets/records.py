@@ -1,0 +1,302 @@
+"""Records beside the ledgers: JSON, for most, which other processes have written, and operators may have touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from tallybook.archive.location import RECORD as LOCATION
+from tallybook.archive.location import read_location
+from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.metadata import sink_record
+from tallybook.metadata.bookie_modes import PREFIX as MODES
+from tallybook.metadata.bookie_modes import wanted_mode
+from tallybook.metadata.leader import Leadership
+from tallybook.metadata.rules import check_record_name
+from tallybook.metadata.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
+from tallybook.metadata.store import Record, RecordPage
+from tallybook.metadata.transactions import read_clock
+from tallybook.offload.service import _last_round
+from tallybook.repair.auditor import Auditor
+from tallybook.repair.fsck_records import RECORD_KINDS
+from tallybook.repair.pause import PAUSED_RECORD, paused_since
+from tallybook.repair.service import repair_status
+from tallybook.repair.tasks import Task, decode_task
+from tallybook.stream.catalog import decode_name, encode_name
+from tallybook.stream.delivery_record import Delivery, Stage, delivered, delivery_id
+from tallybook.stream.envelope import Marks
+from tallybook.stream.head import Chapter, Head, Owner, Segment, SegmentEnd, Truncation
+from tallybook.stream.head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from tallybook.stream.names import NAMESPACES
+from tallybook.stream.namespaces import Namespaces
+from tallybook.stream.policy import StreamPolicy
+from tallybook.stream.position import Position
+from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
+from tallybook.stream.subscription import record as subscription
+from tallybook.stream.subscription.record import Cursor, Subscription, cursor_of
+
+from ..harness import REFUSED, Target, attempt, finished, same
+from ..mending import JSON_WORDS, spoiled
+
+TARGET = Target("records", words=JSON_WORDS)
+
+STREAM = "5f0c9a21" * 4
+POSITION = Position(3, 1842, 7, "5f0c9a21")
+MARKS = Marks(10, 5, -1, 3)
+HEAD = Head(
+    STREAM, "default", "orders/eu", 1, StreamPolicy.of(roll_bytes="8MiB", retention="72h"), 4, Owner("t", "s", "n"),
+    (Segment(3, 7, 1, SegmentEnd(9, MARKS, 100, 2)), Segment(4, 8, 3)), (Chapter(1, 1, 2, MARKS, 5),), 5, MARKS,
+    (3, 9, 0), True, 9, Truncation(2, 0, 1, 3), False, False, (5, 6), "other", "former",
+)  # fmt: skip
+
+
+class OneRecord:
+    """A metadata store with one record."""
+
+    def __init__(self, name: str, value: bytes) -> None:
+        self._name, self._record = name, Record(value, 1)
+
+    async def read_record(self, name: str, **_how: object) -> Record | None:
+        """The record, if it is that."""
+        return self._record if name == self._name else None
+
+    async def list_records(self, prefix: str, after: str = "", _limit: int = 0) -> RecordPage:
+        """Its name, if it fits."""
+        fits = self._name.startswith(prefix) and self._name > after
+        return RecordPage((self._name,) if fits else (), True)
+
+
+def _comes_back(data: bytes, decode: Callable[[str, bytes], Any], encode: Callable[[Any], bytes]) -> Any:
+    """What was decoded, which then is what its own encoding says, too."""
+    found = attempt(DamagedFile, decode, "name", data)
+    if found is not REFUSED:
+        same(decode("name", encode(found)), found, "a record")
+    return found
+
+
+def some_sinks() -> Iterator[bytes]:
+    """Before the first transaction, and after some."""
+    yield from spoiled(
+        SinkRecord().encode(), SinkRecord(Committed(17, (4711, 4712, 4800), "owner"), 5, (3, 9)).encode()
+    )
+
+
+@TARGET.decoder("metadata/sink_record.py:SinkRecord.decode", "metadata/sink_record.py:_ids_of", seeds=some_sinks)
+def sink(data: bytes) -> None:
+    """What was committed to a sink."""
+    found = attempt(DamagedFile, SinkRecord.decode, "name", data)
+    if found is not REFUSED:
+        same(SinkRecord.decode("name", found.encode()), found, "a sink")
+        attempt(InvalidArgument, sink_record.check_fits, found.last)
+
+
+def some_heads() -> Iterator[bytes]:
+    """As small and as large as they get."""
+    yield from spoiled(encode_head(HEAD))
+    yield encode_head(Head(STREAM, "default", "a", 1, StreamPolicy()))
+
+
+@TARGET.decoder(
+    "stream/head_codec.py:decode_head",
+    "stream/head_codec.py:_loaded",
+    "stream/head_codec.py:_segment",
+    "stream/head_codec.py:_chapter",
+    "stream/head_codec.py:_place",
+    "stream/head_codec.py:_marks",
+    "stream/head_codec.py:_number",
+    "stream/head_codec.py:_text",
+    seeds=some_heads,
+)
+def head(data: bytes) -> None:
+    """All that is known of a stream."""
+    _comes_back(data, decode_head, encode_head)
+
+
+def some_chapters() -> Iterator[bytes]:
+    """Segments."""
+    yield from spoiled(encode_chapter(HEAD.segments))
+
+
+@TARGET.decoder("stream/head_codec.py:decode_chapter", seeds=some_chapters)
+def chapter(data: bytes) -> None:
+    """Segments of a stream that its head has no room for."""
+    _comes_back(data, decode_chapter, encode_chapter)
+
+
+def some_names() -> Iterator[bytes]:
+    """Of streams."""
+    yield from spoiled(encode_name(STREAM))
+
+
+@TARGET.decoder("stream/catalog.py:decode_name", seeds=some_names)
+def stream_name(data: bytes) -> None:
+    """Where the name of a stream leads."""
+    _comes_back(data, decode_name, encode_name)
+
+
+def some_deliveries() -> Iterator[bytes]:
+    """On their way."""
+    yield from spoiled(Delivery(17, 4, Stage.GIVEN_UP).encode())
+
+
+@TARGET.decoder("stream/delivery_record.py:Delivery.decode", seeds=some_deliveries)
+def delivery(data: bytes) -> None:
+    """How far a batch has come on its way into a stream."""
+    _comes_back(data, Delivery.decode, Delivery.encode)
+
+
+def some_subscriptions() -> Iterator[bytes]:
+    """Read by somebody, and by nobody."""
+    yield from spoiled(
+        subscription.encode(Subscription(STREAM, "mine", Cursor(POSITION, True), 1, Owner("t", "s", "n"), 7, 8, (5, 6)))
+    )
+    yield subscription.encode(Subscription(STREAM, "mine", Cursor(POSITION, False), 1))
+
+
+@TARGET.decoder(
+    "stream/subscription/record.py:decode",
+    "stream/subscription/record.py:_text",
+    "stream/subscription/record.py:_number",
+    seeds=some_subscriptions,
+)
+def subscriptions(data: bytes) -> None:
+    """How far a reader had come when its record was written."""
+    _comes_back(data, subscription.decode, subscription.encode)
+
+
+def some_namespaces() -> Iterator[bytes]:
+    """With a policy."""
+    policy = HEAD.policy.model_dump(mode="json")
+    yield from spoiled(json.dumps({"format": 1, "policy": policy}).encode())
+
+
+@TARGET.decoder("stream/namespaces.py:_decode", seeds=some_namespaces)
+def namespace(data: bytes) -> None:
+    """What streams of a namespace are made with."""
+    attempt(DamagedFile, finished, Namespaces(OneRecord(NAMESPACES + "eu", data), None).policy("eu"))
+
+
+def some_tasks() -> Iterator[bytes]:
+    """Of the repair."""
+    yield from spoiled(Task((7, 8), frozenset({"a"}), True, True, "lost", "me", 3).encode())
+
+
+@TARGET.decoder("repair/tasks.py:decode_task", seeds=some_tasks)
+def repair_task(data: bytes) -> None:
+    """Ledgers to be mended."""
+    _comes_back(data, decode_task, Task.encode)
+
+
+def some_small_ones() -> Iterator[bytes]:
+    """Of leaders, of modes, of places, of counters."""
+    yield from spoiled(
+        json.dumps({"holder": "me", "lease_ms": 10_000, "by": "me", "write": 3}).encode(),
+        json.dumps({"since_ms": 17}).encode(),
+        json.dumps({"format": 1, "url": "s3://bucket/a"}).encode(),
+        json.dumps({"began_ms": 17, "after": 5}).encode(),
+        json.dumps({"at_ms": 17, "failures": 0, "last_error": ""}).encode(),
+    )
+    yield b"read_only"
+    yield b"17"
+    yield "²".encode()
+
+
+@TARGET.decoder(
+    "metadata/bookie_modes.py:_decode",
+    "metadata/leader.py:Leadership._holder",
+    "metadata/transactions.py:read_clock",
+    "metadata/transactions.py:_is_tick",
+    "repair/pause.py:_decode",
+    "repair/service.py:repair_status",
+    "repair/auditor.py:Auditor._checked",
+    "archive/location.py:read_location",
+    "offload/service.py:_last_round",
+    seeds=some_small_ones,
+)
+def small_records(data: bytes) -> None:
+    """Records of a few values, each read as every kind of them."""
+    attempt(DamagedFile, finished, wanted_mode(OneRecord(MODES + "a", data), "a"))
+    attempt(DamagedFile, finished, read_clock(OneRecord(CLOCK, data)))
+    attempt(DamagedFile, finished, paused_since(OneRecord(PAUSED_RECORD, data)))
+    attempt(DamagedFile, finished, repair_status(OneRecord("repair/status", data)))
+    attempt(DamagedFile, finished, read_location(OneRecord(LOCATION, data)))
+    attempt(DamagedFile, _last_round, Record(data, 1))
+    leadership = SimpleNamespace(_record="leader", _lease=10.0)
+    attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
+    finished(Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))
+
+
+def some_of_every_kind() -> Iterator[bytes]:
+    """The name of a record, and its value."""
+    for kind in (*RECORD_KINDS, *STREAM_KINDS):
+        yield kind.prefix.encode() + b"a/1\n{}"
+        yield kind.prefix.encode() + b"a\n" + encode_head(HEAD)
+
+
+async def _every(found: AsyncIterator[Any]) -> None:
+    async for _ in found:
+        pass
+
+
+@TARGET.decoder(
+    "repair/fsck_records.py:_json",
+    "repair/fsck_records.py:_mode",
+    "repair/fsck_records.py:_attempt",
+    "repair/fsck_records.py:_number",
+    "repair/fsck_records.py:decoding",
+    "stream/record_kinds.py:_json",
+    "stream/record_kinds.py:_name",
+    "stream/record_kinds.py:_head",
+    "stream/record_kinds.py:_subscription",
+    "stream/record_kinds.py:_stream_names",
+    "stream/record_kinds.py:_subscription_names",
+    seeds=some_of_every_kind,
+)
+def checked_records(data: bytes) -> None:
+    """A check of everything, which says what it cannot understand, and which ledgers nobody names."""
+    name_bytes, _, value = data.partition(b"\n")
+    name = name_bytes.decode(errors="replace")
+    if attempt(InvalidArgument, check_record_name, name) is REFUSED:
+        return
+    store = OneRecord(name, value)
+    for kind in (*RECORD_KINDS, *STREAM_KINDS):
+        if name.startswith(kind.prefix):
+            attempt(DamagedFile, finished, _every(kind.understand(store, name, value)))
+    for owner in STREAM_OWNERS:
+        finished(owner.is_named(OneRecord(f"stream-heads/5f/{STREAM}", value), 7, f"{STREAM}/3".encode()))
+        finished(owner.is_named(OneRecord(f"stream-heads/5f/{STREAM}", value), 7, name_bytes))
+
+
+def some_words() -> Iterator[bytes]:
+    """What parts of names and entries say."""
+    yield f"after {POSITION}".encode()
+    yield str(POSITION).encode()
+    yield delivery_id(7, 3)
+    yield attempt_name("sales", 17, 4711).encode()
+    yield attempt_name("once/uuid", 0, 4711).encode()
+
+
+@TARGET.decoder(
+    "stream/subscription/record.py:cursor_of",
+    "stream/subscription/record.py:Cursor.parse",
+    "stream/position.py:Position.parse",
+    "stream/delivery_record.py:delivered",
+    "metadata/sink_record.py:attempt_of",
+    seeds=some_words,
+)
+def words(data: bytes) -> None:
+    """Entries of cursor ledgers, positions, ids of records, names of attempts."""
+    found = attempt(DamagedFile, cursor_of, data, 7)
+    if found is not REFUSED:
+        same(str(found).encode(), data, "a cursor")
+    text = data.decode(errors="replace")
+    position = attempt(InvalidArgument, Position.parse, text)
+    if position is not REFUSED:
+        same(str(position), text, "a position")
+    number = delivered(data)
+    if number is not None:
+        same(delivered(delivery_id(*number)), number, "the id of a record")
+    if attempt(InvalidArgument, check_record_name, text) is not REFUSED:
+        attempt_of(text)

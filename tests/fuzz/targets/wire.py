@@ -1,0 +1,218 @@
+"""Messages between clients and bookies, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tallybook.core.answers import (
+    AddAnswer,
+    BookieStatus,
+    CopyPlace,
+    CopyTrace,
+    DamagedBatch,
+    EntryRange,
+    FenceAnswer,
+    HeldAnswer,
+    HeldLedger,
+    HeldLedgers,
+    Incarnation,
+    LacAnswer,
+    ReadAnswer,
+)
+from tallybook.core.batch import EntrySlice, encode_batch
+from tallybook.core.errors import Busy, InvariantViolation, ProtocolViolation, StreamOwned, TallybookError, error_class
+from tallybook.runtime import grpc_messages as messages
+from tallybook.runtime.grpc_inspection import (
+    AskDamaged,
+    AskHeld,
+    AskHeldLedgers,
+    AskStatus,
+    AskTrace,
+    DamagedAnswer,
+    EndLimbo,
+    RepairAdd,
+)
+from tallybook.runtime.grpc_messages import (
+    Ack,
+    Attach,
+    Fence,
+    Force,
+    Hello,
+    ReadBatches,
+    ReadEntry,
+    ReadLac,
+    RecoveryAdd,
+    RecoveryRead,
+    WaitLac,
+    Welcome,
+    WriteLac,
+)
+from tallybook.runtime.wire import frame_batch, frame_batches, split_batches
+
+from ..harness import REFUSED, Finding, Target, attempt, same
+
+TARGET = Target("wire", words=(b"\x7a", b"\x7a\x40", b"\x12\x00", b"\xff" * 9 + b"\x01", b"\x0a\x00"))
+
+BATCH = encode_batch(7, 0, [b"hello"], lac=-1, ledger_length=5, written_at_us=1)
+KEY = bytes(32)
+
+
+def _plain(value: Any) -> Any:
+    """With bytes in place of views, and text in place of errors, so that it can be compared and printed."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, TallybookError):
+        return type(value), str(value)
+    if isinstance(value, list | tuple):
+        return type(value).__name__, [_plain(each) for each in value]
+    return repr(value)
+
+
+def _comes_back(data: bytes, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
+    found = attempt(ProtocolViolation, decode, data)
+    if found is not REFUSED:
+        same(_plain(found), _plain(decode(encode(found))), "a message")
+
+
+def _refused_stream(decode: Callable[[bytes], Any], data: bytes) -> Any:
+    """As ``attempt``, for what also tells why the other side ends the stream."""
+    try:
+        return decode(data)
+    except InvariantViolation as error:
+        raise Finding(f"what a peer says passes for a defect of this side: {error}") from error
+    except TallybookError:
+        return REFUSED
+
+
+def some_hellos() -> Iterator[bytes]:
+    """First contact, and a later one."""
+    yield messages.encode_hello(Hello("cluster", "client", None))
+    yield messages.encode_hello(Hello("cluster", "client", Incarnation("uuid", 3)))
+
+
+@TARGET.decoder(
+    "runtime/grpc_messages.py:decode_hello",
+    "runtime/grpc_messages.py:_parse",
+    "runtime/grpc_messages.py:_incarnation_of",
+    seeds=some_hellos,
+)
+def hello(data: bytes) -> None:
+    """What a client says first."""
+    _comes_back(data, messages.decode_hello, messages.encode_hello)
+
+
+def some_welcomes() -> Iterator[bytes]:
+    """Welcome, and not."""
+    yield messages.encode_welcome(Welcome("bookie-1", Incarnation("uuid", 3), 1 << 20, 100, 10))
+    yield messages.encode_refusal(Busy("later", retry_after_ms=50))
+    yield messages.encode_refusal(StreamOwned("somebody"))
+
+
+@TARGET.decoder(
+    "runtime/grpc_messages.py:decode_welcome",
+    "core/errors.py:error_from_wire",
+    "runtime/grpc_messages.py:_error_of",
+    seeds=some_welcomes,
+)
+def welcome(data: bytes) -> None:
+    """What a bookie says first."""
+    found = _refused_stream(messages.decode_welcome, data)
+    if found is not REFUSED:
+        same(found, messages.decode_welcome(messages.encode_welcome(found)), "a welcome")
+
+
+def some_adds() -> Iterator[bytes]:
+    """With a key, and without."""
+    attached = messages.encode_attach(Attach(7, KEY, True))
+    yield attached
+    yield frame_batch(BATCH)
+    yield frame_batches(attached, (BATCH, BATCH))
+
+
+@TARGET.decoder("runtime/grpc_messages.py:decode_adds", "runtime/wire.py:split_batches", seeds=some_adds)
+def adds(data: bytes) -> None:
+    """Batches, and keys of ledgers."""
+    rest = attempt(ProtocolViolation, split_batches, data)
+    if rest is not REFUSED:
+        again = split_batches(frame_batches(rest[0], tuple(rest[1])))
+        same(_plain(rest), _plain(again), "what a message is parted into")
+
+    def encode(found: messages.Adds) -> bytes:
+        front = b"" if found.attach is None else messages.encode_attach(found.attach)
+        return frame_batches(front, tuple(found.batches))
+
+    _comes_back(data, messages.decode_adds, encode)
+
+
+def some_acks() -> Iterator[bytes]:
+    """Acks, and the end of a stream."""
+    yield messages.encode_acks([Ack(0, AddAnswer(7, 0, 1)), Ack(1, AddAnswer(7, 1, 9, 201, 50))])
+    yield messages.encode_refusal(Busy("later", retry_after_ms=50))
+
+
+@TARGET.decoder("runtime/grpc_messages.py:decode_acks", seeds=some_acks)
+def acks(data: bytes) -> None:
+    """What became of batches."""
+    found = _refused_stream(messages.decode_acks, data)
+    if found is not REFUSED:
+        same(found, messages.decode_acks(messages.encode_acks(found)), "acks")
+
+
+def some_requests() -> Iterator[bytes]:
+    """One of each kind."""
+    asks = (
+        ReadBatches(7, 0, 9, 4096), ReadEntry(7, 3), ReadLac(7), WaitLac(7, -1, 1000, 5), Fence(7, KEY),
+        RecoveryRead(7, 3, KEY), RecoveryAdd(KEY, BATCH), WriteLac(7, 3, KEY), Force(7, KEY), RepairAdd(BATCH),
+        AskHeld(7, 0, 9), AskDamaged(-1, -1, 10), AskHeldLedgers(-1, 10), EndLimbo(7), AskStatus(), AskTrace(7, 3),
+    )  # fmt: skip
+    for number, ask in enumerate(asks, 1):
+        yield messages.encode_request(number, ask)
+    yield messages.encode_hello(Hello("cluster", "client", None))
+
+
+@TARGET.decoder("runtime/grpc_messages.py:decode_request", seeds=some_requests)
+def request(data: bytes) -> None:
+    """A question to a bookie."""
+    found = attempt(ProtocolViolation, messages.decode_request, data)
+    if found is not REFUSED and found.ask is not None:
+        same(_plain(found), _plain(messages.decode_request(messages.encode_request(*found))), "a request")
+
+
+def some_replies() -> Iterator[bytes]:
+    """One of each kind."""
+    answers = (
+        ReadAnswer((BATCH, BATCH), 9), EntrySlice(7, 3, b"hello", 1, 2, 2), LacAnswer(9, True),
+        LacAnswer(9, False, (BATCH,)), FenceAnswer(9, 10), None, HeldAnswer((EntryRange(0, 9),), 9, True),
+        DamagedAnswer((DamagedBatch(7, 0, 9),)), HeldLedgers((HeldLedger(7, True, False),), True),
+        BookieStatus(True, 0.5, 1, 2, 3, 0.25, 4, 5, 6, 7, 8, 9.5),
+        CopyTrace("intact", "", 0, 9, 1, 2, 3, True, False, (CopyPlace("entry log", "here", 5),)),
+        Busy("later", retry_after_ms=50),
+    )  # fmt: skip
+    for number, answer in enumerate(answers, 1):
+        yield messages.encode_reply(number, answer)
+
+
+@TARGET.decoder(
+    "runtime/grpc_messages.py:decode_reply",
+    "runtime/grpc_inspection.py:_held",
+    "runtime/grpc_inspection.py:_damaged",
+    "runtime/grpc_inspection.py:_held_ledgers",
+    "runtime/grpc_inspection.py:_status",
+    "runtime/grpc_inspection.py:_trace",
+    "core/errors.py:error_class",
+    seeds=some_replies,
+)
+def reply(data: bytes) -> None:
+    """An answer of a bookie."""
+    found = attempt(ProtocolViolation, messages.decode_reply, data)
+    if found is REFUSED:
+        return
+    if isinstance(found.outcome, InvariantViolation):
+        raise Finding(f"what a peer says passes for a defect of this side: {found.outcome}")
+    if not isinstance(found.outcome, TallybookError) or type(found.outcome) is error_class(found.outcome.wire_code):
+        again = messages.decode_reply(messages.encode_reply(*found))
+        if not isinstance(found.outcome, TallybookError):
+            same(_plain(found), _plain(again), "a reply")
+        else:
+            same(type(found.outcome).__name__, type(again.outcome).__name__, "an error")

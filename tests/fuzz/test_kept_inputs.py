@@ -1,0 +1,40 @@
+"""Every input that is kept, for every decoder: nothing but what is promised comes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .choosing import MOST_BYTES
+from .kept import FOUND, INPUTS, kept_inputs, read
+from .targets import TARGETS
+
+MOST_REPOSITORY_BYTES = 2_000_000
+"""Of all inputs together, as they stand in the repository."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_unexpected_comes_of_an_input_that_is_kept(name: str):
+    target = TARGETS[name]
+    for decoder, data in kept_inputs(target):
+        try:
+            target.run(decoder, data)
+        except Exception as error:
+            raise AssertionError(f"{decoder} of {data[:200]!r}") from error
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_an_input_finds_its_decoder_as_a_fuzzer_hands_it_over(name: str):
+    target = TARGETS[name]
+    for decoder in target.decoders:
+        assert target.taken_apart(target.input_of(decoder, b"data")) == (decoder, b"data")
+    target.run_any(b"")
+
+
+def test_what_is_kept_belongs_to_a_target_and_is_small():
+    files = [*INPUTS.iterdir(), *FOUND.iterdir()]
+    assert {file.stem for file in files} <= set(TARGETS)
+    for file in files:
+        target = TARGETS[file.stem]
+        assert {decoder for decoder, _ in read(file)} <= set(target.decoders)
+    assert all(len(data) <= MOST_BYTES for file in INPUTS.iterdir() for _, data in read(file))
+    assert sum(file.stat().st_size for file in files) < MOST_REPOSITORY_BYTES
