@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
@@ -20,6 +21,8 @@ from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .names import CHAPTERS, HEADS, NAMES, chapter_record, head_record, name_record
 
 FORMAT: Final = 1
+
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 
 class Catalog:
@@ -115,11 +118,14 @@ class Catalog:
     async def chapter_numbers(self, stream_id: str) -> tuple[int, ...]:
         """Numbers of all chapters that there are records of, whether or not the head still names them.
 
+        A record that is named otherwise is no chapter of ours, and is left alone.
+
         Raises:
             MetadataUnavailable: there may be more than the store tells.
         """
         folder = f"{CHAPTERS}{stream_id}/"
-        return tuple([int(record.removeprefix(folder)) async for record in names(self._store, folder)])
+        numbers = [record.removeprefix(folder) async for record in names(self._store, folder)]
+        return tuple(int(number) for number in numbers if _NUMBER.fullmatch(number))
 
     async def segment_from(self, head: Head, number: int) -> Segment | None:
         """The first segment that is listed from this number on; ``None`` if there is none.

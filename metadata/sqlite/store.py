@@ -7,8 +7,10 @@ refused for ever at next to no cost.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
 from tallybook.core.ids import check_ledger_id
@@ -29,6 +31,8 @@ from . import record_rows
 from .database import Database
 from .poller import Poller
 
+_NUMBER: Final = re.compile("[0-9]{1,19}")
+
 
 class SqliteStore:
     """Implements ``MetadataStore``. Made by ``client.open_sqlite``."""
@@ -41,7 +45,7 @@ class SqliteStore:
 
     async def cluster_id(self) -> str:
         """The identity of this cluster, made with the file."""
-        return await self._read_fact("cluster_id")
+        return await self._database.read(lambda connection: _fact(connection, "cluster_id", self._database.name))
 
     async def next_ledger_id(self) -> int:
         """A ledger id that nobody else ever gets, from this client's block.
@@ -53,7 +57,7 @@ class SqliteStore:
 
     async def _take_block(self, size: int) -> int:
         def job(connection: sqlite3.Connection) -> int:
-            first = int(_fact(connection, "next_ledger_id", self._database.name))
+            first = _counter(connection, self._database.name)
             after = str(first + size)
             connection.execute("UPDATE facts SET value = ? WHERE name = 'next_ledger_id'", (after,))
             return first
@@ -62,10 +66,7 @@ class SqliteStore:
 
     async def id_counter(self) -> int:
         """All ids ever handed out lie below this."""
-        return int(await self._read_fact("next_ledger_id"))
-
-    async def _read_fact(self, name: str) -> str:
-        return await self._database.read(lambda connection: _fact(connection, name, self._database.name))
+        return await self._database.read(lambda connection: _counter(connection, self._database.name))
 
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """Store a new ledger.
@@ -232,6 +233,13 @@ def _fact(connection: sqlite3.Connection, name: str, place: str) -> str:
     if row is None:
         raise DamagedFile(f"{place}: the row {name} of table facts is missing")
     return str(row[0])
+
+
+def _counter(connection: sqlite3.Connection, place: str) -> int:
+    value = _fact(connection, "next_ledger_id", place)
+    if _NUMBER.fullmatch(value) is None:
+        raise DamagedFile(f"{place}: the row next_ledger_id of table facts holds {value[:100]!r} instead of a number")
+    return int(value)
 
 
 def _cookie(connection: sqlite3.Connection, bookie_id: str) -> bytes | None:
