@@ -33,6 +33,15 @@ from .tables import BatchTable, Numbers, PageTable
 MAX_PART_BYTES: Final = 64 * MIB
 """Largest part of an index, once decompressed."""
 
+MAX_ROW_GROUP_ROWS: Final = 1 << 18
+"""A row group is full with so many, and ends with the batch that brings them. Bounds its tables, whatever the size of
+its entries."""
+
+_PAGE_ROW_BYTES: Final = 24
+_BATCH_ROW_BYTES: Final = 76
+_TABLE_REST_BYTES: Final = 128
+"""Most that a page, and a batch, take in their tables, and what a table takes besides."""
+
 MAX_PAGE_BYTES: Final = 64 * MIB
 """Largest page, once decompressed: four times sixteen entries of the largest size."""
 
@@ -106,14 +115,18 @@ def seal_part(message: Message) -> SealedPart:
     return SealedPart(pa.Codec("zstd").compress(raw, asbytes=True), len(raw))
 
 
-def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str) -> M:
-    """The message that ``part`` points at.
+def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str, most_bytes: int = MAX_PART_BYTES) -> M:
+    """The message that ``part`` points at, of ``most_bytes`` at most.
 
     Raises:
         DamagedFile: these are not its bytes.
     """
-    if len(stored) != part.stored_bytes or crc32c(stored) != part.crc or part.raw_bytes > MAX_PART_BYTES:
+    if len(stored) != part.stored_bytes or crc32c(stored) != part.crc:
         raise DamagedFile(f"{place}: the index at byte {part.offset} fails its checksum")
+    if part.raw_bytes > min(most_bytes, MAX_PART_BYTES):
+        raise DamagedFile(
+            f"{place}: the index at byte {part.offset} is too large: {part.raw_bytes} bytes once unpacked"
+        )
     message = kind()
     try:
         raw = pa.Codec("zstd").decompress(stored, part.raw_bytes, asbytes=True)
@@ -142,7 +155,8 @@ def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -
     Raises:
         DamagedFile: the table is damaged, or its pages do not lie within the object.
     """
-    message = _opened(pb.PageTable, stored, group.pages, place)
+    most_bytes = group.rows * _PAGE_ROW_BYTES + _TABLE_REST_BYTES
+    message = _opened(pb.PageTable, stored, group.pages, place, most_bytes)
     columns = (message.rows, message.header_bytes, message.body_bytes, message.raw_bytes, message.crc32c)
     rows, header_bytes, body_bytes, raw_bytes, crcs = (np.array(column, np.int64) for column in columns)
     if len({len(column) for column in columns}) != 1 or rows.sum() != group.rows or not rows.all():
@@ -184,7 +198,8 @@ def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
     Raises:
         DamagedFile: the table is damaged, or is not of this run.
     """
-    message = _opened(pb.BatchTable, stored, run.batches, place)
+    most_bytes = run.rows * _BATCH_ROW_BYTES + _TABLE_REST_BYTES
+    message = _opened(pb.BatchTable, stored, run.batches, place, most_bytes)
     columns = (message.entries, message.payload_bytes, message.written_at_us, message.length_gap, message.crc32c)
     entries, payload_bytes, times, gaps, crcs = (np.array(column, np.int64) for column in columns)
     lags = np.array(message.lac_lag, np.uint64).view(np.int64)
@@ -246,6 +261,10 @@ def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: in
     message = _opened(pb.Directory, stored, part, place)
     if message.format > FORMAT:
         raise NewerFormat.of(f"{place}: the object", message.format, FORMAT)
+    # Each of them takes a few bytes of the object for itself; as values of Python it takes hundreds.
+    listed = len(message.row_groups) + len(message.ledgers) + sum(len(ledger.runs) for ledger in message.ledgers)
+    if listed > object_bytes:
+        raise DamagedFile(f"{place}: its directory lists {listed} things, more than its {object_bytes} bytes can hold")
     directory = Directory(
         message.object_id,
         message.created_at_ms,
@@ -274,6 +293,8 @@ def _check_directory(directory: Directory, place: str, object_bytes: int) -> Non
     parts += [run.batches for ledger in directory.ledgers for run in ledger.runs]
     if any(part.end > object_bytes or part.raw_bytes > MAX_PART_BYTES or not part.stored_bytes for part in parts):
         raise DamagedFile(f"{place}: its directory points beyond the object's {object_bytes} bytes")
+    if any(group.rows > MAX_ROW_GROUP_ROWS + MAX_BATCH_ENTRIES for group in directory.row_groups):
+        raise DamagedFile(f"{place}: it has a row group of more rows than one can have")
     at = (0, 0)
     for ledger in directory.ledgers:
         entry_id = 0

@@ -30,6 +30,7 @@ from tallybook.metadata.archived import IndexPart
 
 from .batch_rows import BatchFacts, GatheredRows, Room, facts_of
 from .index_codec import (
+    MAX_ROW_GROUP_ROWS,
     ArchivedLedger,
     Directory,
     RowGroup,
@@ -46,9 +47,6 @@ from .schema import PAYLOAD_COLUMN, SCHEMA
 
 PAGE_BYTES: Final = 64 * KIB
 """Payload bytes of a page, before compression: one page is what a read of one entry fetches."""
-
-MAX_ROW_GROUP_ROWS: Final = 1 << 18
-"""Bounds the tables of a row group, whatever the size of its entries."""
 
 _COMPRESSION: Final = {
     "ledger_id": "zstd",

@@ -21,7 +21,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[2]
 
 NOT_PARTS = {"tests", "scripts", "docs", "docker", "examples"}
-NOT_FOR_USERS = ("dev", "testdata")
+NOT_FOR_USERS = ("dev", "fuzz", "testdata")
 LOADERS = ("import_module", "find_spec")
 # What pydantic and PySpark are made of: each of their versions needs one of these.
 COMPANIONS = {"pydantic_core", "py4j"}
