@@ -10,7 +10,6 @@ One and the same function is run by a fuzzer (``__main__``) and by pytest, over 
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import sys
 from collections.abc import Callable, Coroutine, Iterable
@@ -128,9 +127,3 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise Finding("a decoder waits for something")
-
-
-def on_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that needs an event loop."""
-    with asyncio.Runner() as runner:
-        return runner.run(work)
