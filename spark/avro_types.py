@@ -72,6 +72,9 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
         return f"ARRAY<{_ddl(schema.get('items'))}>"
     if kind == "map":
         return f"MAP<STRING, {_ddl(schema.get('values'))}>"
+    if kind == "fixed" and (type(schema.get("size")) is not int or schema["size"] < 1):
+        # Of values of no bytes, a payload of ten bytes has more than anybody can count.
+        raise _strange(f"a fixed type has at least one byte, not {schema.get('size')!r}")
     if logical == "decimal":
         return _decimal(schema.get("precision"), schema.get("scale", 0))
     if isinstance(logical, str) and logical in _TIMES:

@@ -45,6 +45,14 @@ def test_a_logical_type_that_is_no_name_is_refused_or_left_out(logical: Any):
     assert ddl_of({"type": "record", "name": "r", "fields": [field]}) == "STRUCT<`a`: INT>"
 
 
+@pytest.mark.parametrize("size", [0, -1, None, "4", True])
+def test_values_of_no_bytes_are_refused_before_a_payload_has_endlessly_many(size: Any):
+    items = {"type": "fixed", "name": "nothing", "size": size}
+    field = {"name": "a", "type": {"type": "array", "items": items}}
+    with pytest.raises(InvalidConfig, match="at least one byte"):
+        ddl_of({"type": "record", "name": "r", "fields": [field]})
+
+
 def test_a_schema_too_deep_in_itself_is_refused():
     schema: Any = "int"
     for _ in range(2_000):
