@@ -26,6 +26,7 @@ from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 
 from .index_codec import Directory, read_directory
 from .objects.port import ObjectInfo, ObjectStore
@@ -146,7 +147,7 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
         where = json.loads(values[DIRECTORY_KEY.encode()])
         version = values[FORMAT_KEY.encode()].decode()
         part = IndexPart(where["offset"], where["bytes"], where["raw_bytes"], where["crc32c"])
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, *NOT_UNDERSTOOD) as error:
         raise DamagedFile(f"{found.key}: its footer cannot be understood: {error}") from error
     if version.isdecimal() and int(version) > FORMAT:
         raise NewerFormat.of(f"{found.key}: the object", version, FORMAT)

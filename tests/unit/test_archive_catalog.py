@@ -1,10 +1,13 @@
 """A bucket whose objects say what is not so: each is told apart by its key, and the others are found all the same."""
 
+import io
 import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tallybook.archive import row_groups
@@ -12,7 +15,7 @@ from tallybook.archive.catalog import Catalog, read_catalog
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.schema import object_key
+from tallybook.archive.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import NewerFormat, ObjectMissing
 from tallybook.core.quorum import Quorum
@@ -67,6 +70,14 @@ def with_metadata(**changes: object) -> Callable[[], bytes]:
     return lambda: an_object(2, encode_ledger(replace(metadata_of(2), **changes)))  # type: ignore[arg-type]
 
 
+def saying(directory: str) -> bytes:
+    """A file of Parquet whose footer says this of its directory."""
+    out = io.BytesIO()
+    said = {DIRECTORY_KEY: directory, FORMAT_KEY: str(FORMAT)}
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(said), out)
+    return out.getvalue()
+
+
 FORGERIES: dict[str, Callable[[], bytes]] = {
     "an index beyond the end": footer(lambda part: part | {"offset": 99_999}),
     "an index before the beginning": footer(lambda part: part | {"offset": -9}),
@@ -78,6 +89,8 @@ FORGERIES: dict[str, Callable[[], bytes]] = {
     "an index that is true": footer(lambda part: part | {"bytes": True}),
     "no index": footer(lambda part: {}),
     "an index that is a list": footer(lambda part: [1]),
+    "an index deeper than Python goes": lambda: saying("[" * 5_000),
+    "an index without an end": lambda: saying('{"offset": 1e999, "bytes": 1, "raw_bytes": 1, "crc32c": 1}'),
     "metadata of another ledger": with_metadata(ledger_id=7),
     "metadata of a ledger that is open": with_metadata(state=LedgerState.OPEN, last_entry_id=-1, length=0),
     "metadata of a longer ledger": with_metadata(last_entry_id=2),
