@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from tallybook.core.errors import NewerFormat
 
+from .record_json import NOT_UNDERSTOOD
+
 FIRST: Final = 1
 """Of records that were made before they had a format, too."""
 
@@ -40,6 +42,6 @@ def over_known(record: str, value: bytes, found: bytes | None) -> bytes:
     """
     try:
         check_format(record, None if found is None else json.loads(found))
-    except ValueError:
+    except NOT_UNDERSTOOD:
         return value  # as of now it holds something
     return value

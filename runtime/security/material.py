@@ -97,6 +97,8 @@ def parse_access(content: bytes, path: str) -> AccessFile:
         raise InvalidConfig(f"{path}: {'; '.join(complaints(error))}") from None
     except ValueError as error:
         raise InvalidConfig(f"{path} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise InvalidConfig(f"{path}: tables or lists lie too deep in one another") from None
 
 
 def _zookeeper(content: bytes, path: str) -> str:

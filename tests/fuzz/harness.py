@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tallybook.core.errors import NewerFormat
+
 T = TypeVar("T")
 
 MOST_MEMORY_BYTES = 256 * 1024 * 1024
@@ -105,9 +107,14 @@ REFUSED = Refused()
 def attempt(
     promised: type[Exception] | tuple[type[Exception], ...], call: Callable[..., T], *given: Any
 ) -> T | Refused:
-    """What ``call`` returns, or ``REFUSED`` where it raises what it promises to raise."""
+    """What ``call`` returns, or ``REFUSED`` where it raises what it promises to raise.
+
+    Whatever has a format may always say that it is of a newer one.
+    """
     try:
         return call(*given)
+    except NewerFormat:
+        return REFUSED
     except promised:
         return REFUSED
 

@@ -81,7 +81,9 @@ def test_a_secret_that_everybody_on_the_machine_may_read_is_refused(place, name,
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("content", [b"", b"\0\xff" * 50, b"-----BEGIN CERTIFICATE-----\nAAAA\n", b"{"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\xff" * 50, b"-----BEGIN CERTIFICATE-----\nAAAA\n", b"{", b"a = " + b"[" * 5_000]
+)
 def test_files_that_are_something_else_are_refused_by_name(place, name, content):
     path = place / name
     path.write_bytes(content)

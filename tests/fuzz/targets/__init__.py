@@ -14,6 +14,7 @@ from . import (
     journal,
     ledger_metadata,
     records,
+    security,
     spark_inputs,
     texts,
     wire,
@@ -24,6 +25,6 @@ TARGETS: dict[str, Target] = {
     for target in (
         batches.TARGET, wire.TARGET, journal.TARGET, entry_logs.TARGET, bookie_files.TARGET, ledger_metadata.TARGET,
         records.TARGET, archive_index.TARGET, archive_objects.TARGET, envelopes.TARGET, texts.TARGET,
-        spark_inputs.TARGET, gateway_requests.TARGET,
+        spark_inputs.TARGET, gateway_requests.TARGET, security.TARGET,
     )
 }  # fmt: skip

@@ -58,6 +58,7 @@ def some_stretches() -> Iterator[bytes]:
     "bookie/storage/entry_log_format.py:decode_table",
     "bookie/storage/entry_log_format.py:_decode_part",
     "bookie/storage/entry_log_format.py:_checked",
+    "bookie/storage/entry_log_format.py:_crc_fits",
     "bookie/storage/entry_log_format.py:part_identity",
     seeds=some_stretches,
 )

@@ -109,6 +109,7 @@ def some_blocks() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "bookie/journal/format.py:decode_block_header",
+    "bookie/journal/format.py:newer_block",
     "bookie/journal/records.py:record_spans",
     "bookie/journal/records.py:decode_records",
     "bookie/journal/records.py:_decode",
@@ -118,6 +119,7 @@ def block(data: bytes) -> None:
     """A block: its header, and the records in it, whatever the checksum of the body says."""
     for given in (data, with_crc(data, 124, (0, 124))):
         header = fmt.decode_block_header(given)
+        fmt.newer_block(given, bytes(given[8:24]), 0, BLOCK_BYTES)
         if header is None:
             continue
         body = given[fmt.BLOCK_HEADER_BYTES :][: header.body_bytes]

@@ -9,11 +9,12 @@ from typing import Any
 
 from tallybook.archive.location import RECORD as LOCATION
 from tallybook.archive.location import read_location
-from tallybook.core.errors import DamagedFile, InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata import sink_record
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import wanted_mode
 from tallybook.metadata.leader import Leadership
+from tallybook.metadata.record_format import over_known
 from tallybook.metadata.rules import check_record_name
 from tallybook.metadata.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
 from tallybook.metadata.store import Record, RecordPage
@@ -83,9 +84,15 @@ def some_sinks() -> Iterator[bytes]:
     )
 
 
-@TARGET.decoder("metadata/sink_record.py:SinkRecord.decode", "metadata/sink_record.py:_ids_of", seeds=some_sinks)
+@TARGET.decoder(
+    "metadata/record_format.py:over_known",
+    "metadata/sink_record.py:SinkRecord.decode",
+    "metadata/sink_record.py:_ids_of",
+    seeds=some_sinks,
+)
 def sink(data: bytes) -> None:
-    """What was committed to a sink."""
+    """What was committed to a sink, and any record that is written over."""
+    attempt(NewerFormat, over_known, "name", b"new", data)
     found = attempt(DamagedFile, SinkRecord.decode, "name", data)
     if found is not REFUSED:
         same(SinkRecord.decode("name", found.encode()), found, "a sink")
@@ -225,7 +232,7 @@ def small_records(data: bytes) -> None:
     attempt(DamagedFile, _last_round, Record(data, 1))
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
     attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
-    finished(Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))
+    attempt(NewerFormat, finished, Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))
 
 
 def some_of_every_kind() -> Iterator[bytes]:

@@ -17,8 +17,8 @@ from tallybook.cli.stream_appending import StreamFeeder
 from tallybook.cli.stream_options import changes
 from tallybook.cli.stream_starts import parse_condition, parse_start, reached
 from tallybook.core.config import BookieSettings, ClientSettings, GatewaySettings, OffloadSettings, RepairSettings
-from tallybook.core.errors import InvalidArgument, InvalidConfig
-from tallybook.runtime.metrics_text import parse_metrics
+from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
+from tallybook.runtime.metrics_text import parse_metrics, parse_series
 from tallybook.runtime.settings import ENVIRONMENT_PREFIX, LEVEL_SEPARATOR, load_settings
 from tallybook.spark.records.bounds import bounds_of, parse_place
 from tallybook.stream import names
@@ -67,7 +67,7 @@ def some_files() -> Iterator[bytes]:
     "runtime/settings.py:load_settings",
     "runtime/settings.py:_from_file",
     "runtime/settings.py:_merge",
-    "runtime/settings.py:_complaints",
+    "runtime/settings.py:complaints",
     seeds=some_files,
 )
 def settings_file(data: bytes) -> None:
@@ -231,16 +231,20 @@ def some_outputs() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
-    "runtime/metrics_text.py:parse_metrics", "cli/launcher.py:read_run_file", "cli/launcher.py:last_error",
+    "runtime/metrics_text.py:parse_metrics",
+    "runtime/metrics_text.py:parse_series",
+    "cli/launcher.py:read_run_file",
+    "cli/launcher.py:last_error",
     seeds=some_outputs,
-)  # fmt: skip
+)
 def outputs(data: bytes) -> None:
     """Metrics, and the files and last words of bookies, which may have ended while they wrote them."""
     parse_metrics(data.decode(errors="replace"))
+    attempt(ValueError, lambda text: list(parse_series(text)), data.decode(errors="replace"))
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        read_run_file(Path(file.name))
+        attempt(NewerFormat, read_run_file, Path(file.name))
         last_error(Path(file.name))
 
 

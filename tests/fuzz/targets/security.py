@@ -1,0 +1,117 @@
+"""What lies in a security directory, and the tokens that anybody may send."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import jwt
+
+from tallybook.core.access import AccessRules, Credentials
+from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
+from tallybook.runtime.security.authority import STARTER
+from tallybook.runtime.security.files import NAMES, PRIVATE, Files
+from tallybook.runtime.security.material import parse_access, understand
+from tallybook.runtime.security.tokens import TokenKeys
+
+from ..harness import REFUSED, Target, attempt
+
+TARGET = Target(
+    "security",
+    words=(
+        b"[[principal]]",
+        b"certificates",
+        b"tallybook://",
+        b"/*",
+        b"*.",
+        b"kid",
+        b"alg",
+        b"none",
+        b"-----BEGIN",
+        b".",
+    ),
+)
+
+SHARED = b"0123456789abcdef" * 2
+KEY = {"kty": "oct", "kid": "k", "alg": "HS256", "k": urlsafe_b64encode(SHARED).rstrip(b"=").decode()}
+KEYS = TokenKeys.parse(json.dumps({"keys": [KEY]}).encode(), "keys")
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def some_rules() -> Iterator[bytes]:
+    """As they are made, and with everything that may be in them."""
+    yield STARTER.encode()
+    yield (
+        b'[[principal]]\nname = "p"\nroles = ["writer"]\ncertificates = ["*.a.b", "x://y/*", "10.0.0.1"]\n'
+        b'tokens = ["t"]\nstreams = ["a/"]\nnamespaces = ["n"]\nledgers = ["l-"]\nmax_requests = 5\n'
+        b'max_bytes = "32MiB"\n'
+    )
+    yield b"principal = " + b"[" * 5_000
+
+
+@TARGET.decoder("runtime/security/material.py:parse_access", seeds=some_rules)
+def rules(data: bytes) -> None:
+    """Rules, and who somebody is by them."""
+    found = attempt(InvalidConfig, parse_access, data, "path")
+    if found is not REFUSED:
+        made = AccessRules(found)
+        for credentials in (Credentials(), Credentials(("b.a.b", "x://y/z")), Credentials(subject="t")):
+            attempt((Unauthenticated, AccessDenied), made.principal, credentials)
+
+
+def some_key_sets() -> Iterator[bytes]:
+    """One shared secret, and a public key."""
+    public = {
+        "kty": "OKP",
+        "crv": "Ed25519",
+        "kid": "e",
+        "alg": "EdDSA",
+        "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+    }
+    yield json.dumps({"keys": [KEY, public]}).encode()
+    yield b'{"keys": ' + b"[" * 5_000
+
+
+@TARGET.decoder("runtime/security/tokens.py:TokenKeys.parse", "runtime/security/tokens.py:_key", seeds=some_key_sets)
+def key_sets(data: bytes) -> None:
+    """Keys that tokens are checked with."""
+    attempt(InvalidConfig, TokenKeys.parse, data, "path")
+
+
+def some_headers() -> Iterator[bytes]:
+    """A good token, and parts of one."""
+    claims = {"sub": "app", "aud": "tallybook", "exp": LATER}
+    made = jwt.encode(claims, SHARED, algorithm="HS256", headers={"kid": "k"})
+    yield f"Bearer {made}".encode()
+    yield f"Bearer {made.rpartition('.')[0]}.".encode()
+    yield b"Basic dTpw"
+
+
+@TARGET.decoder("runtime/security/tokens.py:TokenKeys.subject", seeds=some_headers)
+def tokens(data: bytes) -> None:
+    """What stands in a header of the name 'authorization'."""
+    attempt(Unauthenticated, KEYS.subject, (data.decode("latin-1"),), "tallybook")
+
+
+def some_files() -> Iterator[bytes]:
+    """None of them right: what is right is in the tests of the directory."""
+    yield b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    yield b"-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n"
+    yield b"user:password"
+
+
+@TARGET.decoder(
+    "runtime/security/material.py:understand",
+    "runtime/security/material.py:_identity",
+    "runtime/security/material.py:_certificates",
+    "runtime/security/material.py:_zookeeper",
+    seeds=some_files,
+)
+def directory(data: bytes) -> None:
+    """A directory in which every file holds this, but those that are not there."""
+    for missing in ((), (PRIVATE,), ("access.toml", "token-keys.json")):
+        contents = {name: None if name in missing else data for name in NAMES}
+        attempt(InvalidConfig, lambda contents: understand(Files((), contents), "path", now=NOW), contents)
