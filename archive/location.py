@@ -24,7 +24,7 @@ async def read_location(store: MetadataStore) -> str | None:
 
     Raises:
         MetadataUnavailable: the metadata store does not answer.
-        DamagedFile: the record cannot be understood.
+        DamagedFile, NewerFormat: the record cannot be understood.
     """
     record = await store.read_record(RECORD, linearizable=True)
     if record is None:

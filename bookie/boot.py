@@ -121,6 +121,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
     Raises:
         ForeignDirectory, DirectoryInUse, InvalidConfig: it is not ours to use.
         DamagedFile: a file that cannot be done without fails its checks; named with the place.
+        NewerFormat: one is of a later version.
         DiskFailed, DiskFull: the device failed, or has no room.
         MetadataUnavailable: the metadata does not answer.
     """

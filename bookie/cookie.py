@@ -42,7 +42,8 @@ def decode_cookie(data: bytes, path: str) -> Cookie:
     """Understand a cookie read from ``path``.
 
     Raises:
-        DamagedFile: it fails its checks, or is of another version.
+        DamagedFile: it fails its checks.
+        NewerFormat: it is of a later version.
     """
     values = decode_record(KIND, VERSION, data, path)
     try:

@@ -178,6 +178,7 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         ForeignDirectory: its identity is missing, another's, or not the registered one.
         DirectoryInUse: another process holds it.
         DamagedFile: a file that tells its identity fails its checks.
+        NewerFormat: one is of a later version.
         DiskFailed, DiskFull: it cannot be written, or has too little room.
         InvalidConfig: the configured bookie id cannot name a bookie.
     """
@@ -264,6 +265,7 @@ async def identified(
         ForeignDirectory: its identity is missing, another's, or not the registered one.
         DirectoryInUse: another process holds it.
         DamagedFile: its cookie fails its checks.
+        NewerFormat: one is of a later version.
         DiskFailed, DiskFull: it cannot be read or locked.
     """
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
@@ -489,6 +491,7 @@ async def read_places(disk: Disk, root: str) -> Places:
 
     Raises:
         DamagedFile: the format file fails its checks.
+        NewerFormat: one is of a later version.
         DiskFailed: it cannot be read.
     """
     path = Layout(root).file(_FORMAT)
@@ -501,6 +504,7 @@ async def read_format(disk: Disk, layout: Layout) -> dict[str, str]:
 
     Raises:
         DamagedFile: it is missing, or fails its checks.
+        NewerFormat: one is of a later version.
     """
     path = layout.file(_FORMAT)
     data = await disk.read_file(path, MAX_RECORD_BYTES)

@@ -69,6 +69,7 @@ async def load_limbo(disk: Disk, path: str) -> Limbo:
 
     Raises:
         DamagedFile: the file fails its checks, or is missing.
+        NewerFormat: one is of a later version.
     """
     data = await disk.read_file(path, MAX_RECORD_BYTES)
     if data is None:

@@ -170,6 +170,7 @@ class PlaceClaim:
             ForeignDirectory: one of them is not what it should be, or one that holds data is not wanted any more.
             DirectoryInUse: another process holds one.
             DamagedFile: a cookie fails its checks.
+            NewerFormat: one is of a later version.
             DiskFailed, DiskFull: one of them cannot be written.
         """
         paths = [(kind, path) for kind in KINDS for path in wanted[kind]]
@@ -265,6 +266,7 @@ async def title_at(disk: Disk, root: str, cookie: Cookie, path: str) -> str | No
     Raises:
         ForeignDirectory: it is not one of this bookie.
         DamagedFile: the cookie fails its checks.
+        NewerFormat: one is of a later version.
         DiskFailed: it cannot be read.
     """
     file = f"{path}/{_COOKIE}"

@@ -193,7 +193,7 @@ class Client:
             LedgerExists: of the given id there is, or was, a ledger.
             MetadataUnavailable: the store does not answer.
             MetadataOutcomeUnknown: there may be a ledger of which nobody knows the id.
-            DamagedFile: a registration cannot be decoded.
+            DamagedFile, NewerFormat: a registration cannot be decoded.
         """
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         metadata = await self._create(quorum, password, digest, custom or {}, self.world.rng.uuid(), ledger_id)
@@ -237,7 +237,7 @@ class Client:
             LedgerClosed, LedgerFenced, NoSuchLedger, Unauthorized: it cannot be written.
             MetadataOutcomeUnknown: it may be ours; the same call, of this client, settles it.
             MetadataConflict, MetadataUnavailable: it would not settle, or the store does not answer; not ours.
-            DamagedFile: its metadata cannot be decoded.
+            DamagedFile, NewerFormat: its metadata cannot be decoded.
         """
         known = await self._read(ledger_id)
         self.authorise(known.value, password)
@@ -313,7 +313,7 @@ class Client:
             MetadataUnavailable: the metadata store does not answer; try again.
             MetadataConflict, MetadataOutcomeUnknown: a step of the recovery would not settle; try again. Only with
                 ``recover``.
-            DamagedFile: the ledger's metadata cannot be decoded.
+            DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
         metadata = await self.ledger_metadata(ledger_id)
         self.authorise(metadata, password)
@@ -383,7 +383,7 @@ class Client:
             InvalidArgument: not a ledger id.
             NoSuchLedger: never created, or deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: they cannot be decoded.
+            DamagedFile, NewerFormat: they cannot be decoded.
         """
         return (await self._read(ledger_id)).value
 
@@ -412,7 +412,7 @@ class Client:
             Unauthorized: the password does not fit, or one is given for a ledger that has none.
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: the ledger's metadata cannot be decoded.
+            DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
         self.authorise(await self.ledger_metadata(ledger_id), password)
         await self._updater.delete(ledger_id)
@@ -435,7 +435,7 @@ class Client:
 
         Raises:
             MetadataUnavailable: the store does not answer.
-            DamagedFile: a registration cannot be decoded.
+            DamagedFile, NewerFormat: a registration cannot be decoded.
         """
         return await self.world.membership.bookies()
 

@@ -207,7 +207,7 @@ class Client:
             LedgerExists: of the given id there is, or was, a ledger.
             MetadataUnavailable: the store does not answer.
             MetadataOutcomeUnknown: there may be a ledger of which nobody knows the id.
-            DamagedFile: a registration cannot be decoded.
+            DamagedFile, NewerFormat: a registration cannot be decoded.
         """
         created = self._loop.run(
             self._engine.create_ledger(
@@ -272,7 +272,7 @@ class Client:
             LedgerClosed, LedgerFenced, NoSuchLedger, Unauthorized: it cannot be written.
             MetadataOutcomeUnknown: it may be ours; the same call, of this client, settles it.
             MetadataConflict, MetadataUnavailable: it would not settle, or the store does not answer; not ours.
-            DamagedFile: its metadata cannot be decoded.
+            DamagedFile, NewerFormat: its metadata cannot be decoded.
             InvalidArgument: not a ledger id; or the client is not open.
         """
         adopted = self._loop.run(self._engine.adopt_ledger(ledger_id, password=password, deferred_sync=deferred_sync))
@@ -298,7 +298,7 @@ class Client:
             MetadataUnavailable: the metadata store does not answer; try again.
             MetadataConflict, MetadataOutcomeUnknown: a step of the recovery would not settle; try again. Only with
                 ``recover``.
-            DamagedFile: the ledger's metadata cannot be decoded.
+            DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
         opened = self._loop.run(self._engine.open_ledger(ledger_id, password=password, recover=recover))
         return LedgerReader(opened, self._loop)
@@ -332,7 +332,7 @@ class Client:
             InvalidArgument: not a ledger id; or the client is not open.
             NoSuchLedger: never created, or deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: they cannot be decoded.
+            DamagedFile, NewerFormat: they cannot be decoded.
         """
         return self._loop.run(self._engine.ledger_metadata(ledger_id))
 
@@ -353,7 +353,7 @@ class Client:
             Unauthorized: the password does not fit, or one is given for a ledger that has none.
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: the ledger's metadata cannot be decoded.
+            DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
             InvalidArgument: not a ledger id; or the client is not open.
         """
         self._loop.run(self._engine.delete_ledger(ledger_id, password=password))
@@ -363,7 +363,7 @@ class Client:
 
         Raises:
             MetadataUnavailable: the store does not answer.
-            DamagedFile: a registration cannot be decoded.
+            DamagedFile, NewerFormat: a registration cannot be decoded.
             InvalidArgument: the client is not open.
         """
         return self._loop.run(self._engine.bookies())

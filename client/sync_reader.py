@@ -126,7 +126,7 @@ class LedgerReader:
         Raises:
             NoSuchLedger: the ledger was deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: they cannot be decoded.
+            DamagedFile, NewerFormat: they cannot be decoded.
             InvalidArgument: the client is closed.
         """
         return self._loop.run(self._engine.refresh())

@@ -88,7 +88,7 @@ class Leadership:
         the end this candidate resigns, after the work has ended, so that another one takes over at its next look.
 
         Raises:
-            DamagedFile: the record holds something else.
+            DamagedFile, NewerFormat: the record holds something else.
             Whatever ``work`` raises.
         """
         while True:

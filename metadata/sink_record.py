@@ -85,7 +85,7 @@ class SinkRecord:
         """From the store.
 
         Raises:
-            DamagedFile: it cannot be understood.
+            DamagedFile, NewerFormat: it cannot be understood.
         """
         try:
             found = json.loads(value)

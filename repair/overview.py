@@ -140,7 +140,7 @@ async def overview(world: ClientWorld) -> Overview:
 
     Raises:
         MetadataUnavailable: the metadata store does not answer.
-        DamagedFile: a record that it needs holds something else.
+        DamagedFile, NewerFormat: a record that it needs holds something else.
     """
     store = world.store
     alive = await world.membership.bookies()

@@ -25,7 +25,7 @@ async def paused_since(store: MetadataStore) -> int | None:
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile: the record holds something else.
+        DamagedFile, NewerFormat: the record holds something else.
     """
     record = await store.read_record(PAUSED_RECORD, linearizable=True)
     return None if record is None else _decode(record.value)
@@ -37,7 +37,7 @@ async def pause(records: RecordUpdater, now_ms: int) -> None:
     Raises:
         MetadataConflict, MetadataUnavailable: nothing was changed.
         MetadataOutcomeUnknown: it may have been.
-        DamagedFile: the record holds something else.
+        DamagedFile, NewerFormat: the record holds something else.
     """
 
     def paused(found: bytes | None) -> bytes:

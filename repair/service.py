@@ -160,7 +160,7 @@ async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile: the record holds something else.
+        DamagedFile, NewerFormat: the record holds something else.
     """
     record = await store.read_record(STATUS_RECORD, linearizable=True)
     if record is None:

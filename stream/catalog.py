@@ -45,7 +45,7 @@ class Catalog:
         Raises:
             NoSuchStream: there is none, or it is being deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: a record cannot be understood.
+            DamagedFile, NewerFormat: a record cannot be understood.
         """
         stream_id = await self.id_of(namespace, name)
         if stream_id is None:
@@ -308,7 +308,7 @@ def decode_name(record: str, value: bytes) -> str:
     """The id that a name leads to.
 
     Raises:
-        DamagedFile: the record cannot be understood.
+        DamagedFile, NewerFormat: the record cannot be understood.
     """
     stream_id: object = None
     try:

@@ -67,7 +67,7 @@ class Delivery:
         """From the store.
 
         Raises:
-            DamagedFile: it cannot be understood.
+            DamagedFile, NewerFormat: it cannot be understood.
         """
         try:
             found = json.loads(value)

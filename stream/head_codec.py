@@ -61,7 +61,7 @@ def decode_head(record: str, value: bytes) -> Head:
         record: its name, for messages.
 
     Raises:
-        DamagedFile: it cannot be understood.
+        DamagedFile, NewerFormat: it cannot be understood.
     """
     found = _loaded(record, value)
     try:
@@ -102,7 +102,7 @@ def decode_chapter(record: str, value: bytes) -> tuple[Segment, ...]:
     """From the store.
 
     Raises:
-        DamagedFile: it cannot be understood.
+        DamagedFile, NewerFormat: it cannot be understood.
     """
     try:
         return tuple(map(_segment, _loaded(record, value)["segments"]))

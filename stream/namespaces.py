@@ -32,7 +32,7 @@ class Namespaces:
         Raises:
             NoSuchNamespace: it was never made.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: the record cannot be understood.
+            DamagedFile, NewerFormat: the record cannot be understood.
         """
         record = namespace_record(namespace)
         found = await self._store.read_record(record, linearizable=True)

@@ -25,6 +25,7 @@ from tallybook.core.errors import (
     InvalidArgument,
     InvalidBatch,
     MetadataUnavailable,
+    NewerFormat,
     ObjectDamaged,
     ObjectMissing,
     PeerError,
@@ -266,6 +267,7 @@ class LedgerReader:
 
         Raises:
             InvalidBatch: the first one is not a good copy of what was asked for.
+            NewerFormat: it may be one, of a later version.
         """
         found: Sealed = []
         expected = first
@@ -278,7 +280,7 @@ class LedgerReader:
                     raise InvalidBatch(
                         f"ledger {self.id}: batch from {header.first_entry_id} is not the one at {expected}"
                     )
-            except InvalidBatch:
+            except (InvalidBatch, NewerFormat):
                 if not found:
                     raise
                 break
@@ -388,7 +390,7 @@ class LedgerReader:
 
         Raises:
             NoSuchLedger: the ledger was deleted.
-            DamagedFile: the metadata cannot be read.
+            DamagedFile, NewerFormat: the metadata cannot be read.
             PeerError: the store does not answer.
         """
         try:
@@ -408,7 +410,7 @@ class LedgerReader:
         Raises:
             NoSuchLedger: the ledger was deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile: they cannot be decoded.
+            DamagedFile, NewerFormat: they cannot be decoded.
         """
         before = self._metadata
         found = await self._context.read_metadata(self.id)
@@ -441,7 +443,7 @@ class LedgerReader:
         Raises:
             BookieUnavailable: too few bookies answered to be sure.
             NoSuchLedger: the ledger was deleted.
-            DamagedFile: the metadata cannot be read.
+            DamagedFile, NewerFormat: the metadata cannot be read.
         """
         clock, connections, looked_again = self._context.clock, self._context.connections, False
         deadline = self._request_deadline()
@@ -573,7 +575,7 @@ class LedgerReader:
             return []
         try:
             return [each for each in self._verified(position, answer.batches) if each[0].first_entry_id <= self._lac]
-        except InvalidBatch:
+        except (InvalidBatch, NewerFormat):
             sometimes("tail: what came along is damaged")
             return []
 

@@ -186,7 +186,7 @@ def decode(record: str, value: bytes) -> Subscription:
         record: its name, for messages.
 
     Raises:
-        DamagedFile: it cannot be understood.
+        DamagedFile, NewerFormat: it cannot be understood.
     """
     try:
         found = json.loads(value)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +22,7 @@ from tallybook.bookie.journal.format import Geometry, Mark, SegmentHeader
 from tallybook.bookie.storage import entry_log_format, entry_log_lengths, index_format, index_mark
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.cli.launcher import read_run_file
+from tallybook.client.reader.handle import LedgerReader
 from tallybook.core import batch
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import encode_batch, verify_batch
@@ -232,6 +233,20 @@ def test_a_block_of_the_next_version_counts_only_where_it_belongs(monkeypatch):
         flipped = bytearray(buffer)
         flipped[at] ^= 1
         assert journal_format.newer_block(flipped, **here) is None
+
+
+def test_what_a_reader_was_sent_before_a_batch_of_the_next_version_is_as_good_as_ever(monkeypatch):
+    def batch_of(first: int) -> bytes:
+        return encode_batch(7, first, [b"entry"] * 5, lac=first - 1, ledger_length=1000, written_at_us=17)
+
+    good = batch_of(0)
+    monkeypatch.setattr(batch, "VERSION", 2)
+    newer = batch_of(5)
+    monkeypatch.undo()
+    reader = SimpleNamespace(id=7, _digest_key=None)
+    assert [each[1] for each in LedgerReader._verified(reader, 0, (good, newer))] == [good]
+    with pytest.raises(NewerFormat):
+        LedgerReader._verified(reader, 5, (newer, good))
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
