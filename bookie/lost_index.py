@@ -8,7 +8,7 @@ a crash left is made again; after it, nothing is left to do. The journal is repl
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from .lost_places import find_places
 from .places import LEDGERS, listed_places
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
+from .storage.index_mark import read_mark
 
 _log = logger("bookie.lost_index")
 
@@ -86,7 +87,9 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
 
     Raises:
         MetadataUnavailable, DiskFailed, DiskFull: as for ``open_or_rebuild``; nothing has changed.
+        NewerFormat: the present one is of a later version, whatever else is wrong with it.
     """
+    await _refuse_newer(home, sources.disk, limbo)
     number = home.beside(limbo.index)
     async with AsyncExitStack() as undo:
         index = await home.make(number)
@@ -158,6 +161,7 @@ async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> R
     Raises:
         MetadataUnavailable, DiskFailed, DiskFull: as for ``rebuild``.
     """
+    await _refuse_newer(home, sources.disk, limbo)
     number = home.beside(limbo.index)
     index = await home.make(number)
     try:
@@ -165,3 +169,9 @@ async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> R
     finally:
         await index.close()
         await home.clear(number)
+
+
+async def _refuse_newer(home: IndexHome, disk: Disk, limbo: Limbo) -> None:
+    """See that no newer version has used the index that is in use: it knows more than entry logs tell."""
+    with suppress(DamagedFile, DiskFailed):
+        await read_mark(disk, home.path(limbo.index))

@@ -1,11 +1,13 @@
 """What was lost of a bookie's directory on a real disk: the index is made again, other losses are accepted."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 LINES = b"".join(b"line %d\n" % number for number in range(1_000))
 
@@ -116,3 +118,56 @@ def test_a_missing_limbo_marker_is_told_together_with_the_way_forward(cli, stopp
     assert f"tallybook bookie init --accept-loss --data {data} --id bookie-1 --metadata" in refused.error["message"]
     assert cli.run("bookie", "init", "--accept-loss", "--data", data, "--metadata", metadata).code == 0
     assert read_back(ledger) == LINES
+
+
+# --- a newer version has been there -----------------------------------------------------------------------------------
+
+
+def everything_in(data: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
+
+
+def newer_text_record(path: Path) -> None:
+    """One version later, under a checksum that fits."""
+    body = re.sub(rb"^(tallybook \S+) \d+", rb"\1 99", path.read_bytes().rpartition(b"crc32c ")[0])
+    path.write_bytes(body + b"crc32c %08x\n" % crc32c(body))
+
+
+def newer_superblock(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4] = 99
+    data[112:116] = crc32c(bytes(data[:112])).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
+def newer_mark(path: Path) -> None:
+    data = path.read_bytes()
+    body = data[:4] + (99).to_bytes(4, "little") + data[8:16]
+    path.write_bytes(body + crc32c(body).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("cookie", newer_text_record),
+        ("FORMAT", newer_text_record),
+        ("limbo", newer_text_record),
+        ("journal/superblock", newer_superblock),
+        ("index/synced", newer_mark),
+    ],
+)
+def test_a_bookie_names_what_a_newer_version_has_written_and_leaves_it_alone(cli, stopped, name, change):
+    data, metadata, _ = stopped
+    change(data / name)
+    before = everything_in(data)
+    result = cli.run("bookie", "run", "--data", data, "--metadata", metadata, "--json")
+    assert (result.code, result.last_words["type"]) == (3, "NewerFormat")
+    assert f"{name}" in result.last_words["message"]
+    assert "99, this Tallybook knows" in result.last_words["message"]
+    assert result.last_words["outcome"] == "not done"
+    assert everything_in(data) == before
+    # No loss of an index is ever accepted: where it is lost, another one is made.
+    words = ("rebuild-index", data) if name == "index/synced" else ("init", "--accept-loss", "--data", data)
+    result = cli.run("bookie", *words, "--metadata", metadata, "--json")
+    assert result.error["type"] == "NewerFormat"
+    assert everything_in(data) == before

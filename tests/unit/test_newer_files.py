@@ -114,6 +114,27 @@ def test_a_bookie_does_not_start_on_what_a_newer_one_has_written_and_changes_non
     run_seed(1, scenario)
 
 
+def test_an_index_of_a_newer_one_is_not_taken_for_a_lost_one():
+    async def scenario(world: World) -> None:
+        node = await written_by_a_newer_one(world)
+        before, open_index = everything_in(node.disk), node._open_index
+
+        async def of_a_newer_one(directory: str, create: bool) -> None:
+            raise NewerFormat.of(f"{directory}/synced", 2, 1)
+
+        node._open_index = of_a_newer_one
+        with pytest.raises(NewerFormat, match=f"{ROOT}/index/synced"):
+            await node.boot()
+        assert everything_in(node.disk) == before, "no other one was made"
+        node._open_index = open_index
+        await node.boot()
+        await everything_is_there(node)
+        assert (await node.bookie.status()).limbo_events == 0
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
 @pytest.mark.parametrize(
     ("module", "numbers"),
     [
