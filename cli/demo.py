@@ -33,6 +33,7 @@ import typer
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, InvalidArgument, InvalidConfig
 from tallybook.core.ids import NO_ENTRY
+from tallybook.metadata.describe import describe
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.disk_real import RealDisk
@@ -46,7 +47,6 @@ from .demo_view import View
 from .demo_writer import MODULE
 from .exits import Exit
 from .launcher import LocalCluster, how_it_ended, signal_process
-from .ledger import describe
 from .options import Json
 from .output import print_json
 from .progress import human_bytes

@@ -12,7 +12,7 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import NoSuchLedger, PeerError, Unauthorized
-from tallybook.core.moments import moment_of
+from tallybook.metadata.describe import describe
 from tallybook.metadata.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
@@ -283,46 +283,3 @@ async def _last_add_confirmed(client: Client, metadata: LedgerMetadata, password
         return None
     except PeerError:
         return None
-
-
-def describe(metadata: LedgerMetadata) -> dict[str, object]:
-    """A ledger's metadata without its secrets."""
-    created = moment_of(metadata.created_at_ms)
-    return {
-        "ledger_id": metadata.ledger_id,
-        "state": metadata.state.value,
-        "entries": metadata.last_entry_id + 1 if metadata.closed else None,
-        "bytes": metadata.length if metadata.closed else None,
-        "last_entry_id": metadata.last_entry_id if metadata.closed else None,
-        "ensemble": metadata.quorum.ensemble,
-        "write_quorum": metadata.quorum.write_quorum,
-        "ack_quorum": metadata.quorum.ack_quorum,
-        "created_at": created.isoformat(timespec="milliseconds"),
-        "owned": metadata.writer_token is not None,
-        "password": bool(metadata.key_verifier),
-        "digest": metadata.digest.value,
-        "fragments": [
-            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
-            for fragment in metadata.fragments
-        ],
-        "missed": [
-            {"bookie_id": gap.bookie_id, "first_entry_id": gap.first_entry_id, "last_entry_id": gap.last_entry_id}
-            for gap in metadata.missed
-        ],
-        "archive": _describe_archive(metadata),
-        "custom": {name: value.decode(errors="replace") for name, value in metadata.custom.items()},
-    }
-
-
-def _describe_archive(metadata: LedgerMetadata) -> dict[str, object] | None:
-    receipt = metadata.archived
-    if receipt is None:
-        return None
-    archived_at = moment_of(receipt.archived_at_ms)
-    return {
-        "object": receipt.key,
-        "object_bytes": receipt.object_bytes,
-        "sha256": receipt.object_sha256.hex(),
-        "archived_at": archived_at.isoformat(timespec="seconds"),
-        "copies_released": metadata.copies_released,
-    }

@@ -32,7 +32,9 @@ def trace(
     with reading_only():
         found = run(_trace(metadata, ledger, entry))
     if as_json:
-        print_json(told(found))
+        from tallybook.repair.told import trace_told  # noqa: PLC0415
+
+        print_json(trace_told(found))
     else:
         print_rows(rows(found), _COLUMNS, as_json=False)
         print()
@@ -96,36 +98,3 @@ def _archive_row(copy: ArchiveCopy) -> Record:
 
 def _batch(first: int, last: int) -> str | None:
     return None if last < first or first < 0 else f"{first} .. {last}"
-
-
-def told(found: EntryTrace) -> Record:
-    """Everything, for programs."""
-    metadata, archive = found.metadata, found.archive
-    return {
-        "ledger_id": metadata.ledger_id,
-        "entry_id": found.entry_id,
-        "state": metadata.state.value,
-        "copies_released": metadata.copies_released,
-        "good": not found.problems,
-        "problems": found.problems,
-        "copies_wanted": found.wanted,
-        "copies_intact": found.intact,
-        "same": found.same,
-        "copies": [_copy(copy) for copy in found.copies],
-        "archive": archive
-        and {
-            "object": archive.object_key,
-            "verdict": archive.verdict,
-            "why": archive.why,
-            "batch_bytes": archive.batch_bytes,
-            "place": archive.place and archive.place._asdict(),
-        },
-    }
-
-
-def _copy(copy: BookieCopy) -> Record:
-    said: Record = {"bookie_id": copy.bookie_id, "alive": copy.alive, "verdict": copy.verdict, "why": copy.why}
-    if copy.trace is None:
-        return said
-    places = [place._asdict() for place in copy.trace.places]
-    return {**copy.trace._asdict(), **said, "places": places}

@@ -26,7 +26,7 @@ from .running import run
 if TYPE_CHECKING:
     from tallybook.repair.auditor import Audit
     from tallybook.repair.check import CopyCheck, LedgerCheck
-    from tallybook.repair.overview import BookieView, Overview
+    from tallybook.repair.overview import Overview
     from tallybook.repair.walk import Findings
 
 app = typer.Typer(help="Look at a cluster's copies, have them looked after, and see what it waits for.")
@@ -47,7 +47,9 @@ def status(metadata: Metadata, as_json: Json = False) -> None:
     with reading_only():
         found = run(_status(metadata))
     if as_json:
-        print_json(_told(found))
+        from tallybook.repair.told import overview_told  # noqa: PLC0415
+
+        print_json(overview_told(found))
     else:
         _show(found)
     if found.problems:
@@ -61,63 +63,12 @@ async def _status(metadata: str) -> Overview:
         return await overview(client.world)
 
 
-def _told(found: Overview) -> Record:
-    ledgers = found.ledgers
-    return {
-        "healthy": not found.problems,
-        "problems": found.problems,
-        "bookies": [_bookie(bookie) for bookie in found.bookies],
-        "ledgers": {
-            "total": ledgers.total,
-            **dict(ledgers.states),
-            "unreadable": ledgers.unreadable,
-            "complete": ledgers.complete,
-        },
-        "copies": {
-            "under_replicated": found.under_replicated,
-            "audited_s_ago": found.audit_age_s,
-            "counted_s_ago": found.walk_age_s,
-            "last_audit": found.audit,
-            "tasks": found.tasks,
-            "paused_since_ms": found.paused_since_ms,
-        },
-        "archive": None
-        if found.archive is None
-        else {
-            "url": found.archive,
-            "ledgers": ledgers.archived,
-            "released": ledgers.released,
-            "waiting_bytes": ledgers.waiting_bytes,
-        },
-    }
-
-
-def _bookie(bookie: BookieView) -> Record:
-    info, said = bookie.info, bookie.status
-    return {
-        "bookie_id": bookie.bookie_id,
-        "mode": bookie.mode,
-        "wanted": bookie.wanted.value,
-        "rack": info and info.rack,
-        "disk_used": said and said.disk_used_fraction,
-        "free_bytes": said and said.free_bytes,
-        "ledgers": bookie.ledgers,
-        "damaged": said and said.damaged_batches,
-        "in_limbo": bookie.limbo_ledgers,
-        "entry_logs": said and said.entry_logs,
-        "log_bytes": said and said.entry_log_bytes,
-        "journal_used": said and said.journal_used_fraction,
-        "ledgers_in_memory": said and said.ledgers_in_memory,
-        "limbo_events": said and said.limbo_events,
-        "scrub_rounds": said and said.scrub_rounds,
-        "uptime_seconds": said and said.uptime_seconds,
-    }
-
-
 def _show(found: Overview) -> None:
+    from tallybook.repair.told import bookie_told  # noqa: PLC0415
+
     rows = []
     for bookie in found.bookies:
-        row = dict(_bookie(bookie))
+        row = dict(bookie_told(bookie))
         if bookie.status is not None:
             row["disk_used"] = f"{bookie.status.disk_used_fraction:.0%}"
             row["free_bytes"] = human_bytes(bookie.status.free_bytes)

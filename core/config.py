@@ -525,3 +525,24 @@ class GatewaySettings(Settings):
         if self.token_listen and not self.security:
             raise ValueError("token_listen is for a gateway with security")
         return self
+
+
+Hosts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], BeforeValidator(_split)]
+
+
+class ConsoleSettings(Settings):
+    """A console: where it serves operators, and which cluster it shows."""
+
+    security: SecurityDirectory = ""
+    listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:7480",
+        description="Host and port of page and endpoints; port 0 is any free one. Without security, of loopback only.",
+    )
+    hosts: Hosts = Field(
+        (),
+        max_length=64,
+        description="Names that browsers reach it by, besides addresses, `localhost`, the name of its machine and "
+        "those of its certificate; in the environment with commas between them.",
+    )
+    metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
+    client: ClientSettings = Field(default_factory=ClientSettings)

@@ -16,14 +16,13 @@ from tallybook.archive.memory import give_back_memory
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveDenied, DamagedFile, PeerError, StorageError, TallybookError
+from tallybook.core.errors import ArchiveDenied, PeerError, StorageError, TallybookError
 from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.record_format import FIRST, check_format, over_known
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
-from tallybook.metadata.store import Ok, Record
+from tallybook.metadata.record_format import FIRST, over_known
+from tallybook.metadata.store import Ok
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
@@ -33,12 +32,12 @@ from tallybook.runtime.tasks import Workers
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader, Totals
 from .process import SCANNING, Archive, opened
+from .status_record import STATUS_RECORD, last_round
 from .survey import Survey
 
 _log = logger("offload")
 
 LEADER_RECORD: Final = "archive/leader"
-STATUS_RECORD: Final = "archive/status"
 
 
 class OffloadService:
@@ -169,8 +168,8 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     survey = Survey(archive.metadata)
     await survey.look()
     ledgers = list(survey.ledgers.values())
-    record = await archive.metadata.read_record(STATUS_RECORD)
-    last, at_ms = _last_round(record)
+    last = await last_round(archive.metadata)
+    at_ms = last.get("at_ms")
     return {
         "archive": archive.store.url,
         **_counts(ledgers),
@@ -178,19 +177,6 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
         "failures": last.get("failures"),
         "last_error": last.get("last_error"),
     }
-
-
-def _last_round(record: Record | None) -> tuple[Mapping[str, object], int | None]:
-    """What the leader wrote down, and when that was, in milliseconds since the epoch."""
-    if record is None:
-        return {}, None
-    try:
-        found = json.loads(record.value)
-        check_format(STATUS_RECORD, found)
-        at_ms = found.get("at_ms")
-        return found, None if at_ms is None else int(at_ms)
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
 
 
 def _counts(ledgers: list[LedgerMetadata]) -> dict[str, object]:

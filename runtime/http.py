@@ -4,15 +4,16 @@
     /readyz    200 once it serves, else 503 with the reason
     /metrics   numbers in the Prometheus text format
 
-Nothing can be changed through it, and it listens on loopback unless told otherwise. Where access is controlled it
-speaks TLS, and numbers are for those who may read; health and readiness are for everybody.
+What else a process offers (``http_api``) goes through a guard (``http_guard``). It listens on loopback unless told
+otherwise. Where access is controlled it speaks TLS, and numbers are for those who may read; health and readiness are
+for everybody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import uvicorn
@@ -24,6 +25,8 @@ from starlette.routing import Route
 from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 
+from .http_api import Offer
+from .http_guard import Guard
 from .http_security import CertifiedProtocol, presented, server_context
 from .identity import Certified
 from .metrics import Metrics
@@ -46,15 +49,21 @@ class HttpServer:
         metrics: what /metrics shows.
         why_not_ready: ``None`` when the process serves, else one sentence for /readyz.
         security: certificates, and who somebody is; ``None``: no TLS, and anybody is let in.
+        offer: what there is besides; ``None``: nothing.
     """
 
     def __init__(
-        self, metrics: Metrics, why_not_ready: Callable[[], str | None], security: Guarded | None = None
+        self,
+        metrics: Metrics,
+        why_not_ready: Callable[[], str | None],
+        security: Guarded | None = None,
+        offer: Offer | None = None,
     ) -> None:
         self._metrics = metrics
         self._why_not_ready = why_not_ready
         self._security = security
         self._access: Access = security or OpenAccess()
+        self._offer = offer or Offer(())
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -103,13 +112,23 @@ class HttpServer:
         await server._serve(sockets=[bound])  # noqa: SLF001
 
     def _application(self) -> Starlette:
-        return Starlette(
+        served = Starlette(
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._show_metrics),
             ]
         )
+        served.router.redirect_slashes = False
+        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._names)
+        return served
+
+    def _names(self) -> Iterator[str]:
+        """Names that this process is known by."""
+        yield socket.gethostname()
+        yield from self._offer.hosts
+        if self._security is not None:
+            yield from self._security.identity.names
 
     async def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")

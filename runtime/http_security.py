@@ -49,6 +49,17 @@ def _context(identity: Identity) -> ssl.SSLContext:
     return context
 
 
+@lru_cache(maxsize=4)
+def client_context(identity: Identity) -> ssl.SSLContext:
+    """TLS for a client: it shows its certificate, and checks the name of whoever answers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=identity.authorities.decode("ascii"))
+    with _as_file(identity.secret + b"\n" + identity.chain) as path:
+        context.load_cert_chain(path)
+    return context
+
+
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
     """The path of a file with a secret in it: Python reads keys from files only. In memory where that is possible."""

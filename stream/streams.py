@@ -531,6 +531,14 @@ class StreamStore:
             _log.warning("subscription lost", subscription=found.name, error=error.message)
             return None
 
+    async def sequence_of(self, name: str, cursor: Cursor) -> int:
+        """The number of the record that comes next for who is at ``cursor``.
+
+        Raises:
+            As ``truncate``.
+        """
+        return (await self._seeker.begin_at(await self._find(name), cursor.start)).sequence
+
     async def reset_subscription(self, name: str, subscription: str, start: Start) -> SubscriptionInfo:
         """Set a subscription back, or forth, also where it is lost how far it had come; who reads it is fenced.
 

@@ -48,6 +48,7 @@ class Built:
         files = [
             file for folder in parts for pattern in ("*.py", "*.pyi", "py.typed") for file in folder.rglob(pattern)
         ]
+        files += (self.tree / "gateway/console/static").iterdir()
         return {file.relative_to(self.tree).as_posix() for file in files}
 
     def asked_for(self) -> list[str]:

@@ -16,7 +16,7 @@ from tallybook.metadata.leader import Leadership
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.sink_record import SinkRecord
 from tallybook.metadata.store import MetadataStore, Record
-from tallybook.offload.service import _last_round
+from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import CHECKED_RECORD, Auditor
 from tallybook.repair.fsck_records import RECORD_KINDS
 from tallybook.repair.pause import PAUSED_RECORD, paused_since
@@ -89,7 +89,7 @@ async def test_a_check_whose_progress_is_damaged_begins_anew(value: bytes):
 @pytest.mark.parametrize("value", [DEEP, b"[]", b"5", b'{"at_ms": "x"}', b'{"at_ms": 1e999}', b'{"at_ms": []}'])
 def test_the_status_of_the_offloader_is_damaged(value: bytes):
     with pytest.raises(DamagedFile):
-        _last_round(Record(value, 1))
+        decode_status(value)
 
 
 async def test_the_place_of_the_archive_is_damaged():

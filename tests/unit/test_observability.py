@@ -75,7 +75,8 @@ async def test_health_readiness_and_metrics_are_served() -> None:
         idle.cancel()
         numbers["count"] = 4.0
         assert "things_total 4.0" in (await get(server.address, "/metrics"))[1]
-        assert (await get(server.address, "/../etc/passwd"))[0] == 404
+        assert (await get(server.address, "/../etc/passwd"))[0] == 400
+        assert (await get(server.address, "/api/v1/bookies"))[0] == 404
     finally:
         await server.close()
         await tasks.close()

@@ -19,7 +19,7 @@ from tallybook.metadata.rules import check_record_name
 from tallybook.metadata.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
 from tallybook.metadata.store import Record, RecordPage
 from tallybook.metadata.transactions import read_clock
-from tallybook.offload.service import _last_round
+from tallybook.offload.status_record import decode_status
 from tallybook.repair.auditor import Auditor
 from tallybook.repair.fsck_records import RECORD_KINDS
 from tallybook.repair.pause import PAUSED_RECORD, paused_since
@@ -219,7 +219,7 @@ def some_small_ones() -> Iterator[bytes]:
     "repair/service.py:repair_status",
     "repair/auditor.py:Auditor._checked",
     "archive/location.py:read_location",
-    "offload/service.py:_last_round",
+    "offload/status_record.py:decode_status",
     seeds=some_small_ones,
 )
 def small_records(data: bytes) -> None:
@@ -229,7 +229,7 @@ def small_records(data: bytes) -> None:
     attempt(DamagedFile, finished, paused_since(OneRecord(PAUSED_RECORD, data)))
     attempt(DamagedFile, finished, repair_status(OneRecord("repair/status", data)))
     attempt(DamagedFile, finished, read_location(OneRecord(LOCATION, data)))
-    attempt(DamagedFile, _last_round, Record(data, 1))
+    attempt(DamagedFile, decode_status, data)
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
     attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
     attempt(NewerFormat, finished, Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))

@@ -1,0 +1,88 @@
+"""One console as a process: everything put together, from the start to the clean stop. It keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from tallybook.client.client import Client
+from tallybook.core.config import ConsoleSettings
+from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http_api import Offer
+from tallybook.runtime.http_client import HttpClient
+from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.security import SECURITY_METRICS, open_security
+from tallybook.runtime.tasks import Tasks
+
+from ..stores import Stores
+from .bookies import Bookies
+from .cluster_view import ClusterView, Diagnose
+from .ledgers import Ledgers
+from .pages import pages
+from .routes import endpoints
+from .scrape import Scraper
+from .streams import Streams
+from .upkeep import Upkeep
+
+_log = logger("console")
+
+SCRAPE_SECONDS: Final = 2.0
+
+
+@asynccontextmanager
+async def serving(client: Client, settings: ConsoleSettings, diagnose: Diagnose | None = None) -> AsyncIterator[str]:
+    """Serve operators until the block is left; the address is what it yields.
+
+    Args:
+        client: open, with ``settings.client``; the caller closes it afterwards.
+        diagnose: says what holds the cluster up.
+
+    Raises:
+        InvalidConfig: the address cannot be bound, or is open to others without security.
+    """
+    _check_listen(settings)
+    stopping = asyncio.Event()
+    async with AsyncExitStack() as undo:
+        tasks = Tasks("console", _died)
+        undo.push_async_callback(tasks.close)
+        metrics, security = Metrics(), open_security(settings.security, serves=True)
+        if security is not None:
+            tasks.spawn(security.keep_fresh(RealClock()), name="security", essential=True)
+            metrics.add(SECURITY_METRICS, security.numbers)
+        http_client = HttpClient(security, SCRAPE_SECONDS)
+        undo.push_async_callback(http_client.close)
+        # It writes no stream, so nobody sees its name, and it has no ids to remember.
+        stores = Stores(client, "console", tasks, 1)
+        undo.push_async_callback(stores.close)
+        view = ClusterView(client, Scraper(http_client), diagnose)
+        table = endpoints(Bookies(client, view), Ledgers(client), Streams(stores), Upkeep(client, view, settings))
+        offer = Offer(table, pages(), settings.hosts)
+        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer)
+        await http.start(settings.listen, tasks)
+        undo.push_async_callback(http.close)
+        undo.callback(stopping.set)
+        _log.info("ready", address=http.address)
+        yield http.address
+
+
+def _check_listen(settings: ConsoleSettings) -> None:
+    host = settings.listen.rpartition(":")[0].strip("[]")
+    try:
+        here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost"
+    if not here and not settings.security:
+        raise InvalidConfig(
+            f"a console on {settings.listen} would let anybody administer the cluster: without security it listens on "
+            "loopback only"
+        )
+
+
+def _died(name: str, error: BaseException) -> None:
+    raise InvariantViolation(f"task {name} of a console died: {error!r}") from error

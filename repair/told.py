@@ -1,0 +1,99 @@
+"""What operators see of a cluster and of one entry, as values that JSON knows."""
+
+from __future__ import annotations
+
+from .entry_trace import BookieCopy, EntryTrace
+from .overview import BookieView, Overview
+
+
+def overview_told(found: Overview) -> dict[str, object]:
+    """A cluster at one glance."""
+    ledgers = found.ledgers
+    return {
+        "healthy": not found.problems,
+        "problems": found.problems,
+        "bookies": [bookie_told(bookie) for bookie in found.bookies],
+        "ledgers": {
+            "total": ledgers.total,
+            **dict(ledgers.states),
+            "unreadable": ledgers.unreadable,
+            "complete": ledgers.complete,
+        },
+        "copies": {
+            "under_replicated": found.under_replicated,
+            "audited_s_ago": found.audit_age_s,
+            "counted_s_ago": found.walk_age_s,
+            "last_audit": found.audit,
+            "tasks": found.tasks,
+            "paused_since_ms": found.paused_since_ms,
+        },
+        "archive": None
+        if found.archive is None
+        else {
+            "url": found.archive,
+            "ledgers": ledgers.archived,
+            "released": ledgers.released,
+            "waiting_bytes": ledgers.waiting_bytes,
+        },
+    }
+
+
+def bookie_told(bookie: BookieView) -> dict[str, object]:
+    """One of its bookies."""
+    info, said = bookie.info, bookie.status
+    return {
+        "bookie_id": bookie.bookie_id,
+        "mode": bookie.mode,
+        "wanted": bookie.wanted.value,
+        "rack": info and info.rack,
+        "disk_used": said and said.disk_used_fraction,
+        "free_bytes": said and said.free_bytes,
+        "ledgers": bookie.ledgers,
+        "damaged": said and said.damaged_batches,
+        "in_limbo": bookie.limbo_ledgers,
+        "entry_logs": said and said.entry_logs,
+        "log_bytes": said and said.entry_log_bytes,
+        "journal_used": said and said.journal_used_fraction,
+        "ledgers_in_memory": said and said.ledgers_in_memory,
+        "limbo_events": said and said.limbo_events,
+        "scrub_rounds": said and said.scrub_rounds,
+        "uptime_seconds": said and said.uptime_seconds,
+    }
+
+
+def trace_told(found: EntryTrace) -> dict[str, object]:
+    """Everything, for programs."""
+    metadata, archive = found.metadata, found.archive
+    return {
+        "ledger_id": metadata.ledger_id,
+        "entry_id": found.entry_id,
+        "state": metadata.state.value,
+        "copies_released": metadata.copies_released,
+        "good": not found.problems,
+        "problems": found.problems,
+        "copies_wanted": found.wanted,
+        "copies_intact": found.intact,
+        "same": found.same,
+        "copies": [_copy(copy) for copy in found.copies],
+        "archive": archive
+        and {
+            "object": archive.object_key,
+            "verdict": archive.verdict,
+            "why": archive.why,
+            "batch_bytes": archive.batch_bytes,
+            "place": archive.place and archive.place._asdict(),
+        },
+    }
+
+
+def _copy(copy: BookieCopy) -> dict[str, object]:
+    said: dict[str, object] = {
+        "bookie_id": copy.bookie_id,
+        "alive": copy.alive,
+        "verdict": copy.verdict,
+        "why": copy.why,
+    }
+    if copy.trace is None:
+        return said
+    places = [place._asdict() for place in copy.trace.places]
+    return {**copy.trace._asdict(), **said, "places": places}

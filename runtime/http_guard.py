@@ -1,0 +1,301 @@
+"""The guard of what a process offers over HTTP: which requests are requests, and who may make them.
+
+    bytes -> is it one request, to us? -> method, path -> who is it, and may he? -> parameters, body -> handler
+
+Whatever has no line in the table is not there. A browser sends what any page tells it to, with the certificate of
+whoever sits before it, and without asking where a name leads. So, with and without security:
+
+- the ``Host`` of a request is an address, or a name that is known to be this process's: a foreign name that was
+  made to lead here (DNS rebinding) is not;
+- what changes something is a POST or DELETE of JSON that comes from no other origin: a form, or a script of
+  another page, cannot send it without asking, and nobody answers that question (there is no CORS);
+- answers are never taken for HTML or scripts, nor kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tallybook.core.access import Access
+from tallybook.core.errors import (
+    AccessDenied,
+    InvalidArgument,
+    InvariantViolation,
+    Outcome,
+    RequestTimeout,
+    TallybookError,
+)
+
+from .audit import audit
+from .http_api import Asked, Endpoint, Page, answered, failed
+from .http_security import presented
+from .logging import logger
+
+MAX_BODY_BYTES: Final = 64 << 10
+MAX_PATH_BYTES: Final = 2_048
+MAX_QUERY_BYTES: Final = 4_096
+MAX_PARAMETERS: Final = 16
+BODY_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 60.0
+
+_METHODS: Final = ("GET", "POST", "DELETE")
+_ONCE: Final = frozenset({"host", "origin", "content-type", "content-length", "transfer-encoding", "sec-fetch-site"})
+"""Headers of which there is one, or none: of two, each of two programs might believe another one."""
+_JSON: Final = re.compile(r"application/json *(?:; *charset=utf-8)?", re.IGNORECASE)
+_HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_FAILED: Final = 400
+_HEADERS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+_log = logger("http")
+
+
+class _Refused(Exception):
+    """A request that is none, or not to be answered: with this status."""
+
+    def __init__(self, status: int, error: TallybookError, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+        self.headers = headers
+
+
+class _Found(NamedTuple):
+    endpoint: Endpoint
+    path: Mapping[str, str]
+
+
+class Guard:
+    """Answers requests by a table of endpoints, and with pages.
+
+    Args:
+        access: tells who somebody is.
+        endpoints: all that there is.
+        pages: files by their paths.
+        hosts: names that this process is known by, as they are now.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        endpoints: Sequence[Endpoint],
+        pages: Mapping[str, Page],
+        hosts: Callable[[], Iterable[str]],
+    ) -> None:
+        self._access = access
+        self._pages = pages
+        self._hosts = hosts
+        self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            self._table.setdefault(tuple(endpoint.path.split("/")[1:]), {})[endpoint.method] = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; an application as ASGI has it."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        if response.status_code >= _FAILED and _has_body(request):
+            # Nobody has read it, and nobody will.
+            response.headers["connection"] = "close"
+        response.raw_headers.extend(_HEADERS)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            _check_headers(request)
+            self._check_host(request.headers.get("host", ""))
+            parts = _parts(request.scope["raw_path"])
+            method = "GET" if request.method == "HEAD" else request.method
+            if method not in _METHODS:
+                raise _Refused(405, InvalidArgument("only GET, HEAD, POST and DELETE are known"), _allow(_METHODS))
+            page = self._pages.get("/" + "/".join(parts))
+            if page is not None:
+                return _shown(page, method)
+            found = self._find(method, parts)
+            principal = self._access.principal(presented(request))
+            principal.check_everywhere(found.endpoint.permission)
+            if method != "GET":
+                _check_origin(request)
+            query = _query(request.scope["query_string"], found.endpoint.parameters)
+            body = await _body(request, found.endpoint.fields, wanted=method != "GET")
+            peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
+            return await _handled(found, Asked(principal, peer, found.path, query, body))
+        except _Refused as refused:
+            return failed(refused.error, refused.status, refused.headers)
+        except TallybookError as error:
+            return failed(error)
+
+    def _check_host(self, host: str) -> None:
+        found = _HOST.fullmatch(host)
+        if found is None:
+            raise _Refused(400, InvalidArgument("the request has no Host, or none that can be"))
+        name = found["name"].lower().strip("[]")
+        if _is_address(name) or name == "localhost" or name in {known.lower() for known in self._hosts()}:
+            return
+        raise _Refused(403, AccessDenied(f"this process is not known as {name}: name it in 'hosts' if it is"))
+
+    def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
+        """The endpoint of a path; those without places go first."""
+        there: dict[str, Endpoint] = {}
+        for template, methods in sorted(self._table.items(), key=lambda line: sum("{" in part for part in line[0])):
+            path = _match(template, parts)
+            if path is not None:
+                if method in methods:
+                    return _Found(methods[method], path)
+                there |= methods
+        if there:
+            error = InvalidArgument(f"{method} is not for this path")
+            raise _Refused(405, error, _allow(there))
+        raise _Refused(404, InvalidArgument("there is nothing at this path"))
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+
+def _allow(methods: Iterable[str]) -> dict[str, str]:
+    return {"allow": ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))}
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_headers(request: Request) -> None:
+    names = [name.decode("latin-1").lower() for name, _ in request.headers.raw]
+    twice = sorted({name for name in names if name in _ONCE and names.count(name) > 1})
+    if twice:
+        raise _Refused(400, InvalidArgument(f"the header {twice[0]} is there more than once"))
+    if "transfer-encoding" in names and "content-length" in names:
+        # Two programs on the way could tell different requests apart in it.
+        raise _Refused(400, InvalidArgument("a request has a length or a transfer encoding, not both"))
+
+
+def _parts(raw: bytes) -> tuple[str, ...]:
+    """The parts of a path, each decoded once, by itself: a slash in a name is not one of the path."""
+    if len(raw) > MAX_PATH_BYTES:
+        raise _Refused(414, InvalidArgument(f"a path has at most {MAX_PATH_BYTES} bytes"))
+    try:
+        parts = tuple(unquote_to_bytes(part).decode() for part in raw.split(b"/"))
+    except UnicodeDecodeError:
+        raise _Refused(400, InvalidArgument("the path is not UTF-8")) from None
+    inner = parts[1:] if parts != ("", "") else ()
+    if parts[0] or any(not part or part in {".", ".."} or not part.isprintable() for part in inner):
+        raise _Refused(400, InvalidArgument("the path has a part that is empty, . or .., or cannot be printed"))
+    return inner
+
+
+def _match(template: tuple[str, ...], parts: tuple[str, ...]) -> dict[str, str] | None:
+    if len(template) != len(parts):
+        return None
+    places: dict[str, str] = {}
+    for wanted, part in zip(template, parts, strict=True):
+        if wanted.startswith("{"):
+            places[wanted[1:-1]] = part
+        elif wanted != part:
+            return None
+    return places
+
+
+def _shown(page: Page, method: str) -> Response:
+    if method != "GET":
+        raise _Refused(405, InvalidArgument("this is a page"), _allow(["GET"]))
+    return Response(page.content, headers={"cache-control": "no-cache"}, media_type=page.media_type)
+
+
+def _check_origin(request: Request) -> None:
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != request.headers["host"].lower():
+        raise _Refused(403, AccessDenied("a page of another origin may change nothing here"))
+    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        raise _Refused(403, AccessDenied("a page of another site may change nothing here"))
+    if _JSON.fullmatch(request.headers.get("content-type", "")) is None:
+        raise _Refused(415, InvalidArgument("content-type: application/json is wanted"))
+
+
+def _query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
+    if len(raw) > MAX_QUERY_BYTES:
+        raise _Refused(414, InvalidArgument(f"a query has at most {MAX_QUERY_BYTES} bytes"))
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(raw),
+            errors="strict",
+            max_num_fields=MAX_PARAMETERS,
+        )
+    except ValueError:
+        raise InvalidArgument("the query cannot be understood: NAME=VALUE&... in UTF-8 is wanted") from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise InvalidArgument("a parameter is there more than once")
+    unknown = sorted(set(found) - set(known))
+    if unknown:
+        raise InvalidArgument(f"no such parameter; known are {', '.join(known) or 'none'}")
+    return found
+
+
+async def _body(request: Request, known: tuple[str, ...], *, wanted: bool) -> Mapping[str, Any]:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES or (body and not wanted):
+                    raise _Refused(413, InvalidArgument(f"a body has at most {MAX_BODY_BYTES} bytes, of GET 0"))
+    except TimeoutError:
+        error = RequestTimeout("the body did not come in time", outcome=Outcome.NOT_DONE)
+        raise _Refused(408, error) from None
+    if not body:
+        return {}
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidArgument("the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument("the body is not a JSON object")
+    if set(found) - set(known):
+        raise InvalidArgument(f"the body has an unknown field; known are {', '.join(known) or 'none'}")
+    return found
+
+
+async def _handled(found: _Found, asked: Asked) -> Response:
+    endpoint = found.endpoint
+    if endpoint.action:
+        audit(endpoint.action, asked.principal, asked.peer, **asked.path)
+    changes = endpoint.method != "GET"
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return answered(await endpoint.handler(asked))
+    except TimeoutError:
+        outcome = Outcome.UNKNOWN if changes else Outcome.NOT_DONE
+        return failed(RequestTimeout(f"no answer within {ANSWER_SECONDS:.0f} s", outcome=outcome))
+    except TallybookError as error:
+        return failed(error if changes else error.told_as(Outcome.NOT_DONE))
+    except Exception as error:  # noqa: BLE001 - see below
+        # A defect in one answer is not the end of the process; what it was is for the log, not for who asks.
+        _log.defect("a request failed", error, method=endpoint.method, path=endpoint.path)
+        return failed(InvariantViolation("this is a defect; the log of the process says more"))

@@ -1,0 +1,258 @@
+"""A console on a cluster of real bookies: what its endpoints say and do, and whom it lets in."""
+
+import asyncio
+import json
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.access import Permission, Role
+from tallybook.core.config import ConsoleSettings
+from tallybook.core.errors import InvalidConfig
+from tallybook.gateway.console.pages import pages
+from tallybook.gateway.console.routes import endpoints
+from tallybook.gateway.console.server import serving
+from tallybook.runtime.security.authority import Subject
+from tallybook.stream import StreamStore
+
+DEADLINE_SECONDS = 60
+
+
+class Console:
+    """A console, and how to ask it."""
+
+    def __init__(self, address: str, client: Client, context: ssl.SSLContext | None = None) -> None:
+        self.address = address
+        self.client = client
+        self._context = context
+
+    async def __call__(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+        """Status and JSON of an answer."""
+        host, port = self.address.rsplit(":", 1)
+        content = b"" if body is None else json.dumps(body).encode()
+        given = {"host": self.address, "connection": "close", "content-length": str(len(content)), **headers}
+        if method != "GET":
+            given["content-type"] = "application/json"
+        head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=self._context)
+        writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + content)
+        answer = await reader.read()
+        writer.close()
+        raw = answer.partition(b"\r\n\r\n")[2]
+        return int(answer.split(b" ", 2)[1]), json.loads(raw) if raw.startswith(b"{") else raw
+
+    async def get(self, path: str) -> Any:
+        """What a GET that must succeed says."""
+        status, found = await self("GET", f"/api/v1/{path}")
+        assert status == 200, found
+        return found
+
+
+@asynccontextmanager
+async def console(metadata: str, context: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Console]:
+    """A console of a cluster, in this process."""
+    chosen = ConsoleSettings(metadata=metadata, listen="127.0.0.1:0", **settings)
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        Client(metadata, chosen.client) as client,
+        serving(client, chosen) as address,
+    ):
+        yield Console(address, client, context)
+
+
+async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):
+    async with console(cluster.metadata) as ask:
+        shown = {each["bookie_id"]: each for each in (await ask.get("bookies"))["bookies"]}
+        assert list(shown) == ["bookie-1", "bookie-2", "bookie-3"]
+        one = await ask.get("bookies/bookie-1")
+        assert one["mode"] == "writable"
+        assert 0 < one["disk_used"] < 1
+        assert one["numbers"]["memory_bytes"] > 0
+        assert one["numbers"]["commits"] >= 0
+        assert (await ask("GET", "/api/v1/bookies/bookie-9"))[0] == 404
+
+
+async def test_a_bookie_is_told_to_take_no_writes_and_to_empty_itself_and_the_opposite(cli, tmp_path):
+    with cli.up(tmp_path / "cluster", bookies=1) as up:
+        async with console(up.metadata) as ask:
+            for mode, wanted in (
+                ("read-only", "read_only"), ("writable", "normal"), ("drain", "draining"), ("undrain", "normal"),
+            ):  # fmt: skip
+                status, told = await ask("POST", f"/api/v1/bookies/bookie-1/{mode}", {})
+                assert (status, told) == (200, {"bookie_id": "bookie-1", "wanted": wanted})
+            assert (await ask("POST", "/api/v1/bookies/bookie-1/explode", {}))[0] == 400
+            assert (await ask("POST", "/api/v1/bookies/bookie-7/drain", {}))[0] == 404
+            assert (await ask("POST", "/api/v1/bookies/bookie-1/read-only", {}))[0] == 200
+            status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {})
+            assert (status, told["error"]["type"]) == (400, "InvalidArgument"), "one thing at a time is wanted of it"
+        assert up.stop() == 0
+
+
+async def test_ledgers_are_listed_in_pages_shown_traced_and_deleted(cluster):
+    async with console(cluster.metadata) as ask:
+        writers = [await ask.client.create_ledger(password=word) for word in (b"", b"secret")]
+        for writer in writers:
+            await writer.append(b"x" * 100)
+            await writer.close()
+        plain, locked = (writer.id for writer in writers)
+        seen, after = [], None
+        while True:
+            page = await ask.get("ledgers?limit=1" + ("" if after is None else f"&after={after}"))
+            seen += [each["ledger_id"] for each in page["ledgers"]]
+            after = page["next"]
+            if after is None:
+                break
+        assert {plain, locked} <= set(seen)
+        assert seen == sorted(set(seen))
+        found = await ask.get(f"ledgers/{locked}")
+        assert (found["entries"], found["bytes"], found["password"]) == (1, 100, True)
+        assert "secret" not in json.dumps(found)
+        traced = await ask.get(f"ledgers/{plain}/entries/0/trace")
+        assert (traced["good"], traced["copies_intact"]) == (True, 3)
+        assert (await ask("GET", f"/api/v1/ledgers/{plain}/entries/1/trace"))[0] == 404
+        status, told = await ask("DELETE", f"/api/v1/ledgers/{locked}", {})
+        assert (status, told["error"]["type"]) == (409, "Unauthorized")
+        assert (await ask("DELETE", f"/api/v1/ledgers/{locked}", {"password": 7}))[0] == 400
+        for ledger_id, body in ((locked, {"password": "secret"}), (plain, {})):
+            assert await ask("DELETE", f"/api/v1/ledgers/{ledger_id}", body) == (200, {"deleted": ledger_id})
+            assert (await ask("GET", f"/api/v1/ledgers/{ledger_id}"))[0] == 404
+
+
+async def test_an_open_ledger_is_shown_up_to_what_readers_see_and_stays_open(cluster):
+    async with console(cluster.metadata) as ask:
+        writer = await ask.client.create_ledger()
+        await writer.append(b"one")
+        await writer.append(b"two")
+        found = await ask.get(f"ledgers/{writer.id}")
+        assert (found["state"], found["entries"]) == ("open", None)
+        assert found["last_add_confirmed"] in (-1, 0, 1)
+        await writer.append(b"three")
+        await writer.close()
+
+
+async def test_streams_are_shown_with_the_lag_of_their_subscriptions(cluster):
+    async with console(cluster.metadata) as ask:
+        name = "console/<b>&été"
+        async with StreamStore(ask.client) as streams:
+            await streams.create(name)
+            async with await streams.writer(name) as writer:
+                for number in range(5):
+                    await writer.append(b"%d" % number)
+            async with await streams.subscribe(name, "reader") as subscription:
+                async for record in subscription:
+                    await subscription.advance(record.position)
+                    if record.sequence == 1:
+                        break
+            path = "console%2F%3Cb%3E%26%C3%A9t%C3%A9"
+            listed = await ask.get("streams?prefix=console/")
+            assert [each["name"] for each in listed["streams"]] == [name]
+            found = await ask.get(f"streams/default/{path}")
+            assert found["next_sequence"] == 5
+            (reader,) = found["subscriptions"]
+            assert (reader["subscription"], reader["lag_records"]) == ("reader", 3)
+            assert "default" in (await ask.get("namespaces"))["namespaces"]
+            await streams.delete(name)
+        assert (await ask("GET", f"/api/v1/streams/default/{path}"))[0] == 404
+        assert (await ask("GET", "/api/v1/streams?namespace=a%2Fb"))[0] == 400
+        assert (await ask("GET", "/api/v1/streams?after=..%2F.."))[0] == 400
+
+
+async def test_the_page_gets_all_that_it_shows_at_first_in_one_answer(cluster):
+    async with console(cluster.metadata) as ask:
+        found = await ask.get("overview")
+        assert {"at_ms", "bookies", "ledgers", "copies", "archive", "offload", "problems", "diagnosis"} <= set(found)
+        assert found["diagnosis"] == {"known": False, "lines": ["not known"]}
+        for path in ("under-replicated", "auditor", "repair", "offload", "config", "diagnosis"):
+            await ask.get(path)
+
+
+async def test_the_diagnosis_is_what_its_part_says(cluster):
+    async def diagnose(client: Client) -> list[str]:
+        return [f"{len(await client.bookies())} bookies are well"]
+
+    settings = ConsoleSettings(metadata=cluster.metadata, listen="127.0.0.1:0")
+    async with Client(cluster.metadata) as client, serving(client, settings, diagnose) as address:
+        told = await Console(address, client).get("diagnosis")
+    assert told == {"known": True, "lines": ["3 bookies are well"]}
+
+
+def test_every_endpoint_needs_a_permission_and_whatever_changes_something_is_audited():
+    table = endpoints(*(type("Any", (), {"__getattr__": lambda self, name: name})() for _ in range(4)))
+    for endpoint in table:
+        changes = endpoint.method != "GET"
+        assert bool(endpoint.action) == changes, endpoint
+        assert endpoint.permission is (
+            Permission.ADMINISTER if changes or endpoint.path.endswith("/config") else Permission.READ
+        ), endpoint
+
+
+async def test_with_security_each_endpoint_is_for_who_may_and_for_nobody_else(cluster, authority, tmp_path):
+    place = tmp_path / "console"
+    rules = tmp_path / "authority/access.toml"
+    rules.write_text(
+        rules.read_text()
+        + '\n[[principal]]\nname = "looks"\nroles = ["reader"]\ntokens = ["looks"]\n'
+        + '\n[[principal]]\nname = "root2"\nroles = ["admin"]\ntokens = ["root2"]\n'
+        + '\n[[principal]]\nname = "few"\nroles = ["writer"]\ntokens = ["few"]\nstreams = ["few/"]\n'
+    )
+    authority.issue(place, Subject(Role.BOOKIE, "console", ("127.0.0.1",)), days=1)
+
+    def token(subject: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {authority.token(subject, lifetime=timedelta(hours=1))}"}
+
+    context = ssl.create_default_context(cafile=tmp_path / "authority/ca.crt")
+    table = endpoints(*(type("Any", (), {"__getattr__": lambda self, name: name})() for _ in range(4)))
+    places = {"{bookie}": "none", "{mode}": "drain", "{ledger}": "999999", "{entry}": "0", "{namespace}": "default",
+              "{stream}": "none"}  # fmt: skip
+    # The client of the cluster has no certificate here: the bookies that are shared have no security.
+    settings = ConsoleSettings(metadata=cluster.metadata, listen="127.0.0.1:0", security=str(place))
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        Client(cluster.metadata) as client,
+        serving(client, settings) as address,
+    ):
+        ask = Console(address, client, context)
+        for endpoint in table:
+            path = endpoint.path
+            for name, value in places.items():
+                path = path.replace(name, value)
+            assert (await ask(endpoint.method, path))[0] == 401, path
+            assert (await ask(endpoint.method, path, **token("few")))[0] == 403, path
+            assert (await ask(endpoint.method, path, **token("nobody")))[0] == 403, path
+            looks = (await ask(endpoint.method, path, **token("looks")))[0]
+            assert (looks == 403) == (endpoint.permission is Permission.ADMINISTER), path
+            assert (await ask(endpoint.method, path, **token("root2")))[0] in {200, 404}, path
+        for path in ("/healthz", "/", *pages()):
+            assert (await ask("GET", path))[0] == 200, "what tells nothing of the cluster is for everybody"
+        assert (await ask("GET", "/metrics"))[0] == 401
+
+
+async def test_without_security_a_console_listens_on_loopback_only(cluster):
+    async with Client(cluster.metadata) as client:
+        for listen in ("0.0.0.0:0", "[::]:0", "console.example:0"):
+            with pytest.raises(InvalidConfig, match="loopback only"):
+                async with serving(client, ConsoleSettings(metadata=cluster.metadata, listen=listen)):
+                    pass
+
+
+def test_the_command_says_where_it_is_and_stops_cleanly(cli, cluster, tmp_path):
+    with (tmp_path / "err").open("wb") as errors:
+        process = cli.start(
+            "console", "run", "--json", "--metadata", cluster.metadata, "--listen", "127.0.0.1:0",
+            stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+    try:
+        told = json.loads(process.stdout.readline())
+        assert told["ready"].startswith("http://127.0.0.1:")
+        process.terminate()
+        assert process.wait(cli.patience) == 0, (tmp_path / "err").read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

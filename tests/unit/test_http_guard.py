@@ -1,0 +1,533 @@
+"""The guard of HTTP endpoints, over real connections: requests that are none, and callers who may not."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from tallybook.core.access import ANYBODY, Permission, Presented, Principal
+from tallybook.core.errors import (
+    AccessDenied,
+    Busy,
+    InvariantViolation,
+    LedgerFenced,
+    MetadataOutcomeUnknown,
+    NoSuchLedger,
+    Unauthenticated,
+)
+from tallybook.runtime import http as http_module
+from tallybook.runtime import http_guard
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http_api import Asked, Endpoint, Offer, Page
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.tasks import Tasks
+
+DEADLINE_SECONDS = 20
+JSON = {"content-type": "application/json"}
+
+
+@dataclass
+class Answer:
+    """What came back, up to the end of the connection."""
+
+    raw: bytes
+
+    @property
+    def status(self) -> int:
+        return int(self.raw.split(b" ", 2)[1])
+
+    @property
+    def head(self) -> str:
+        return self.raw.partition(b"\r\n\r\n")[0].decode().lower()
+
+    @property
+    def body(self) -> bytes:
+        return self.raw.partition(b"\r\n\r\n")[2]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def count(self) -> int:
+        """How many answers there are."""
+        return self.raw.count(b"HTTP/1.1 ")
+
+
+class Gate:
+    """Lets in by a word in place of a token."""
+
+    known: ClassVar = {
+        "Bearer reader": Principal("reader", frozenset({Permission.READ})),
+        "Bearer limited": Principal("limited", frozenset(Permission), ledgers=("mine-",)),
+        "Bearer admin": Principal("admin", frozenset(Permission)),
+    }
+
+    def principal(self, presented: Presented) -> Principal:
+        if not presented.authorization:
+            raise Unauthenticated("a token is wanted")
+        if len(presented.authorization) > 1:
+            raise Unauthenticated("one token is wanted")
+        try:
+            return self.known[presented.authorization[0]]
+        except KeyError:
+            raise AccessDenied("nobody has this token") from None
+
+
+class Open:
+    def principal(self, presented: Presented) -> Principal:
+        return ANYBODY
+
+
+@dataclass
+class Served:
+    """A server with a few endpoints."""
+
+    address: str
+    asked: list[Asked] = field(default_factory=list)
+
+    async def raw(self, request: bytes) -> Answer:
+        """Send bytes, and read until the server closes."""
+        reader, writer = await asyncio.open_connection(*self.address.rsplit(":", 1))
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                writer.write(request)
+                raw = b""
+                with contextlib.suppress(ConnectionResetError):
+                    # Where not all was read of what was sent, the end of a connection is a reset.
+                    while piece := await reader.read(1 << 16):
+                        raw += piece
+                return Answer(raw)
+        finally:
+            writer.close()
+
+    async def __call__(self, method: str, target: str, body: bytes = b"", **headers: str) -> Answer:
+        lines = {"host": self.address, "connection": "close", **headers}
+        if body:
+            lines["content-length"] = str(len(body))
+        head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+        return await self.raw(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
+
+
+@asynccontextmanager
+async def serving(access: Any = None, **raises: Exception) -> AsyncIterator[Served]:
+    """A server whose endpoints write down what they were asked."""
+
+    async def note(asked: Asked) -> object:
+        served.asked.append(asked)
+        return {"path": dict(asked.path), "query": dict(asked.query), "text": "<script>alert(1)</script>"}
+
+    async def number(asked: Asked) -> object:
+        served.asked.append(asked)
+        return {"id": asked.id("id"), "limit": asked.count("limit", 7, 100)}
+
+    async def fail(asked: Asked) -> object:
+        raise raises[asked.path["how"]]
+
+    endpoints = [
+        Endpoint("GET", "/api/v1/things", Permission.READ, note, ("after",)),
+        Endpoint("GET", "/api/v1/things/{thing}", Permission.READ, note),
+        Endpoint("GET", "/api/v1/numbers/{id}", Permission.READ, number, ("limit",)),
+        Endpoint("POST", "/api/v1/things/{thing}/go", Permission.ADMINISTER, note, (), ("fast",), "go"),
+        Endpoint("DELETE", "/api/v1/things/{thing}", Permission.ADMINISTER, note, action="delete"),
+        Endpoint("GET", "/api/v1/fails/{how}", Permission.READ, fail),
+        Endpoint("POST", "/api/v1/fails/{how}", Permission.ADMINISTER, fail, action="fail"),
+    ]
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
+    server = HttpServer(Metrics(), lambda: None, None, offer)
+    if access is not None:
+        server._access = access
+    await server.start("127.0.0.1:0", tasks)
+    served = Served(server.address)
+    try:
+        yield served
+    finally:
+        await server.close()
+        await tasks.close()
+
+
+# --- who may ----------------------------------------------------------------------------------------------------------
+
+
+CALLS = [
+    ("GET", "/api/v1/things"),
+    ("GET", "/api/v1/things/a"),
+    ("HEAD", "/api/v1/things/a"),
+    ("GET", "/api/v1/numbers/1"),
+    ("POST", "/api/v1/things/a/go"),
+    ("DELETE", "/api/v1/things/a"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+async def test_without_a_good_token_nothing_is_answered_on_any_route_and_nothing_happens(method, path):
+    async with serving(Gate()) as served:
+        none = await served(method, path, **JSON)
+        assert none.status == 401
+        assert "www-authenticate: bearer" in none.head
+        assert (await served(method, path, authorization="Bearer stolen", **JSON)).status == 403
+        assert (await served(method, path, authorization="Bearer limited", **JSON)).status == 403
+        assert not served.asked
+
+
+async def test_who_may_only_read_changes_nothing():
+    async with serving(Gate()) as served:
+        assert (await served("GET", "/api/v1/things/a", authorization="Bearer reader")).status == 200
+        for method, path in CALLS[-2:]:
+            assert (await served(method, path, authorization="Bearer reader", **JSON)).status == 403
+        assert len(served.asked) == 1
+
+
+async def test_two_tokens_are_none():
+    async with serving(Gate()) as served:
+        head = f"GET /api/v1/things HTTP/1.1\r\nhost: {served.address}\r\nconnection: close\r\n"
+        twice = head + "authorization: Bearer admin\r\nauthorization: Bearer admin\r\n\r\n"
+        assert (await served.raw(twice.encode())).status == 401
+
+
+async def test_whoever_changes_something_is_in_the_audit_log(caplog):
+    caplog.set_level(logging.INFO)
+    async with serving(Gate()) as served:
+        assert (await served("DELETE", "/api/v1/things/a", authorization="Bearer admin", **JSON)).status == 200
+    (line,) = [record for record in caplog.records if record.name.endswith("audit")]
+    assert line.getMessage() == "delete"
+
+
+async def test_health_and_the_page_are_for_everybody_and_numbers_are_not():
+    async with serving(Gate()) as served:
+        assert (await served("GET", "/healthz")).status == 200
+        assert (await served("GET", "/readyz")).status == 200
+        assert (await served("GET", "/")).status == 200
+        assert (await served("GET", "/metrics")).status == 401
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+async def test_head_is_get_without_the_body():
+    async with serving() as served:
+        answer = await served("HEAD", "/api/v1/things")
+        assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PUT", "PATCH", "CONNECT", "PROPFIND", "get"])
+@pytest.mark.parametrize("path", ["/", "/api/v1/things", "/api/v1/nothing"])
+async def test_other_methods_are_refused_everywhere(method, path):
+    async with serving() as served:
+        answer = await served(method, path, origin="http://evil.example")
+        assert answer.status in {400, 405}
+        assert "access-control" not in answer.head
+        assert not served.asked
+
+
+async def test_a_method_is_not_overridden_by_a_header_or_a_parameter():
+    async with serving() as served:
+        for header in ("x_http_method_override", "x_method_override", "x_http_method"):
+            assert (await served("GET", "/api/v1/things/a", **{header: "DELETE"})).status == 200
+            assert (await served("POST", "/api/v1/things/a", **JSON, **{header: "DELETE"})).status == 405
+        assert (await served("GET", "/api/v1/things/a?_method=DELETE")).status == 400
+        assert len(served.asked) == 3
+
+
+async def test_a_wrong_method_is_told_which_are_right():
+    async with serving() as served:
+        answer = await served("POST", "/api/v1/things/a", **JSON)
+        assert answer.status == 405
+        assert "allow: delete, get, head" in answer.head
+        assert answer.json["error"]["type"] == "InvalidArgument"
+
+
+# --- paths, parameters, bodies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../etc/passwd", "/static/../../etc/passwd", "/%2e%2e/etc/passwd", "/api/v1/things/%2e%2e", "/api/v1/things/.",
+        "/api/v1/things/a%00b", "/api/v1//things", "//api/v1/things", "/api/v1/things/",
+        "/api/v1/things/%0d%0aset-cookie:x", "/api/v1/things/%ff", "/api/v1/things/%E2%80%AE",
+        "/api/v1/things/" + "x" * 3000,
+    ],
+)  # fmt: skip
+async def test_a_path_that_tries_to_be_another_one_is_refused(path):
+    async with serving() as served:
+        answer = await served("GET", path)
+        assert answer.status in {400, 414}
+        assert answer.json["error"]["fault"] == "caller"
+        assert not served.asked
+
+
+async def test_a_name_may_have_a_slash_and_is_decoded_once():
+    async with serving() as served:
+        answer = await served("GET", "/api/v1/things/orders%2Feu%252F%C3%A9")
+        assert answer.json["path"] == {"thing": "orders/eu%2Fé"}
+
+
+@pytest.mark.parametrize("text", ["-1", "abc", "1e3", "9223372036854775808", "9" * 100, "%D9%A1", "0x10", "+1", "1_0"])
+async def test_what_is_no_id_is_refused(text):
+    async with serving() as served:
+        assert (await served("GET", f"/api/v1/numbers/{text}")).status == 400
+        assert (await served("GET", f"/api/v1/numbers/1?limit={text.replace('+', '%2B')}")).status == 400
+
+
+async def test_the_largest_id_is_one():
+    async with serving() as served:
+        answer = await served("GET", f"/api/v1/numbers/{2**63 - 1}?limit=100")
+        assert answer.json == {"id": 2**63 - 1, "limit": 100}
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=1&after=2", "unknown=1", "after", "after=%FF", "&&", "after=1;after=2;x", "a=1&" * 100,
+     "after=" + "x" * 5000],
+)  # fmt: skip
+async def test_parameters_that_are_unknown_repeated_or_too_many_are_refused(query):
+    async with serving() as served:
+        answer = await served("GET", f"/api/v1/things?{query}")
+        if query == "after=1;after=2;x":
+            assert answer.json["query"] == {"after": "1;after=2;x"}, "a semicolon separates nothing"
+        else:
+            assert answer.status in {400, 414}
+            assert not served.asked
+
+
+async def test_a_query_of_a_megabyte_is_refused():
+    async with serving() as served:
+        answer = await served("GET", "/api/v1/things?after=" + "x" * (1 << 20))
+        assert answer.raw == b"" or answer.status == 400
+        assert not served.asked
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff\xfe", b'{"slow": 1}', b"[" * 60_000, b"NaN"])
+async def test_a_body_that_is_not_an_object_of_known_fields_is_refused(body):
+    async with serving() as served:
+        assert (await served("POST", "/api/v1/things/a/go", body, **JSON)).status == 400
+        assert not served.asked
+
+
+async def test_a_body_of_known_fields_arrives():
+    async with serving() as served:
+        assert (await served("POST", "/api/v1/things/a/go", b'{"fast": true}', **JSON)).status == 200
+        assert served.asked[0].body == {"fast": True}
+
+
+async def test_a_body_of_a_gigabyte_is_refused_before_it_is_there():
+    async with serving() as served:
+        head = f"POST /api/v1/things/a/go HTTP/1.1\r\nhost: {served.address}\r\ncontent-type: application/json\r\n"
+        answer = await served.raw(head.encode() + b"content-length: 1073741824\r\n\r\n" + b" " * 70_000)
+        assert answer.status == 413
+        assert "connection: close" in answer.head
+
+
+async def test_a_chunked_body_without_end_is_cut_off_at_the_same_size():
+    async with serving() as served:
+        head = f"POST /api/v1/things/a/go HTTP/1.1\r\nhost: {served.address}\r\ncontent-type: application/json\r\n"
+        chunks = b"1000\r\n" + b" " * 4096 + b"\r\n"
+        answer = await served.raw(head.encode() + b"transfer-encoding: chunked\r\n\r\n" + chunks * 17)
+        assert answer.status == 413
+
+
+async def test_a_get_has_no_body():
+    async with serving() as served:
+        assert (await served("GET", "/api/v1/things", b"{}")).status == 413
+        assert not served.asked
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_forever(monkeypatch):
+    monkeypatch.setattr(http_guard, "BODY_SECONDS", 0.05)
+    async with serving() as served:
+        head = f"POST /api/v1/things/a/go HTTP/1.1\r\nhost: {served.address}\r\ncontent-type: application/json\r\n"
+        answer = await served.raw(head.encode() + b"content-length: 10\r\n\r\n{")
+        assert answer.status == 408
+        assert answer.json["error"]["outcome"] == "not done"
+        assert not served.asked
+
+
+# --- more than one request in one -------------------------------------------------------------------------------------
+
+
+SMUGGLED = b"GET /api/v1/things HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "content-length: 4\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 4\r\n",
+        "content-length: 4\r\ncontent-length: 40\r\n",
+        "content-length: 4, 40\r\n",
+        "content-length: +4\r\n",
+        "content-length: -1\r\n",
+        "transfer-encoding: chunked, identity\r\n",
+        "transfer-encoding: xchunked\r\n",
+        "transfer-encoding : chunked\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+    ],
+)
+async def test_a_request_whose_length_can_be_read_in_two_ways_is_refused_and_what_follows_is_not_read(lines):
+    async with serving() as served:
+        head = f"POST /api/v1/things/a/go HTTP/1.1\r\nhost: {served.address}\r\ncontent-type: application/json\r\n"
+        answer = await served.raw(head.encode() + lines.encode() + b"\r\n0\r\n\r\n" + SMUGGLED)
+        assert answer.status in {400, 501}
+        assert answer.count == 1
+        assert not served.asked
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"zz\r\nab\r\n0\r\n\r\n", b"-1\r\n\r\n", b"2\r\nabcdef\r\n0\r\n\r\n", b"f" * 40 + b"\r\n"]
+)
+async def test_chunks_that_lie_are_refused(chunks):
+    async with serving() as served:
+        head = f"POST /api/v1/things/a/go HTTP/1.1\r\nhost: {served.address}\r\ncontent-type: application/json\r\n"
+        answer = await served.raw(head.encode() + b"transfer-encoding: chunked\r\n\r\n" + chunks)
+        assert answer.raw == b"" or answer.status in {400, 413}
+        assert not served.asked
+
+
+@pytest.mark.parametrize("header", ["host", "origin", "content-type", "sec-fetch-site"])
+async def test_a_header_that_decides_something_is_there_once(header):
+    async with serving() as served:
+        head = f"GET /api/v1/things HTTP/1.1\r\nhost: {served.address}\r\nconnection: close\r\n"
+        answer = await served.raw(head.encode() + f"{header}: a\r\n{header}: b\r\n\r\n".encode())
+        assert answer.status == 400
+        assert not served.asked
+
+
+async def test_a_line_break_in_a_header_or_a_name_makes_no_header_of_the_answer():
+    async with serving() as served:
+        for target in ("/api/v1/things/a%0d%0aset-cookie:%20x=1", "/api/v1/things?after=%0d%0aset-cookie:x"):
+            assert "set-cookie" not in (await served("GET", target)).head
+        head = f"GET /api/v1/things HTTP/1.1\r\nhost: {served.address}\r\nx: a\rset-cookie: b\r\n\r\n"
+        assert "set-cookie" not in (await served.raw(head.encode())).head
+
+
+# --- browsers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_foreign_name_that_leads_here_is_not_this_process():
+    async with serving() as served:
+        port = served.address.rpartition(":")[2]
+        for good in ("127.0.0.1", f"127.0.0.1:{port}", f"[::1]:{port}", "localhost", f"LOCALHOST:{port}",
+                     socket.gethostname(), f"console.example:{port}"):  # fmt: skip
+            assert (await served("GET", "/api/v1/things", host=good)).status == 200, good
+        served.asked.clear()
+        for bad in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example", "",
+                    "evil.example@localhost", "localhost:x", "[::1", "a b"):  # fmt: skip
+            assert (await served("GET", "/api/v1/things", host=bad)).status in {400, 403}, bad
+            assert (await served("GET", "/", host=bad)).status in {400, 403}, bad
+        assert not served.asked
+
+
+async def test_a_page_of_another_origin_changes_nothing():
+    async with serving() as served:
+        here = f"http://{served.address}"
+        for bad in ("http://evil.example", "null", f"{here}.evil.example", "http://127.0.0.1:1"):
+            assert (await served("POST", "/api/v1/things/a/go", origin=bad, **JSON)).status == 403, bad
+            assert (await served("DELETE", "/api/v1/things/a", origin=bad, **JSON)).status == 403, bad
+        assert (await served("POST", "/api/v1/things/a/go", sec_fetch_site="cross-site", **JSON)).status == 403
+        assert not served.asked
+        assert (
+            await served("POST", "/api/v1/things/a/go", origin=here, sec_fetch_site="same-origin", **JSON)
+        ).status == 200
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
+     "text/plain; application/json", "application/json-patch"],
+)  # fmt: skip
+async def test_what_a_form_can_send_changes_nothing(kind):
+    async with serving() as served:
+        more = {"content-type": kind} if kind else {}
+        assert (await served("POST", "/api/v1/things/a/go", b'{"fast":1}', **more)).status == 415
+        assert not served.asked
+
+
+async def test_no_answer_is_open_to_other_origins_or_taken_for_html_or_kept():
+    async with serving() as served:
+        for answer in (
+            await served("GET", "/api/v1/things", origin="http://evil.example"),
+            await served("GET", "/api/v1/nothing", origin="http://evil.example"),
+            await served("GET", "/", origin="http://evil.example"),
+        ):
+            assert "access-control" not in answer.head
+            assert "x-content-type-options: nosniff" in answer.head
+            assert "content-security-policy: default-src 'self'" in answer.head
+            assert "referrer-policy: no-referrer" in answer.head
+        answer = await served("GET", "/api/v1/things")
+        assert "cache-control: no-store" in answer.head
+        assert "content-type: application/json" in answer.head
+        assert b"<script>" not in answer.body, "not even where somebody takes it for HTML"
+        assert answer.json["text"] == "<script>alert(1)</script>"
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+async def test_each_kind_of_error_is_told_with_its_status_and_what_became_of_it():
+    errors = {
+        "absent": NoSuchLedger("there is no ledger 7"),
+        "fenced": LedgerFenced("fenced"),
+        "busy": Busy("later", retry_after_ms=1500),
+        "unknown": MetadataOutcomeUnknown("lost"),
+        "defect": InvariantViolation("broken"),
+    }
+    wanted = {"absent": 404, "fenced": 409, "busy": 503, "unknown": 503, "defect": 500}
+    async with serving(**errors) as served:
+        for how, status in wanted.items():
+            answer = await served("POST", f"/api/v1/fails/{how}", **JSON)
+            assert answer.status == status
+            assert set(answer.json["error"]) == {"type", "message", "fault", "retriable", "outcome"}
+        assert "retry-after: 2" in (await served("POST", "/api/v1/fails/busy", **JSON)).head
+        assert (await served("POST", "/api/v1/fails/unknown", **JSON)).json["error"]["outcome"] == "unknown"
+        assert (await served("GET", "/api/v1/fails/unknown")).json["error"]["outcome"] == "not done"
+
+
+async def test_a_defect_is_not_told_to_who_asks_and_the_server_goes_on():
+    async with serving(how=ZeroDivisionError("the secret")) as served:
+        answer = await served("GET", "/api/v1/fails/how")
+        assert (answer.status, answer.json["error"]["type"]) == (500, "InvariantViolation")
+        assert b"secret" not in answer.body
+        assert (await served("GET", "/api/v1/things")).status == 200
+
+
+async def test_an_answer_that_does_not_come_has_a_deadline(monkeypatch):
+    monkeypatch.setattr(http_guard, "ANSWER_SECONDS", 0.05)
+
+    async def never(asked: Asked) -> object:
+        return await asyncio.Event().wait()
+
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    endpoints = [Endpoint(method, "/api/v1/x", Permission.READ, never) for method in ("GET", "DELETE")]
+    server = HttpServer(Metrics(), lambda: None, None, Offer(endpoints))
+    await server.start("127.0.0.1:0", tasks)
+    served = Served(server.address)
+    try:
+        read, changed = await served("GET", "/api/v1/x"), await served("DELETE", "/api/v1/x", **JSON)
+        assert (read.status, read.json["error"]["outcome"]) == (504, "not done")
+        assert (changed.status, changed.json["error"]["outcome"]) == (504, "unknown")
+    finally:
+        await server.close()
+        await tasks.close()
+
+
+async def test_connections_beyond_the_limit_are_refused_and_health_comes_back_when_they_are_gone():
+    async with serving() as served:
+        held = [
+            await asyncio.open_connection(*served.address.rsplit(":", 1)) for _ in range(http_module._MAX_CONNECTIONS)
+        ]
+        assert (await served("GET", "/api/v1/things")).status == 503
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while (await served("GET", "/healthz")).status != 200:
+                pass  # each look is a connection, and so a wait
