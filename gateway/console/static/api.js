@@ -1,0 +1,44 @@
+// Questions to the console that this page comes from, and the errors it answers with.
+
+const PATIENCE_MS = 15000;
+const KEY = "tallybook-token";
+
+export class Failed extends Error {
+  constructor(status, told) {
+    super(told.message);
+    this.status = status;
+    this.type = told.type;
+    this.outcome = told.outcome;
+  }
+}
+
+export function useToken(token) {
+  if (token) sessionStorage.setItem(KEY, token);
+  else sessionStorage.removeItem(KEY);
+}
+
+export async function get(path) {
+  return ask("GET", path);
+}
+
+export async function post(path) {
+  return ask("POST", path);
+}
+
+async function ask(method, path) {
+  const headers = method === "GET" ? {} : { "content-type": "application/json" };
+  const token = sessionStorage.getItem(KEY);
+  if (token) headers.authorization = `Bearer ${token}`;
+  let answer;
+  try {
+    answer = await fetch(`/api/v1/${path}`, {
+      method, headers, body: method === "GET" ? undefined : "{}", signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+  } catch (error) {
+    const why = error.name === "TimeoutError" ? "the console does not answer in time" : "the console does not answer";
+    throw new Failed(0, { message: why, type: "Unreachable", outcome: method === "GET" ? "not done" : "unknown" });
+  }
+  const told = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Failed(answer.status, told.error ?? { message: `the console answers ${answer.status}` });
+  return told;
+}

@@ -1,0 +1,137 @@
+// The page: which view is shown, when it is renewed, and how one can tell that what it shows is old.
+
+import { Failed, useToken } from "./api.js";
+import { el, renew } from "./dom.js";
+import { entry, ledger, ledgers } from "./ledgers.js";
+import { bookie, overview } from "./overview.js";
+import { stream, streams } from "./streams.js";
+
+const REFRESH_MS = 2000;
+const STALE_MS = 7000;
+
+const ROUTES = [
+  [/^\/$/, overview, "Overview"],
+  [/^\/bookies\/([^/]+)$/, bookie, "Bookie"],
+  [/^\/ledgers$/, ledgers, "Ledgers"],
+  [/^\/ledgers\/(\d+)$/, ledger, "Ledger"],
+  [/^\/ledgers\/(\d+)\/entries\/(\d+)$/, entry, "Entry"],
+  [/^\/streams$/, streams, "Streams"],
+  [/^\/streams\/([^/]+)$/, streams, "Streams"],
+  [/^\/streams\/([^/]+)\/([^/]+)$/, stream, "Stream"],
+];
+
+const view = document.getElementById("view");
+const live = document.getElementById("live");
+let shown = "";
+let seenAt = 0;
+let trouble = "";
+let turn = 0;
+let timer = 0;
+
+function told() {
+  const age = Date.now() - seenAt;
+  if (seenAt && !trouble && age < STALE_MS) return ["live", "live"];
+  const old = seenAt ? `${Math.round(age / 1000)} s old` : "nothing to show";
+  return ["stale", trouble ? `${old}: ${trouble}` : old];
+}
+
+function tell() {
+  const [kind, text] = told();
+  live.className = kind;
+  if (live.textContent !== text) live.textContent = text;
+  document.body.classList.toggle("old", kind === "stale");
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const mine = ++turn;
+  const hash = location.hash || "#/";
+  const [path, search] = hash.slice(1).split("?");
+  const route = ROUTES.find(([pattern]) => pattern.test(path));
+  try {
+    if (route === undefined) throw new Failed(404, { message: "there is no such view" });
+    const [pattern, draw, title] = route;
+    const fresh = await draw(path.match(pattern).slice(1).map(decodeURIComponent), new URLSearchParams(search), confirm);
+    if (mine !== turn) return;
+    document.title = `${title} · Tallybook`;
+    show(hash, fresh);
+    seenAt = Date.now();
+    trouble = "";
+  } catch (error) {
+    if (mine !== turn) return;
+    failed(hash, error);
+  }
+  tell();
+  timer = setTimeout(refresh, REFRESH_MS);
+}
+
+function failed(hash, error) {
+  const known = error instanceof Failed;
+  if (!known) console.error(error);
+  trouble = known ? error.message : "the page has a defect";
+  if (known && error.status === 401) return signIn(error.message);
+  // What was there before stays to be seen, unless it was another view, or is gone.
+  if (shown !== hash || (known && error.status === 404)) {
+    show(hash, [el("p", { class: "error", role: "alert" }, trouble), el("p", {}, el("a", { href: "#/" }, "Overview"))]);
+  }
+}
+
+function show(hash, content) {
+  const other = shown !== hash;
+  shown = hash;
+  renew(view, el("main", {}, ...content));
+  const place = hash.slice(1).split(/[?]/)[0];
+  for (const link of document.querySelectorAll("nav a")) {
+    const to = link.getAttribute("href").slice(1);
+    const here = to === "/" ? place === "/" || place.startsWith("/bookies") : place.startsWith(to);
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (other) scrollTo(0, 0);
+}
+
+const asking = document.getElementById("confirm");
+
+// Ask before something is done; say so if it was not.
+function confirm(title, text, yes, work) {
+  const part = (name) => document.getElementById(`confirm-${name}`);
+  part("title").textContent = title;
+  part("text").textContent = text;
+  part("error").textContent = "";
+  part("yes").textContent = yes;
+  part("yes").disabled = false;
+  part("no").onclick = () => asking.close();
+  part("yes").onclick = async () => {
+    part("yes").disabled = true;
+    try {
+      await work();
+      asking.close();
+    } catch (error) {
+      part("error").textContent = error.outcome === "unknown" ? `${error.message}; whether it took effect is not known` : error.message;
+      part("yes").disabled = false;
+    }
+    refresh();
+  };
+  asking.showModal();
+  part("no").focus();
+}
+
+const signing = document.getElementById("sign-in");
+
+function signIn(why) {
+  document.getElementById("sign-in-error").textContent = why;
+  if (!signing.open) signing.showModal();
+}
+
+document.getElementById("sign-in-form").onsubmit = (event) => {
+  event.preventDefault();
+  const field = document.getElementById("token");
+  useToken(field.value.trim());
+  field.value = "";
+  signing.close();
+  refresh();
+};
+
+addEventListener("hashchange", refresh);
+setInterval(tell, 1000);
+refresh();

@@ -1,0 +1,43 @@
+// Numbers as people read them. What is not known is a dash.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function count(value) {
+  return Number.isFinite(value) ? Math.round(value).toLocaleString("en") : "–";
+}
+
+export function rate(value) {
+  if (!Number.isFinite(value)) return "–";
+  return value > 0 && value < 10 ? value.toFixed(1) : count(value);
+}
+
+export function bytes(value) {
+  if (!Number.isFinite(value)) return "–";
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit && value < 100 ? value.toFixed(1) : Math.round(value)} ${UNITS[unit]}`;
+}
+
+export function milliseconds(value) {
+  return Number.isFinite(value) ? `${value < 10 ? value.toFixed(2) : value.toFixed(0)} ms` : "–";
+}
+
+export function percent(fraction) {
+  return Number.isFinite(fraction) ? `${Math.round(fraction * 100)} %` : "–";
+}
+
+export function seconds(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  if (value < 172800) return `${Math.round(value / 3600)} h`;
+  return `${Math.round(value / 86400)} days`;
+}
+
+// 2026-11-24T00:50:46.976+00:00 -> 2026-11-24 00:50:46
+export function moment(text) {
+  return String(text).replace("T", " ").replace(/(\.\d+)?(\+00:00)?$/, "");
+}

@@ -1,0 +1,144 @@
+// The cluster at one glance.
+
+import { get, post } from "./api.js";
+import { card, el, facts, pill, table } from "./dom.js";
+import { bytes, count, milliseconds, percent, rate, seconds } from "./format.js";
+import { latest, line, take } from "./samples.js";
+
+const KINDS = { writable: "good", "read-only": "warn", draining: "warn", away: "bad", "no answer": "bad" };
+
+export async function overview(_parts, _query, confirm) {
+  const found = await get("overview");
+  take(found);
+  return [
+    el("h1", { class: "hidden" }, "Overview"),
+    health(found),
+    tiles(found),
+    card("Bookies", bookies(found.bookies, confirm)),
+    el("div", { class: "columns" }, card("Copies", copies(found.copies)), card("Archive", archive(found)), card("Ledgers", ledgers(found.ledgers))),
+  ];
+}
+
+function health(found) {
+  const problems = found.problems;
+  const known = found.diagnosis.known ? found.diagnosis.lines : [];
+  return el("section", { class: `health ${problems.length ? "bad" : "good"}`, "aria-label": "Health" },
+    el("strong", {}, problems.length ? (problems.length === 1 ? "1 problem" : `${problems.length} problems`) : "Healthy"),
+    el("ul", {}, problems.map((problem) => el("li", {}, problem))),
+    el("p", { class: "diagnosis" }, el("span", { class: "quiet" }, "Diagnosis: "), known.length ? known.join(" ") : "not known"));
+}
+
+function tiles(found) {
+  const short = found.copies.under_replicated;
+  return el("div", { class: "tiles" },
+    tile("Writes", `${bytes(latest("all/writes"))}/s`, `${rate(latest("all/batches"))} batches/s`, line("all/writes", "Bytes written per second")),
+    tile("Reads", `${rate(latest("all/reads"))}/s`, "batches", line("all/reads", "Batches read per second")),
+    tile("Commit latency", milliseconds(latest("all/latency")), "mean of a group commit", line("all/latency", "Latency of commits")),
+    tile("Under-replicated", short === null ? "–" : count(short), "ledgers with too few good copies", null, short ? "bad" : ""));
+}
+
+function tile(name, value, note, drawn, kind = "") {
+  return el("section", { class: `tile ${kind}` }, el("h2", {}, name), el("p", { class: "value" }, value), el("p", { class: "quiet" }, note), drawn);
+}
+
+export function disk(fraction) {
+  const kind = fraction >= 0.95 ? "bad" : fraction >= 0.85 ? "warn" : "";
+  return el("span", { class: "disk" },
+    el("meter", { min: 0, max: 1, high: 0.85, optimum: 0, value: Number.isFinite(fraction) ? fraction : 0, "aria-label": "Disk in use" }),
+    el("span", { class: kind }, percent(fraction)));
+}
+
+function bookies(rows, confirm) {
+  const columns = [
+    ["Bookie", (row) => el("a", { href: `#/bookies/${encodeURIComponent(row.bookie_id)}` }, row.bookie_id)],
+    ["Mode", (row) => pill(row.mode, KINDS[row.mode] ?? "")],
+    ["Rack", (row) => row.rack || "–"],
+    ["Disk", (row) => (row.disk_used === null ? "–" : disk(row.disk_used))],
+    ["Free", (row) => bytes(row.free_bytes ?? NaN), "number"],
+    ["Writes", (row) => drawn(row, "writes", `${bytes(latest(`${row.bookie_id}/writes`))}/s`), "number"],
+    ["Commit latency", (row) => drawn(row, "latency", milliseconds(latest(`${row.bookie_id}/latency`))), "number"],
+    ["Ledgers", (row) => count(row.ledgers), "number"],
+    ["Damaged", (row) => count(row.damaged ?? NaN), "number"],
+    ["", (row) => actions(row, confirm)],
+  ];
+  return table("Bookies", columns, rows.map((row) => ({ ...row, key: row.bookie_id })), "There is no bookie.");
+}
+
+function drawn(row, name, value) {
+  return el("span", { class: "drawn" }, row.numbers ? line(`${row.bookie_id}/${name}`, `${name} of ${row.bookie_id}`, { width: 80, height: 22 }) : null, el("span", {}, row.numbers ? value : "–"));
+}
+
+const ACTIONS = {
+  "read-only": ["Read-only", "It takes no more writes. It keeps what it has, and serves readers."],
+  writable: ["Writable", "It takes writes again."],
+  drain: ["Drain", "It takes no more writes, and the repair gives what it has to others, until it may be switched off."],
+  undrain: ["Undrain", "It keeps what it has left, and takes writes again."],
+};
+
+export function actions(row, confirm) {
+  if (row.mode === "away" && row.wanted === "normal") return null;
+  const offered = { normal: ["read-only", "drain"], read_only: ["writable"], draining: ["undrain"] }[row.wanted] ?? [];
+  return el("span", { class: "buttons" }, offered.map((mode) => {
+    const [name, text] = ACTIONS[mode];
+    return el("button", {
+      type: "button",
+      "aria-label": `${name} ${row.bookie_id}`,
+      onclick: () => confirm(`${name}: ${row.bookie_id}`, text, name, () => post(`bookies/${encodeURIComponent(row.bookie_id)}/${mode}`)),
+    }, name);
+  }));
+}
+
+function copies(found) {
+  return facts([
+    ["Too few good copies", found.under_replicated === null ? "nobody has audited them" : `${count(found.under_replicated)} ledgers`],
+    ["Audited", found.audited_s_ago === null ? "never" : `${seconds(found.audited_s_ago)} ago`],
+    ["Repair tasks", count(found.tasks)],
+    ["Repair", found.paused_since_ms === null ? "running" : `paused since ${new Date(found.paused_since_ms).toISOString().slice(0, 19)}`],
+  ]);
+}
+
+function archive(found) {
+  if (found.archive === null) return el("p", { class: "quiet" }, "There is no archive.");
+  const round = found.offload;
+  const failed = round.failures ? `${count(round.failures)} failures: ${round.last_error}` : "none";
+  return [
+    facts([
+      ["Archived", `${count(found.archive.ledgers)} ledgers`],
+      ["In the archive alone", `${count(found.archive.released)} ledgers`],
+      ["Waiting", bytes(found.archive.waiting_bytes)],
+      ["Last round", round.at_ms ? `${seconds((found.at_ms - round.at_ms) / 1000)} ago` : "never"],
+      ["Failures", failed],
+    ]),
+    el("p", { class: "quiet path" }, found.archive.url),
+  ];
+}
+
+function ledgers(found) {
+  const states = Object.entries(found).filter(([name]) => !["total", "unreadable", "complete"].includes(name));
+  return facts([
+    ["All", el("a", { href: "#/ledgers" }, count(found.total))],
+    ...states.map(([name, value]) => [name.replaceAll("_", " "), count(value)]),
+    ["Unreadable", count(found.unreadable)],
+  ]);
+}
+
+export async function bookie(parts, _query, confirm) {
+  const found = await get(`bookies/${encodeURIComponent(parts[0])}`);
+  return [
+    el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Overview"), " / Bookies"),
+    el("div", { class: "title" }, el("h1", {}, found.bookie_id), pill(found.mode, KINDS[found.mode] ?? ""), actions(found, confirm)),
+    card("What it is", facts([
+      ["Address", found.address], ["HTTP", found.http_address], ["Rack", found.rack || "–"],
+      ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted", found.wanted.replaceAll("_", " ")],
+    ])),
+    card("What it holds", facts([
+      ["Ledgers that name it", count(found.named_by)], ["Of those, growing", count(found.growing)],
+      ["May be switched off", found.may_be_switched_off ? "yes" : "no"],
+      ["Entry logs", `${count(found.entry_logs ?? NaN)}, ${bytes(found.log_bytes ?? NaN)}`],
+      ["Disk in use", percent(found.disk_used ?? NaN)], ["Free", bytes(found.free_bytes ?? NaN)],
+      ["Journal in use", percent(found.journal_used ?? NaN)],
+      ["Damaged copies", count(found.damaged ?? NaN)], ["Ledgers in limbo", count(found.in_limbo)],
+      ["Scrub rounds", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],
+    ])),
+  ];
+}

@@ -1,0 +1,56 @@
+// Streams, and one of them with the lag of its subscriptions.
+
+import { get } from "./api.js";
+import { card, el, facts, pill, table } from "./dom.js";
+import { bytes, count, moment, seconds } from "./format.js";
+import { latest, line, remember } from "./samples.js";
+
+export async function streams(parts, query) {
+  const namespace = parts[0] ?? "default";
+  const after = query.get("after");
+  const asked = new URLSearchParams({ namespace, ...(after === null ? {} : { after }) });
+  const [{ namespaces }, page] = await Promise.all([get("namespaces"), get(`streams?${asked}`)]);
+  const here = (name) => `#/streams/${encodeURIComponent(name)}`;
+  const columns = [
+    ["Stream", (row) => el("a", { href: `${here(namespace)}/${encodeURIComponent(row.name)}` }, row.name), "name"],
+    ["Records", (row) => count(row.next_sequence - row.first_sequence), "number"],
+    ["Segments", (row) => count(row.segments), "number"],
+    ["Writer", (row) => (row.ended ? pill("ended", "") : row.owner ?? "nobody")],
+    ["Retention", (row) => (row.policy.retention === null ? "for ever" : seconds(row.policy.retention)), "number"],
+    ["Created", (row) => moment(row.created_at), "number"],
+  ];
+  return [
+    el("div", { class: "title" }, el("h1", {}, "Streams"),
+      el("p", { class: "choices" }, namespaces.map((name) =>
+        el("a", { href: here(name), "aria-current": name === namespace ? "true" : null }, name)))),
+    el("section", { class: "card" }, table("Streams", columns, page.streams.map((row) => ({ ...row, key: row.name })), "There is no stream in this namespace."),
+      el("p", { class: "quiet" }, "Of a stream that is being written, records are counted up to its last segment.")),
+    el("p", { class: "pages" },
+      after !== null && el("a", { href: here(namespace) }, "First page"),
+      page.next !== null && el("a", { href: `${here(namespace)}?${new URLSearchParams({ after: page.next })}` }, "Next page")),
+  ];
+}
+
+export async function stream(parts) {
+  const [namespace, name] = parts;
+  const found = await get(`streams/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
+  const rows = found.subscriptions.map((row) => ({ ...row, key: row.subscription, series: `${found.stream_id}/${row.subscription}` }));
+  rows.forEach((row) => remember(row.series, row.lag_records ?? NaN));
+  return [
+    el("p", { class: "crumbs" }, el("a", { href: `#/streams/${encodeURIComponent(namespace)}` }, "Streams"), ` / ${namespace} /`),
+    el("div", { class: "title" }, el("h1", {}, found.name), found.ended ? pill("ended", "") : pill(found.owner === null ? "nobody writes it" : `written by ${found.owner}`, found.owner === null ? "" : "good")),
+    card("What it is", facts([
+      ["First record", count(found.first_sequence)], ["Next record", count(found.next_sequence)],
+      ["Last position", found.last_position], ["Segments", count(found.segments)],
+      ["Retention", found.policy.retention === null ? "for ever" : seconds(found.policy.retention)],
+      ["Segments roll at", bytes(found.policy.roll_bytes)], ["Compression", found.policy.compression],
+      ["Created", moment(found.created_at)],
+    ])),
+    card("Subscriptions", table("Subscriptions", [
+      ["Subscription", (row) => row.subscription, "name"],
+      ["Reader", (row) => row.reader ?? "nobody"],
+      ["Behind", (row) => el("span", { class: "drawn" }, line(row.series, `Lag of ${row.subscription}`, { width: 80, height: 22 }), el("span", {}, row.lag_records === null ? row.why || "–" : `${count(latest(row.series))} records`)), "number"],
+      ["Position", (row) => el("code", {}, row.cursor ?? "lost")],
+    ], rows, "Nobody has subscribed.")),
+  ];
+}
