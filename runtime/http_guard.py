@@ -269,8 +269,15 @@ async def _body(request: Request, known: tuple[str, ...], *, wanted: bool) -> Ma
     except TimeoutError:
         error = RequestTimeout("the body did not come in time", outcome=Outcome.NOT_DONE)
         raise _Refused(408, error) from None
-    if not body:
-        return {}
+    return fields_of(bytes(body), known) if body else {}
+
+
+def fields_of(body: bytes, known: tuple[str, ...]) -> Mapping[str, Any]:
+    """What a body says.
+
+    Raises:
+        InvalidArgument: it is no JSON object, or has a field that is not known.
+    """
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -15,6 +15,7 @@ from tallybook.gateway.outflow import message_bytes, reserved_bytes
 from tallybook.gateway.service import _page_start
 from tallybook.gateway.stream_messages import outgoing, policy_changes, start_of, wait_seconds
 from tallybook.proto import ledger_pb2, stream_pb2
+from tallybook.runtime.http_guard import fields_of
 from tallybook.stream.names import check_namespace, check_prefix, check_stream_name, check_subscription
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.record import size_of
@@ -145,3 +146,16 @@ def some_stream_requests() -> Iterator[bytes]:
 def stream_request(data: bytes) -> None:
     """A message to the service of streams."""
     _understood(STREAM_KINDS, data, {"policy": _with_policy, "records": _records, "wait_ms": _waiting})
+
+
+def some_bodies() -> Iterator[bytes]:
+    """Of the console's HTTP."""
+    yield b"{}"
+    yield b'{"reason": "disk", "reason": 5}'
+    yield b'{"reason": ' + b"[" * 5_000
+
+
+@TARGET.decoder("runtime/http_guard.py:fields_of", seeds=some_bodies)
+def body(data: bytes) -> None:
+    """The body of a request to a console."""
+    attempt(InvalidArgument, fields_of, data, ("reason",))
