@@ -33,7 +33,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --- environment ------------------------------------------------------------------------------------------------------
 
@@ -144,6 +144,14 @@ test-stores: $(STAMP) ## Run the tests of object stores on everything that plays
 .PHONY: test-alerts
 test-alerts: ## Check and try the alert rules with promtool (of Debian, or Go builds it); without it that is a failure
 	promtool=$$(scripts/ensure-promtool) && cd docker/prometheus && "$$promtool" check rules alerts.yml && "$$promtool" test rules alerts_test.yml
+
+.PHONY: console-test
+console-test: $(STAMP) ## Run the tests of the console's page in Chromium (Debian's is installed where there is none)
+	scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py $(PYTEST_ARGS)
+
+.PHONY: console-screenshots
+console-screenshots: $(STAMP) ## Take the pictures of the console that are in docs/
+	TALLYBOOK_SCREENSHOTS=docs scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py -k pictures
 
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tallybook.core.errors import BookieUnavailable
 
@@ -38,16 +38,28 @@ async def gateway_beside(cluster: LocalCluster, listen: str) -> AsyncIterator[Lo
     """
     command = [sys.executable, "-P", "-m", "tallybook.cli", "gateway", "run", "--json", "--log-format", "text"]
     command += ["--metadata", cluster.metadata, "--listen", listen, "--parent-pipe", str(cluster.life_pipe)]
-    log = cluster.directory / LOG_FILE
+    async with served_by(cluster, "gateway", command, LOG_FILE) as (process, told):
+        yield LocalGateway(process, told["ready"], told["http"])
+
+
+@asynccontextmanager
+async def served_by(
+    cluster: LocalCluster, what: str, command: list[str], log_file: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
+    """Run a server beside ``cluster`` until the block is left; with what it says when it is ready.
+
+    Raises:
+        RefusedToStart: it refused, or was not ready in time.
+    """
+    log = cluster.directory / log_file
     process = await spawn(command, cluster.life_pipe, log, stdout=asyncio.subprocess.PIPE)
     try:
-        told = json.loads(await _first_line(process, log))
-        yield LocalGateway(process, told["ready"], told["http"])
+        yield process, json.loads(await _first_line(what, process, log))
     finally:
         await _stop(process)
 
 
-async def _first_line(process: asyncio.subprocess.Process, log: Path) -> bytes:
+async def _first_line(what: str, process: asyncio.subprocess.Process, log: Path) -> bytes:
     """What it says when it is ready."""
     if process.stdout is None:
         return b""
@@ -58,9 +70,9 @@ async def _first_line(process: asyncio.subprocess.Process, log: Path) -> bytes:
                 return line
             returncode = await process.wait()
     except TimeoutError:
-        message = f"the gateway was not ready within {START_SECONDS:.0f} s; see {log}"
+        message = f"the {what} was not ready within {START_SECONDS:.0f} s; see {log}"
         raise RefusedToStart(BookieUnavailable(message)) from None
-    message = f"the gateway {how_it_ended(returncode)} before it was ready; see {log}"
+    message = f"the {what} {how_it_ended(returncode)} before it was ready; see {log}"
     raise RefusedToStart(last_error(log) or BookieUnavailable(message))
 
 

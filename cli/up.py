@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -20,6 +20,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .exits import Exit, Interrupted
 from .launcher import LocalBookie, LocalCluster, how_it_ended
+from .local_console import LocalConsole, console_beside
 from .local_gateway import LocalGateway, gateway_beside
 from .options import Json, directory
 from .output import complain, note, print_json
@@ -52,6 +53,10 @@ def up(
     gateway_listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="gRPC address of the gateway; port 0 is any free one.")
     ] = "127.0.0.1:0",
+    console: Annotated[bool, typer.Option(help="Run a console for browsers, too.")] = True,
+    console_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of the console; port 0 is any free one.")
+    ] = "127.0.0.1:0",
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
@@ -59,14 +64,15 @@ def up(
     Prints one line when it is ready: 'ready' and the URI of the metadata store, which every other command takes as
     --metadata. The bookies are processes of their own; DIR/bookie-N/run.json has their pid and ports, DIR/bookie-N.log
     what they log. They end with this command, however it ends, and are not started again when they die. The same DIR
-    again is the same cluster. So it is with the gateway, which logs to DIR/gateway.log; a terminal is told its address,
-    and with --json the one line has it.
+    again is the same cluster. So it is with the gateway and the console, which log to DIR/gateway.log and
+    DIR/console.log; a terminal is told their addresses, and with --json the one line has them.
     """
     options = [word for assignment in assignments or [] for word in ("--set", assignment)]
     cluster = LocalCluster(data, bookies, RealDisk(), RealClock(), tuple(options))
     code = Exit.OK
     try:
-        code = run(_up(cluster, _Helpers(archive, offload, repair), gateway_listen if gateway else None, as_json))
+        servers = _Servers(gateway_listen if gateway else None, console_listen if console else None)
+        code = run(_up(cluster, _Helpers(archive, offload, repair), servers, as_json))
     except Interrupted:
         note("stopped")
     # A bookie that was told to stop while it was still starting may end by the signal itself.
@@ -82,13 +88,23 @@ class _Helpers(NamedTuple):
     repair: bool
 
 
-async def _up(cluster: LocalCluster, helpers: _Helpers, gateway_listen: str | None, as_json: bool) -> Exit:
+class _Servers(NamedTuple):
+    """What serves the cluster to others: where it listens, ``None`` for what is not wanted."""
+
+    gateway: str | None
+    console: str | None
+
+
+async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_json: bool) -> Exit:
     async with cluster:
         await cluster.start()
-        async with gateway_beside(cluster, gateway_listen) if gateway_listen else nullcontext() as gateway:
-            _announce(cluster, gateway, as_json)
+        async with (
+            gateway_beside(cluster, servers.gateway) if servers.gateway else nullcontext() as gateway,
+            console_beside(cluster, servers.console) if servers.console else nullcontext() as console,
+        ):
+            _announce(cluster, gateway, console, as_json)
             try:
-                async with _helping(cluster, helpers), _watching(gateway):
+                async with _helping(cluster, helpers), _watching({"gateway": gateway, "console": console}):
                     await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
             except asyncio.CancelledError:
                 note("stopping; again to end at once")
@@ -98,20 +114,21 @@ async def _up(cluster: LocalCluster, helpers: _Helpers, gateway_listen: str | No
 
 
 @asynccontextmanager
-async def _watching(gateway: LocalGateway | None) -> AsyncIterator[None]:
-    """Say so if the gateway ends meanwhile. The cluster serves without it, too."""
+async def _watching(servers: Mapping[str, LocalGateway | LocalConsole | None]) -> AsyncIterator[None]:
+    """Say so if one of them ends meanwhile. The cluster serves without it, too."""
     tasks = Tasks("up", _died)
-    if gateway is not None:
-        tasks.spawn(_report_end_of_gateway(gateway), name="gateway")
+    for name, server in servers.items():
+        if server is not None:
+            tasks.spawn(_report_end_of(name, server.process), name=name)
     try:
         yield
     finally:
         await tasks.close()
 
 
-async def _report_end_of_gateway(gateway: LocalGateway) -> None:
-    returncode = await gateway.process.wait()
-    complain(f"the gateway (pid {gateway.process.pid}) {how_it_ended(returncode)} and is not started again")
+async def _report_end_of(name: str, process: asyncio.subprocess.Process) -> None:
+    returncode = await process.wait()
+    complain(f"the {name} (pid {process.pid}) {how_it_ended(returncode)} and is not started again")
 
 
 @asynccontextmanager
@@ -159,7 +176,7 @@ def _died(name: str, error: BaseException) -> None:
     raise InvariantViolation(f"{name} died: {error!r}") from error
 
 
-def _announce(cluster: LocalCluster, gateway: LocalGateway | None, as_json: bool) -> None:
+def _announce(cluster: LocalCluster, gateway: LocalGateway | None, console: LocalConsole | None, as_json: bool) -> None:
     """The one line on standard output, and what a person may want to know besides."""
     if as_json:
         bookies: list[object] = [
@@ -171,7 +188,8 @@ def _announce(cluster: LocalCluster, gateway: LocalGateway | None, as_json: bool
             "address": gateway.address,
             "http_address": gateway.http_address,
         }
-        print_json({"ready": cluster.metadata, "bookies": bookies, "gateway": served})
+        shown = console and {"pid": console.process.pid, "url": console.url}
+        print_json({"ready": cluster.metadata, "bookies": bookies, "gateway": served, "console": shown})
     else:
         print(f"ready {cluster.metadata}", flush=True)
     for bookie in cluster.bookies:
@@ -179,6 +197,8 @@ def _announce(cluster: LocalCluster, gateway: LocalGateway | None, as_json: bool
         note(f"{bookie.bookie_id}: pid {bookie.pid}, {where}")
     if gateway is not None:
         note(f"gateway: pid {gateway.process.pid}, gRPC at {gateway.address}, http at {gateway.http_address}")
+    if console is not None:
+        note(f"console: pid {console.process.pid}, {console.url}")
     for bookie_id in cluster.left_out:
         complain(f"{cluster.directory} holds {bookie_id} as well, which was not started")
 

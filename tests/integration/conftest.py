@@ -200,7 +200,8 @@ def up(data: Path, *options: object, bookies: int = 3, settings: list[str] = SMA
     """A cluster that is ready; it is killed in the end if the test has not stopped it."""
     with open(data.with_suffix(".err"), "wb") as errors:
         process = start(
-            "up", "--data", data, "--bookies", bookies, "--no-offload", "--no-gateway", *settings, *options,
+            "up", "--data", data, "--bookies", bookies, "--no-offload", "--no-gateway", "--no-console", *settings,
+            *options,
             stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
     try:

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
+import signal
 import ssl
 import subprocess
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -252,6 +255,29 @@ def test_the_command_says_where_it_is_and_stops_cleanly(cli, cluster, tmp_path):
         assert told["ready"].startswith("http://127.0.0.1:")
         process.terminate()
         assert process.wait(cli.patience) == 0, (tmp_path / "err").read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_up_runs_a_console_says_where_and_serves_on_when_it_dies(cli, tmp_path):
+    data = tmp_path / "data"
+    with (tmp_path / "err").open("wb") as errors:
+        process = cli.start(
+            "up", "--data", data, "--bookies", 1, "--no-offload", "--no-repair", "--no-gateway", "--json", *cli.small,
+            stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+    try:
+        told = json.loads(process.stdout.readline())
+        with urllib.request.urlopen(told["console"]["url"] + "api/v1/bookies", timeout=cli.patience) as answer:
+            assert [each["bookie_id"] for each in json.load(answer)["bookies"]] == ["bookie-1"]
+        os.kill(told["console"]["pid"], signal.SIGKILL)
+        cli.wait_until(lambda: "the console" in (tmp_path / "err").read_text(), "its end was told")
+        assert cli.alive(told["bookies"][0]["pid"])
+        process.terminate()
+        process.wait(cli.patience)
+        assert (data / "console.log").exists()
     finally:
         process.kill()
         process.wait()

@@ -3,6 +3,7 @@
 import { el } from "./dom.js";
 
 const MOST = 90;
+const LEAST_SHOWN = 30;
 const series = new Map();
 let last = null;
 
@@ -56,8 +57,9 @@ export function line(name, label, { width = 160, height = 34 } = {}) {
   const values = series.get(name) ?? [];
   const known = values.filter((value) => value !== null);
   const most = Math.max(...known, 1e-9);
+  const span = Math.max(values.length, LEAST_SHOWN) - 1;
   const place = (value, at) => [
-    width - ((values.length - 1 - at) * width) / (MOST - 1), height - 2 - (value / most) * (height - 4),
+    width - ((values.length - 1 - at) * width) / span, height - 2 - (value / most) * (height - 4),
   ];
   let path = "";
   let drawing = false;
