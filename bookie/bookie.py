@@ -291,6 +291,10 @@ class Bookie:
         """One round of dropping what need not be kept; see ``Collector.collect``. Rounds come by themselves, too."""
         await self._parts.collector.collect()
 
+    def request_collection(self) -> None:
+        """Have the next of these rounds at once, where they come by themselves."""
+        self._parts.collector.request()
+
     async def enrolled(self) -> None:
         """It is registered under its id, and whoever was before it is not. To be called every time it starts.
 

@@ -31,6 +31,7 @@ from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.process import Process
@@ -41,6 +42,7 @@ from tallybook.runtime.tuning import settle_memory
 
 from .bookie import Bookie
 from .boot import BookieWorld, boot
+from .endpoints import BookieEndpoints
 from .enrolment import Enrolment
 from .fates import fate_of
 from .metrics import BOOKIE_METRICS
@@ -160,7 +162,9 @@ class _Server:
         if security is not None:
             self._tasks.spawn(security.keep_fresh(self._clock), name="security", essential=True)
             metrics.add(SECURITY_METRICS, security.numbers)
-        http = HttpServer(metrics, self._readiness, security)
+        endpoints = BookieEndpoints(settings, self._readiness)
+        names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
+        http = HttpServer(metrics, self._readiness, security, Offer(endpoints.table(), hosts=names))
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
         metadata = await unless_set(
@@ -182,6 +186,7 @@ class _Server:
         if bookie is None or stop.is_set():
             return
         add_to_every_line(bookie_id=bookie.bookie_id)
+        endpoints.bookie = bookie
         cluster_id = await metadata.store.cluster_id()
         service = BookieService(
             bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security

@@ -282,3 +282,17 @@ def test_up_runs_a_console_says_where_and_serves_on_when_it_dies(cli, tmp_path):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+async def test_a_bookie_tells_how_it_is_and_collects_garbage_when_it_is_told_to(cluster):
+    ask = Console(f"127.0.0.1:{cluster.run_file(1)['ports']['http']}", None)
+    state = await ask.get("bookie/state")
+    assert (state["bookie_id"], state["not_ready"], state["read_only"]) == ("bookie-1", None, False)
+    assert (await ask.get("bookie/config"))["journal"]["segment_bytes"] == 8 << 20
+    status, told = await ask("POST", "/api/v1/bookie/gc", {})
+    assert (status, told["requested"]) == (200, True)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while (await ask.get("bookie/gc"))["collector_rounds"] <= told["collector_rounds"]:
+            pass  # each look is a connection, and so a wait
+    assert (await ask("POST", "/api/v1/bookie/gc", {}, origin="http://evil.example"))[0] == 403
+    assert (await ask("GET", "/api/v1/bookie/config", host="evil.example"))[0] == 403

@@ -1,0 +1,84 @@
+"""What a bookie says and does over its own HTTP port, beside health and numbers.
+
+GET  /api/v1/bookie/state     how it is
+GET  /api/v1/bookie/gc        what its collector of garbage has done
+POST /api/v1/bookie/gc        have a round of it now
+GET  /api/v1/bookie/config    the settings in force
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tallybook.core.access import Permission
+from tallybook.core.config import BookieSettings
+from tallybook.core.errors import BookieUnavailable, InvalidConfig, Outcome
+from tallybook.runtime.http_api import Asked, Endpoint
+
+from .bookie import Bookie
+
+_GC_NUMBERS: Final = (
+    "collector_rounds_total",
+    "ledgers_dropped_total",
+    "leftovers_dropped_total",
+    "entry_logs_removed_total",
+    "entry_log_bytes_removed_total",
+    "compacted_bytes_total",
+    "index_compactions_total",
+)
+
+
+class BookieEndpoints:
+    """What the endpoints do. The port is served before there is a bookie: until then they say so.
+
+    Args:
+        why_not_ready: as ``/readyz`` has it.
+    """
+
+    def __init__(self, settings: BookieSettings, why_not_ready: Callable[[], str | None]) -> None:
+        self._settings = settings
+        self._why_not_ready = why_not_ready
+        self.bookie: Bookie | None = None
+
+    def table(self) -> list[Endpoint]:
+        """All of them."""
+        return [
+            Endpoint("GET", "/api/v1/bookie/state", Permission.READ, self._state),
+            Endpoint("GET", "/api/v1/bookie/gc", Permission.READ, self._gc),
+            Endpoint("POST", "/api/v1/bookie/gc", Permission.ADMINISTER, self._collect, action="collect garbage"),
+            Endpoint("GET", "/api/v1/bookie/config", Permission.ADMINISTER, self._config),
+        ]
+
+    def _there(self) -> Bookie:
+        if self.bookie is None:
+            raise BookieUnavailable("the bookie is starting", outcome=Outcome.NOT_DONE)
+        return self.bookie
+
+    async def _state(self, asked: Asked) -> object:
+        bookie = self._there()
+        status = await bookie.status()
+        return {
+            "bookie_id": bookie.bookie_id,
+            "boot": bookie.incarnation.boot,
+            "not_ready": self._why_not_ready(),
+            **status._asdict(),
+        }
+
+    async def _gc(self, asked: Asked) -> object:
+        return self._collected()
+
+    async def _collect(self, asked: Asked) -> object:
+        bookie = self._there()
+        if not self._settings.collection.interval_ms:
+            raise InvalidConfig("there are no rounds of this collector: collection.interval_ms is 0")
+        before = self._collected()
+        bookie.request_collection()
+        return {"requested": True, **before}
+
+    def _collected(self) -> Mapping[str, float]:
+        numbers = self._there().stats()
+        return {name.removesuffix("_total"): numbers[name] for name in _GC_NUMBERS}
+
+    async def _config(self, asked: Asked) -> object:
+        return self._settings.model_dump(mode="json")
