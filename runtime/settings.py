@@ -25,6 +25,8 @@ S = TypeVar("S", bound=Settings)
 ENVIRONMENT_PREFIX: Final = "TALLYBOOK_"
 LEVEL_SEPARATOR: Final = "__"
 MAX_FILE_BYTES: Final = 1 << 20
+_MOST_DOTS: Final = 100
+"""In one line. Of a name of many parts, Python's reader of TOML takes the square in time and memory."""
 
 
 def load_settings(
@@ -95,7 +97,10 @@ def _from_file(file: str | None) -> dict[str, Any]:
             data = stream.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise InvalidConfig(f"{file} is larger than {MAX_FILE_BYTES} bytes: not a settings file")
-        return tomllib.loads(data.decode())
+        text = data.decode()
+        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+            raise InvalidConfig(f"{file} has a line of more than {_MOST_DOTS} dots: no setting lies so deep")
+        return tomllib.loads(text)
     except OSError as error:
         raise InvalidConfig(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -28,6 +28,14 @@ def test_settings_too_deep_in_one_another_are_refused(text: str, tmp_path: Path)
         load_settings(OffloadSettings, file=str(file), environment={})
 
 
+@pytest.mark.parametrize("text", ["{} = 1", "[{}]", "a = {{ {} = 1 }}"])
+def test_a_name_of_very_many_parts_is_refused_before_it_takes_their_square(text: str, tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    file.write_text(text.format(".".join("a" * 400_000)))
+    with pytest.raises(InvalidConfig, match="dots"):
+        load_settings(OffloadSettings, file=str(file), environment={})
+
+
 def test_a_variable_of_too_many_levels_is_refused():
     with pytest.raises(InvalidConfig):
         load_settings(OffloadSettings, environment={"TALLYBOOK_LEASE_S" + "__A" * 5_000: "1"})
