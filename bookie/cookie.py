@@ -9,7 +9,7 @@ an empty disk mounted in place of the data, or the data of another bookie, must 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidConfig
@@ -38,6 +38,9 @@ class Cookie:
         return encode_record(KIND, VERSION, asdict(self))
 
 
+_FIELDS: Final = tuple(field.name for field in fields(Cookie))
+
+
 def decode_cookie(data: bytes, path: str) -> Cookie:
     """Understand a cookie read from ``path``.
 
@@ -46,10 +49,9 @@ def decode_cookie(data: bytes, path: str) -> Cookie:
         NewerFormat: it is of a later version.
     """
     values = decode_record(KIND, VERSION, data, path)
-    try:
-        return Cookie(**values)
-    except TypeError as error:
-        raise DamagedFile(f"{path}: it does not hold the values of a cookie: {error}") from error
+    if tuple(values) != _FIELDS:
+        raise DamagedFile(f"{path}: it does not hold the values of a cookie: {', '.join(values)}")
+    return Cookie(**values)
 
 
 def check_bookie_id(bookie_id: str) -> str:

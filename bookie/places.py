@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, ForeignDirectory
@@ -141,6 +141,9 @@ class PlaceCookie:
     def encode(self) -> bytes:
         """The bytes on disk."""
         return encode_record(PLACE_KIND, PLACE_VERSION, asdict(self))
+
+
+_FIELDS: Final = tuple(field.name for field in fields(PlaceCookie))
 
 
 class PlaceClaim:
@@ -294,7 +297,6 @@ def _is_of_journal(name: str) -> bool:
 
 def _decode(data: bytes, path: str) -> PlaceCookie:
     values = decode_record(PLACE_KIND, PLACE_VERSION, data, path)
-    try:
-        return PlaceCookie(**values)
-    except TypeError as error:
-        raise DamagedFile(f"{path}: it does not hold the values of a place's cookie: {error}") from error
+    if tuple(values) != _FIELDS:
+        raise DamagedFile(f"{path}: it does not hold the values of a place's cookie: {', '.join(values)}")
+    return PlaceCookie(**values)

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
+from tallybook.bookie import places
 from tallybook.bookie.cookie import Cookie, decode_cookie
 from tallybook.bookie.journal.format import Geometry, Mark
 from tallybook.bookie.journal.superblock import Superblock, decode_slot, encode_slot
+from tallybook.bookie.places import PlaceCookie
 from tallybook.bookie.text_record import decode_record
 from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import BLOCK_BYTES
@@ -47,11 +49,20 @@ COOKIE = Cookie("bookie-1", "00112233-4455-6677-8899-aabbccddeeff", "5f0c").enco
         COOKIE.replace(b"bookie_id bookie-1\n", b"bookie_id other\nbookie_id bookie-1\n"),
         COOKIE.replace(b"bookie-1", b"b\xffokie"),
         COOKIE[:-1],
+        COOKIE.replace(b"layout journal,ledgers,index\n", b""),
+        COOKIE.replace(b"cluster_id 5f0c\n", b"") + b"cluster_id 5f0c\n",
     ],
 )
 def test_a_file_of_named_values_has_one_reading_only(changed: bytes):
     with pytest.raises(DamagedFile):
         decode_cookie(changed + b"crc32c %08x\n" % crc32c(changed), "cookie")
+
+
+def test_a_cookie_of_a_place_holds_its_values_in_their_order():
+    body = PlaceCookie("b", "uuid", "5f", "journal-own").encode()[:-16]
+    for changed in (body.replace(b"place journal-own\n", b""), body.replace(b"bookie_id b\n", b"") + b"bookie_id b\n"):
+        with pytest.raises(DamagedFile, match="the values of a place"):
+            places._decode(changed + b"crc32c %08x\n" % crc32c(changed), "cookie")
 
 
 def test_an_empty_line_is_no_value():
