@@ -320,10 +320,11 @@ class _Options:
         text = self.given.get(name)
         if text is None:
             return default
+        bare = text.strip()
         # Python refuses to read a number of thousands of digits, in words of its own.
-        if not text.strip().isdecimal() or len(text) > _MOST_DIGITS or not least <= int(text) <= MAX_ID:
-            raise self._wrong(name, f"{text!r} is not a whole number from {least} on")
-        return int(text)
+        if not bare.isdecimal() or len(bare) > _MOST_DIGITS or not least <= int(bare) <= MAX_ID:
+            raise self._wrong(name, f"{text!r:.200} is not a whole number from {least} on")
+        return int(bare)
 
     def size(self, name: str, default: int) -> int:
         text = self.given.get(name)

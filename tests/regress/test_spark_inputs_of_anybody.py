@@ -39,6 +39,11 @@ def test_an_option_that_cannot_be_understood_is_refused(more: dict[str, str]):
         read_options({"metadata": "memory:", **more})
 
 
+def test_a_number_among_separators_that_only_text_knows_is_a_number():
+    """What ``str.strip`` takes for blank, ``int`` does not."""
+    assert read_options({"metadata": "memory:", "startingentry": " 16\x1e"}).first_entry == 16
+
+
 @pytest.mark.parametrize("logical", [[], {}])
 def test_a_logical_type_that_is_no_name_is_refused_or_left_out(logical: Any):
     field = {"name": "a", "type": {"type": "int", "logicalType": logical}}
