@@ -43,8 +43,8 @@ class Exit(IntEnum):
 
 MEANINGS: Final = {
     Exit.OK: "done",
-    Exit.FOUND_WRONG: "a check found something wrong (`verify`, `demo`, `cluster`, `trace`, `fsck`), records were "
-    "missing that `stream read` or `stream tail` went on behind, or every bookie of `up` has ended",
+    Exit.FOUND_WRONG: "a check found something wrong (`verify`, `demo`, `cluster`, `trace`, `fsck`, `health`), records "
+    "were missing that `stream read` or `stream tail` went on behind, or every bookie of `up` has ended",
     Exit.USAGE: "the command line or a setting cannot be understood, or a value lies outside its domain",
     Exit.REFUSED_TO_START: "a bookie refused to start: its data directory, its port or the metadata do not allow it",
     Exit.CALLER: "the request cannot be met: no such ledger, stream or bookie, closed, ended, fenced, taken by "
