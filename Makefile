@@ -79,10 +79,14 @@ fmt: $(STAMP) ## Format the code and apply the safe fixes of the linter
 	$(BIN)/ruff format .
 
 .PHONY: lint
-lint: $(STAMP) ## Check style, format and the layers between folders
+lint: $(STAMP) ## Check style, format, the layers between folders, and what docker/ has
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	NO_COLOR=1 $(BIN)/lint-imports | sed -n '/^Contracts$$/,$$p'
+	$(BIN)/hadolint --failure-threshold style docker/Dockerfile
+	$(BIN)/shellcheck --enable all --exclude SC2250,SC2310,SC2312 docker/*/*.sh
+	$(BIN)/yamllint --strict --config-file docker/.yamllint.yml docker
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yml
 
 .PHONY: type
 type: $(STAMP) ## Check the types of every package

@@ -1,0 +1,286 @@
+"""What docker/ has agrees with itself and with the code: commands, settings, ports, files, users, versions.
+
+There need be no container engine for it. What the linters know is not repeated here: `make lint` runs them.
+"""
+
+import configparser
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tallybook.core.access import Permission, Presented
+from tallybook.core.config import BookieSettings, GatewaySettings, OffloadSettings, RepairSettings, Settings
+from tallybook.core.errors import AccessDenied
+from tallybook.runtime.security import open_security
+from tallybook.runtime.settings import describe
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+
+SETTINGS: dict[tuple[str, ...], type[Settings]] = {
+    ("bookie", "run"): BookieSettings,
+    ("gateway", "run"): GatewaySettings,
+    ("offload", "run"): OffloadSettings,
+    ("repair", "run"): RepairSettings,
+}
+# What every command knows, whatever its settings.
+COMMON = {"TALLYBOOK_METADATA", "TALLYBOOK_SECURITY"}
+
+
+def config() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+VERSION = config()["metadata"]["version"]
+
+
+@cache
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((DOCKER / "compose.yml").read_text())
+
+
+SERVICES: dict[str, dict[str, Any]] = compose()["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("tallybook:")}
+# Those that run a process of Tallybook, as opposed to a script or a command of an operator.
+PROCESSES = {name: service for name, service in OURS.items() if tuple(service["command"][:2]) in SETTINGS}
+
+
+def kind(service: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(service["command"][:2])
+
+
+def settings_in_force(words: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """What a process that is started so goes by; it is a mistake if the command line or a setting is."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TALLYBOOK")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "tallybook.cli", *words, "--print-config"],
+        check=False,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def unknown_variables(model: type[Settings], environment: dict[str, str]) -> set[str]:
+    """Variables of ours that the process would not look at."""
+    known = {setting.variable for setting in describe(model)} | COMMON
+    return {name for name in environment if name.startswith("TALLYBOOK_")} - known
+
+
+def port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def dockerfile() -> str:
+    return (DOCKER / "Dockerfile").read_text()
+
+
+def test_the_image_has_the_version_of_the_package():
+    assert f'org.opencontainers.image.version="{VERSION}"' in dockerfile()
+    assert {service["image"] for service in OURS.values()} == {f"tallybook:{VERSION}"}
+
+
+def test_every_image_is_pinned_to_a_version():
+    images = {service["image"] for service in SERVICES.values()}
+    images.add(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile(), re.MULTILINE)[0])
+    assert not [image for image in images if not re.search(r":[A-Za-z.-]*\d+[.\d-]*", image) or "latest" in image]
+
+
+def test_an_image_is_made_of_every_part_and_of_nothing_else():
+    told = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+    inside = {line.removeprefix("!") for line in told if line.startswith("!")}
+    parts = {
+        line.split("=")[1].strip().split("/")[0] for line in config()["options"]["package_dir"].split("\n") if line
+    }
+    assert {name for name in inside if (ROOT / name).is_dir()} == parts
+    assert all((ROOT / name).exists() for name in inside)
+    assert "*" in told
+
+
+def pins(name: str) -> set[tuple[str, str]]:
+    return set(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", (ROOT / name).read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["requirements-run.lock", "requirements-build.lock"])
+def test_an_image_runs_with_the_versions_that_everything_is_tested_with(name):
+    assert pins(name) <= pins("requirements.lock")
+
+
+def test_an_image_has_what_users_need_for_zookeeper_and_s3_and_no_tools_of_developers():
+    parser = config()
+    lists = [parser["options"]["install_requires"], *(parser["options.extras_require"][x] for x in ("s3", "zookeeper"))]
+    wanted = set(re.findall(r"^([a-z0-9-]+)", "\n".join(lists), re.MULTILINE))
+    there = {name for name, _ in pins("requirements-run.lock")}
+    assert wanted <= there
+    assert not there & {"pytest", "mypy", "ruff", "pip", "setuptools"}
+
+
+def test_the_image_runs_as_a_user_by_number_and_asks_itself_how_it_is():
+    assert re.search(r"^USER 10001:10001$", dockerfile(), re.MULTILINE)
+    assert 'CMD ["tallybook", "health"]' in dockerfile()
+    assert "STOPSIGNAL SIGTERM" in dockerfile()
+
+
+# --- compose ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(PROCESSES))
+def test_a_service_is_a_command_that_there_is_with_settings_that_there_are(name):
+    service = PROCESSES[name]
+    environment = service["environment"]
+    assert unknown_variables(SETTINGS[kind(service)], environment) == set()
+    found = settings_in_force(service["command"], environment)
+    assert found["security"] == "/security"
+    assert found["http_listen"] == "0.0.0.0:7401"
+    if kind(service) == ("bookie", "run"):
+        assert found["bookie_id"] == name
+        assert found["advertise"] == f"{name}:{port(found['listen'])}"
+        assert found["data_directory"].startswith("/data/")
+        assert any(volume["target"] == "/data" for volume in service["volumes"])
+
+
+def test_metadata_are_asked_for_where_zookeeper_listens():
+    told = (DOCKER / "zookeeper/zoo.cfg").read_text()
+    secure = re.findall(r"^secureClientPort=(\d+)$", told, re.MULTILINE)
+    assert secure
+    assert "\nclientPort=" not in told
+    assert "\nssl.clientAuth=need\n" in told
+    for service in PROCESSES.values():
+        assert service["environment"]["TALLYBOOK_METADATA"] == f"zks://zookeeper:{secure[0]}/tallybook"
+
+
+def test_every_process_is_scraped_at_its_port_with_tls():
+    jobs = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    ours = [job for job in jobs if job["job_name"].startswith("tallybook")]
+    targets = {target for job in ours for static in job["static_configs"] for target in static["targets"]}
+    http = {port(service["environment"]["TALLYBOOK_HTTP_LISTEN"]) for service in PROCESSES.values()}
+    assert targets == {f"{name}:{each}" for name in PROCESSES for each in http}
+    assert {job["scheme"] for job in ours} == {"https"}
+
+
+def test_what_is_published_is_listened_on_and_is_for_this_host_only():
+    for name, service in SERVICES.items():
+        for published in service.get("ports", ()):
+            host, outside, inside = published.split(":")
+            assert (host, outside) == ("127.0.0.1", inside)
+            if name in PROCESSES:
+                listened = {port(value) for key, value in service["environment"].items() if key.endswith("LISTEN")}
+                assert int(inside) in listened
+
+
+def test_every_service_is_confined():
+    for name, service in SERVICES.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory", "pids"}, name
+        assert name in OURS or service["user"].split(":")[0] != "0", name
+        # The image says it for ours.
+        assert name in OURS or "healthcheck" in service, name
+
+
+def test_every_service_that_is_waited_for_can_be():
+    for name, service in SERVICES.items():
+        for other, wanted in service.get("depends_on", {}).items():
+            once = SERVICES[other]["restart"] == "no"
+            expected = "service_completed_successfully" if once else "service_healthy"
+            assert wanted["condition"] == expected, (name, other)
+
+
+def test_every_volume_and_every_file_is_there_and_a_process_sees_its_own_secrets_only():
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", ()):
+            if volume["type"] == "bind":
+                assert (DOCKER / volume["source"]).exists(), volume
+                assert volume["read_only"] is True
+            else:
+                assert volume["source"] in compose()["volumes"]
+            if volume["source"] == "security" and name != "secrets":
+                owners = {"bucket": "minio"}
+                assert volume["volume"]["subpath"] in {owners.get(name, name), "archive"}
+                assert volume["read_only"] is True
+            assert volume["source"] != "authority" or name == "secrets"
+
+
+# --- what proves who somebody is --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """What make.sh makes: a directory with ``authority`` and ``security``."""
+    root = tmp_path_factory.mktemp("secrets")
+    (root / "authority").mkdir()
+    (root / "security").mkdir()
+    make(root)
+    return root
+
+
+def make(root: Path) -> None:
+    program = DOCKER / "security/make.sh"
+    words = ["sh", program, root / "authority", root / "security", DOCKER / "security/access.toml"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        list(map(str, words)), env={**os.environ, "PATH": path}, check=True, timeout=240, capture_output=True
+    )
+
+
+def test_each_process_has_a_certificate_for_its_name_and_is_let_in_as_what_it_is(made):
+    gateway = open_security(str(made / "security/gateway"), serves=True)
+    for name in PROCESSES:
+        security = open_security(str(made / "security" / name), serves=True)
+        assert {name, "localhost"} <= set(security.identity.names)
+        assert (made / "security" / name / "zookeeper.auth").exists()
+    expected = {**dict.fromkeys(PROCESSES, "cluster"), "admin": "admins", "prometheus": "prometheus", "app": "apps"}
+    for name, principal in expected.items():
+        names = open_security(str(made / "security" / name), serves=False).identity.names
+        assert gateway.principal(Presented(names)).name == principal
+    for name in ("minio", "zookeeper"):
+        names = open_security(str(made / "security" / name), serves=False).identity.names
+        with pytest.raises(AccessDenied):
+            gateway.principal(Presented(names)).check(Permission.READ)
+
+
+def test_no_secret_is_open_to_everybody(made):
+    files = [path for path in made.rglob("*") if path.is_file() and "authority" not in path.relative_to(made).parts]
+    assert files
+    assert not [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o007]
+    authority = [made / "authority" / name for name in ("ca.key", "token-signing-keys.json", "zookeeper")]
+    assert not [path for path in authority if stat.S_IMODE(path.stat().st_mode) & 0o007]
+
+
+def test_what_is_mounted_for_a_service_is_made_for_it(made):
+    for service in SERVICES.values():
+        for volume in service.get("volumes", ()):
+            if "subpath" in volume.get("volume", {}):
+                assert (made / "security" / volume["volume"]["subpath"]).is_dir()
+    cfg = (DOCKER / "zookeeper/zoo.cfg").read_text()
+    for path in re.findall(r"=/security/(\S+)", cfg):
+        assert (made / "security/zookeeper" / path).exists()
+
+
+def test_passwords_survive_another_run_and_certificates_are_renewed(made):
+    kept = [made / "security" / name for name in ("minio/root-password", "archive/secret", "gateway/zookeeper.auth",
+            "grafana/admin-password", "gateway/ca.crt")]  # fmt: skip
+    before = [path.read_bytes() for path in kept]
+    certificate = (made / "security/gateway/tls.crt").read_bytes()
+    make(made)
+    assert [path.read_bytes() for path in kept] == before
+    assert (made / "security/gateway/tls.crt").read_bytes() != certificate
+    assert all(len(content) >= 32 for content in before)
