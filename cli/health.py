@@ -7,6 +7,7 @@ certificate for the host that is meant, of an authority of the same security dir
 from __future__ import annotations
 
 import http.client
+import re
 from typing import Annotated, Final
 
 import typer
@@ -20,6 +21,7 @@ from .output import print_record
 
 TIMEOUT_SECONDS: Final = 5.0
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 (looked for, not listened on)
+_PORT: Final = re.compile("[0-9]{1,5}")
 _MAX_REASON_BYTES: Final = 4_096
 
 
@@ -55,7 +57,7 @@ def health(
 
 def _parse(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not colon or _PORT.fullmatch(port) is None or not 0 < int(port) < 65536:
         raise InvalidConfig(f"{address!r} is not a host and a port")
     host = host.strip("[]")
     return "localhost" if host in _EVERY_ADDRESS else host, int(port)

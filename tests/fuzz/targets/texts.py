@@ -10,6 +10,7 @@ from typing import Any
 
 from tallybook.archive.objects import keys
 from tallybook.archive.objects.clouds import check_endpoint
+from tallybook.cli.health import _parse as health_address
 from tallybook.cli.launcher import last_error, read_run_file
 from tallybook.cli.offload import _settings as offload_settings
 from tallybook.cli.options import assigned
@@ -263,3 +264,16 @@ def lines(data: bytes) -> None:
         feeder._key_separator = separator
         key, payload = feeder._parts(data)
         same(payload if key is None else key + separator + payload, data, "a line")
+
+
+def some_addresses() -> Iterator[bytes]:
+    """Of processes."""
+    yield b"127.0.0.1:8080"
+    yield b"[::]:1"
+    yield b"a:" + b"9" * 5_000
+
+
+@TARGET.decoder("cli/health.py:_parse", seeds=some_addresses)
+def addresses(data: bytes) -> None:
+    """Where a process is asked for its health."""
+    attempt(InvalidConfig, health_address, data.decode(errors="replace"))
