@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tallybook.bookie.bookie import PART_CLOSE_SECONDS
 from tallybook.core.access import Permission, Presented
 from tallybook.core.config import BookieSettings, GatewaySettings, OffloadSettings, RepairSettings, Settings
 from tallybook.core.errors import AccessDenied
@@ -284,3 +285,103 @@ def test_passwords_survive_another_run_and_certificates_are_renewed(made):
     assert [path.read_bytes() for path in kept] == before
     assert (made / "security/gateway/tls.crt").read_bytes() != certificate
     assert all(len(content) >= 32 for content in before)
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+MANIFESTS = [
+    manifest
+    for path in sorted((DOCKER / "kubernetes").glob("*.yaml"))
+    if path.name != "kustomization.yaml"
+    for manifest in yaml.safe_load_all(path.read_text())
+    if manifest
+]
+WORKLOADS = {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] in {"StatefulSet", "Deployment"}}
+
+
+def manifests(kind: str) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] == kind}
+
+
+def pod_environment(container: dict[str, Any]) -> dict[str, str]:
+    """What a container is given, with what Kubernetes fills in for the first pod."""
+    found: dict[str, str] = {}
+    for source in container["envFrom"]:
+        found |= manifests("ConfigMap")[source["configMapRef"]["name"]]["data"]
+    for each in container.get("env", ()):
+        value = each.get("value", "bookie-0")
+        found[each["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_pod_is_a_command_that_there_is_with_settings_that_there_are(name):
+    pod = WORKLOADS[name]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = pod_environment(container)
+    model = SETTINGS[tuple(container["args"][:2])]
+    # Where the archive is concerns offloaders; whoever only reads takes it from the metadata.
+    assert unknown_variables(model, environment) <= {"TALLYBOOK_ARCHIVE"}
+    found = settings_in_force(container["args"], environment)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert port(found["http_listen"]) == ports["http"]
+    assert ("grpc" in ports) == ("listen" in found)
+    if "listen" in found:
+        assert port(found["listen"]) == ports["grpc"] == port(found["advertise"])
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    claims = {each["metadata"]["name"] for each in WORKLOADS[name]["spec"].get("volumeClaimTemplates", ())}
+    volumes = {each["name"] for each in pod["volumes"]} | claims
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    assert found["security"] in mounts
+    if name == "bookie":
+        assert found["advertise"] == "bookie-0.bookie.tallybook.svc:7400"
+        for path in (found["data_directory"], *found["journal_directories"]):
+            assert str(Path(path).parent) in mounts
+
+
+def test_probes_ask_the_right_page_over_tls():
+    for workload in WORKLOADS.values():
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        pages = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+        for probe, page in pages.items():
+            assert container[probe]["httpGet"] == {"path": page, "port": "http", "scheme": "HTTPS"}
+
+
+def test_pods_are_confined_and_their_secrets_are_not_open_to_everybody():
+    for name, workload in WORKLOADS.items():
+        pod = workload["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["fsGroup"] == container["securityContext"]["runAsUser"] == 10001
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["serviceAccountName"] in manifests("ServiceAccount")
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        assert [secret["defaultMode"] & 0o007 for secret in secrets] == [0] * len(secrets)
+        assert f"{name}-security" in {secret["secretName"] for secret in secrets}
+
+
+def test_pods_have_the_time_that_a_clean_stop_takes():
+    assert WORKLOADS["bookie"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > PART_CLOSE_SECONDS
+    stop = GatewaySettings(metadata="zk://a:1/b").stop_ms / 1000
+    pod = WORKLOADS["gateway"]["spec"]["template"]["spec"]
+    pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > stop + pause
+
+
+def test_one_pod_of_a_kind_may_go_at_a_time_and_selectors_meet_them():
+    for name, workload in WORKLOADS.items():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        budget = manifests("PodDisruptionBudget")[name]["spec"]
+        assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+        assert manifests("NetworkPolicy")[name]["spec"]["podSelector"]["matchLabels"] == labels
+    for name, service in manifests("Service").items():
+        assert service["spec"]["selector"] == WORKLOADS[name]["spec"]["template"]["metadata"]["labels"]
+
+
+def test_kustomize_takes_every_manifest_and_the_version_of_the_package():
+    told = yaml.safe_load((DOCKER / "kubernetes/kustomization.yaml").read_text())
+    files = {path.name for path in (DOCKER / "kubernetes").glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(told["resources"]) == files
+    assert told["images"] == [{"name": "tallybook", "newTag": VERSION}]
