@@ -100,7 +100,9 @@ async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_js
         await cluster.start()
         async with (
             gateway_beside(cluster, servers.gateway) if servers.gateway else nullcontext() as gateway,
-            console_beside(cluster, servers.console) if servers.console else nullcontext() as console,
+            console_beside(cluster, servers.console, [gateway.http_address] if gateway else [])
+            if servers.console
+            else nullcontext() as console,
         ):
             _announce(cluster, gateway, console, as_json)
             try:

@@ -544,5 +544,11 @@ class ConsoleSettings(Settings):
         description="Names that browsers reach it by, besides addresses, `localhost`, the name of its machine and "
         "those of its certificate; in the environment with commas between them.",
     )
+    processes: Hosts = Field(
+        (),
+        max_length=1_000,
+        description="Addresses, HOST:PORT, of health and metrics of gateways, offloaders and repairs, for the "
+        "diagnosis; bookies are found by themselves. In the environment with commas between them.",
+    )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
     client: ClientSettings = Field(default_factory=ClientSettings)

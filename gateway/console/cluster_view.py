@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.client.client import Client
-from tallybook.core.errors import TallybookError, is_defect
 from tallybook.offload.status_record import last_round
 from tallybook.repair.overview import Overview, overview
 from tallybook.repair.told import bookie_told, overview_told
@@ -40,10 +39,10 @@ class ClusterView:
     """What there is to be seen of a cluster.
 
     Args:
-        diagnose: ``None``: nobody does.
+        diagnose: says what the cluster waits for.
     """
 
-    def __init__(self, client: Client, scraper: Scraper, diagnose: Diagnose | None = None) -> None:
+    def __init__(self, client: Client, scraper: Scraper, diagnose: Diagnose) -> None:
         self._client = client
         self._scraper = scraper
         self._diagnose = diagnose
@@ -88,12 +87,5 @@ class ClusterView:
         }
 
     async def diagnosis(self) -> dict[str, object]:
-        """What holds the cluster up, if anybody knows."""
-        if self._diagnose is None:
-            return {"known": False, "lines": ["not known"]}
-        try:
-            return {"known": True, "lines": list(await self._diagnose(self._client))}
-        except TallybookError as error:
-            if is_defect(error):
-                raise
-            return {"known": False, "lines": [f"not known: {error.message}"]}
+        """What the cluster waits for, in sentences."""
+        return {"lines": list(await self._diagnose(self._client))}

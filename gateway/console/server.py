@@ -6,23 +6,27 @@ import asyncio
 import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.repair.diagnosis.look import AT_ONCE, Looker
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.metrics_text import fetch_text
 from tallybook.runtime.security import SECURITY_METRICS, open_security
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from ..stores import Stores
 from .bookies import Bookies
-from .cluster_view import ClusterView, Diagnose
+from .cluster_view import ClusterView
+from .diagnosing import Diagnosing
 from .ledgers import Ledgers
 from .pages import pages
 from .routes import endpoints
@@ -36,12 +40,11 @@ SCRAPE_SECONDS: Final = 2.0
 
 
 @asynccontextmanager
-async def serving(client: Client, settings: ConsoleSettings, diagnose: Diagnose | None = None) -> AsyncIterator[str]:
+async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[str]:
     """Serve operators until the block is left; the address is what it yields.
 
     Args:
         client: open, with ``settings.client``; the caller closes it afterwards.
-        diagnose: says what holds the cluster up.
 
     Raises:
         InvalidConfig: the address cannot be bound, or is open to others without security.
@@ -60,7 +63,11 @@ async def serving(client: Client, settings: ConsoleSettings, diagnose: Diagnose 
         # It writes no stream, so nobody sees its name, and it has no ids to remember.
         stores = Stores(client, "console", tasks, 1)
         undo.push_async_callback(stores.close)
-        view = ClusterView(client, Scraper(http_client), diagnose)
+        threads = ThreadWorkers(AT_ONCE, "diagnosis")
+        undo.push_async_callback(threads.close)
+        fetch = partial(fetch_text, security=settings.security)
+        looker = Looker(client.world, settings.processes, threads, fetch)
+        view = ClusterView(client, Scraper(http_client), Diagnosing(looker, tasks))
         table = endpoints(Bookies(client, view), Ledgers(client), Streams(stores), Upkeep(client, view, settings))
         offer = Offer(table, pages(), settings.hosts)
         http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer)

@@ -74,6 +74,14 @@ class Looker:
         after = await self._look(places)
         return diagnose(before.samples, after.samples, {**before.silent, **after.silent})
 
+    async def sample(self) -> Round:
+        """Look once.
+
+        Raises:
+            MetadataUnavailable: who is there cannot be told.
+        """
+        return await self._look(await self._places())
+
     async def _places(self) -> dict[str, str]:
         bookies = await self._world.membership.bookies()
         return {**{name: _address(info) for name, info in bookies.items()}, **{each: each for each in self._others}}

@@ -18,9 +18,11 @@ from tallybook.client.client import Client
 from tallybook.core.access import Permission, Role
 from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import InvalidConfig
+from tallybook.gateway.console import diagnosing
 from tallybook.gateway.console.pages import pages
 from tallybook.gateway.console.routes import endpoints
 from tallybook.gateway.console.server import serving
+from tallybook.repair.diagnosis.causes import Cause
 from tallybook.runtime.security.authority import Subject
 from tallybook.stream import StreamStore
 
@@ -170,19 +172,20 @@ async def test_the_page_gets_all_that_it_shows_at_first_in_one_answer(cluster):
     async with console(cluster.metadata) as ask:
         found = await ask.get("overview")
         assert {"at_ms", "bookies", "ledgers", "copies", "archive", "offload", "problems", "diagnosis"} <= set(found)
-        assert found["diagnosis"] == {"known": False, "lines": ["not known"]}
+        assert found["diagnosis"] == {"lines": [diagnosing.WATCHING]}
         for path in ("under-replicated", "auditor", "repair", "offload", "config", "diagnosis"):
             await ask.get(path)
 
 
-async def test_the_diagnosis_is_what_its_part_says(cluster):
-    async def diagnose(client: Client) -> list[str]:
-        return [f"{len(await client.bookies())} bookies are well"]
-
-    settings = ConsoleSettings(metadata=cluster.metadata, listen="127.0.0.1:0")
-    async with Client(cluster.metadata) as client, serving(client, settings, diagnose) as address:
-        told = await Console(address, client).get("diagnosis")
-    assert told == {"known": True, "lines": ["3 bookies are well"]}
+async def test_the_diagnosis_says_what_has_changed_between_two_looks(cluster, monkeypatch):
+    monkeypatch.setattr(diagnosing, "LOOK_SECONDS", 0.1)
+    async with console(cluster.metadata) as ask:
+        assert (await ask.get("diagnosis"))["lines"] == [diagnosing.WATCHING]
+        async with asyncio.timeout(30):
+            while (lines := (await ask.get("diagnosis"))["lines"]) == [diagnosing.WATCHING]:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.05)
+    assert len(lines) == 1, "no process is silent"
+    assert lines[0].partition(":")[0].split(" ")[0] in {cause.value for cause in Cause}
 
 
 def test_every_endpoint_needs_a_permission_and_whatever_changes_something_is_audited():

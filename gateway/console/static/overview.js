@@ -21,11 +21,10 @@ export async function overview(_parts, _query, confirm) {
 
 function health(found) {
   const problems = found.problems;
-  const known = found.diagnosis.known ? found.diagnosis.lines : [];
   return el("section", { class: `health ${problems.length ? "bad" : "good"}`, "aria-label": "Health" },
     el("strong", {}, problems.length ? (problems.length === 1 ? "1 problem" : `${problems.length} problems`) : "Healthy"),
     el("ul", {}, problems.map((problem) => el("li", {}, problem))),
-    el("p", { class: "diagnosis" }, el("span", { class: "quiet" }, "Diagnosis: "), known.length ? known.join(" ") : "not known"));
+    el("p", { class: "diagnosis" }, el("span", { class: "quiet" }, "Diagnosis: "), found.diagnosis.lines.join(" ")));
 }
 
 function tiles(found) {
