@@ -19,7 +19,7 @@ close it. Ctrl-C in a thread that waits cancels what it waits for, and leaves ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -28,6 +28,7 @@ from typing import Any, Final, Self, TypeVar
 from tallybook.client.sync import Client
 from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.blocking import Halt
+from tallybook.runtime.meter import Reading
 
 from . import streams as asyncio_streams
 from .envelope import Record
@@ -224,6 +225,18 @@ class StreamStore:
             As ``info`` and ``StreamReader.batches``.
         """
         return self._run(self._engine.last(name))
+
+    def sequence_of(self, name: str, cursor: Cursor) -> int:
+        """The number of the record that comes next for who is at ``cursor``.
+
+        Raises:
+            As ``truncate``.
+        """
+        return self._run(self._engine.sequence_of(name, cursor))
+
+    def stats(self) -> Mapping[str, Reading]:
+        """Numbers for metrics, named as in ``load.STREAM_METRICS``: what its writers did."""
+        return self._engine.stats()
 
     def exists(self, name: str) -> bool:
         """Whether there is a stream of that name.

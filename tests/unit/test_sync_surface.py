@@ -22,7 +22,7 @@ PAIRS = [
 FOR_THE_LOOP = {
     client.Client: {"authorise", "budget", "budget_type", "world"},
     client.LedgerWriter: {"append_admitted", "append_held", "take_room"},
-    stream.StreamStore: {"bound_ids", "info_by_id", "metadata_store", "writer_by_id"},
+    stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "writer_by_id"},
     stream.StreamWriter: {"append_admitted", "look", "send", "send_many", "take_room"},
     stream.StreamReader: {"begin", "bookmark", "go_back"},
     stream.SubscriptionReader: {"reader"},
