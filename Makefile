@@ -89,6 +89,11 @@ lint: $(STAMP) ## Check style, format, the layers between folders, and what dock
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yml
 	$(BIN)/kubernetes-validate --strict --quiet --kubernetes-version 1.34 $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
 
+.PHONY: lint-docker
+lint-docker: ## Check docker/ with what is no Python package: kube-score (Go builds it), promtool, kubectl; without them that is a failure
+	promtool=$$(scripts/ensure-promtool) && "$$promtool" check config --syntax-only docker/prometheus/prometheus.yml
+	score=$$(scripts/ensure-kube-score) && kubectl kustomize docker/kubernetes | "$$score" score --exit-one-on-warning --output-format ci -
+
 .PHONY: type
 type: $(STAMP) ## Check the types of every package
 	$(BIN)/python scripts/check-types
