@@ -214,10 +214,11 @@ class _Server:
             name="mode",
             essential=True,
         )
+        # Before it is told where to ask.
+        self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         settle_memory()
         ready.set()
-        self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         _log.info("ready", bookie_id=bookie.bookie_id, address=listener.address, boot=bookie.incarnation.boot)
         await self._until_stopped(stop, enrolment)
         self._why_not_ready = lambda: "stopping"
