@@ -126,7 +126,7 @@ def test_an_offloader_that_is_killed_costs_nothing_and_what_it_leaves_goes(cli, 
 
 def served(log: Path) -> str:
     """The metrics of an offloader, once it has said in its log where they are."""
-    found = re.search(rb"serving http=(\S+)\n", log.read_bytes())
+    found = re.search(rb"serving http_address=(\S+)\n", log.read_bytes())
     if found is None:
         return ""
     with urllib.request.urlopen(f"http://{found.group(1).decode()}/metrics", timeout=10) as answer:
