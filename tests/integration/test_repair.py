@@ -62,7 +62,7 @@ def test_a_bookie_whose_disk_was_wiped_gets_its_copies_back(cli, tmp_path):
     with cli.up(data, "--no-repair", bookies=3) as running:
         log = tmp_path / "repair.log"
         with repairing(cli, metadata, log):
-            cli.wait_until(lambda: f"mended ledger={ledger} " in log.read_text(), "the ledger is mended")
+            cli.wait_until(lambda: f"mended ledger_id={ledger} " in log.read_text(), "the ledger is mended")
         for number in (2, 3):
             os.kill(running.run_file(number)["pid"], signal.SIGKILL)
         assert running("ledger", "read", ledger).out == LINES, "bookie-1 alone has all of it"
