@@ -19,7 +19,14 @@ import yaml
 
 from tallybook.bookie.bookie import PART_CLOSE_SECONDS
 from tallybook.core.access import Permission, Presented
-from tallybook.core.config import BookieSettings, GatewaySettings, OffloadSettings, RepairSettings, Settings
+from tallybook.core.config import (
+    BookieSettings,
+    ConsoleSettings,
+    GatewaySettings,
+    OffloadSettings,
+    RepairSettings,
+    Settings,
+)
 from tallybook.core.errors import AccessDenied
 from tallybook.runtime.security import open_security
 from tallybook.runtime.settings import describe
@@ -29,12 +36,13 @@ DOCKER = ROOT / "docker"
 
 SETTINGS: dict[tuple[str, ...], type[Settings]] = {
     ("bookie", "run"): BookieSettings,
+    ("console", "run"): ConsoleSettings,
     ("gateway", "run"): GatewaySettings,
     ("offload", "run"): OffloadSettings,
     ("repair", "run"): RepairSettings,
 }
-# What every command knows, whatever its settings.
-COMMON = {"TALLYBOOK_METADATA", "TALLYBOOK_SECURITY"}
+# What every command knows, whatever its settings; the last one is where the health check of the image asks.
+COMMON = {"TALLYBOOK_METADATA", "TALLYBOOK_SECURITY", "TALLYBOOK_HTTP_LISTEN"}
 
 
 def config() -> configparser.ConfigParser:
@@ -80,6 +88,11 @@ def unknown_variables(model: type[Settings], environment: dict[str, str]) -> set
     """Variables of ours that the process would not look at."""
     known = {setting.variable for setting in describe(model)} | COMMON
     return {name for name in environment if name.startswith("TALLYBOOK_")} - known
+
+
+def http_of(settings: dict[str, Any]) -> str:
+    """Where a process serves health and metrics; a console has one address for everything."""
+    return settings.get("http_listen") or settings["listen"]
 
 
 def port(address: str) -> int:
@@ -149,7 +162,8 @@ def test_a_service_is_a_command_that_there_is_with_settings_that_there_are(name)
     assert unknown_variables(SETTINGS[kind(service)], environment) == set()
     found = settings_in_force(service["command"], environment)
     assert found["security"] == "/security"
-    assert found["http_listen"] == "0.0.0.0:7401"
+    assert http_of(found) == environment["TALLYBOOK_HTTP_LISTEN"]
+    assert http_of(found).startswith("0.0.0.0:")
     if kind(service) == ("bookie", "run"):
         assert found["bookie_id"] == name
         assert found["advertise"] == f"{name}:{port(found['listen'])}"
@@ -171,8 +185,8 @@ def test_every_process_is_scraped_at_its_port_with_tls():
     jobs = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["scrape_configs"]
     ours = [job for job in jobs if job["job_name"].startswith("tallybook")]
     targets = {target for job in ours for static in job["static_configs"] for target in static["targets"]}
-    http = {port(service["environment"]["TALLYBOOK_HTTP_LISTEN"]) for service in PROCESSES.values()}
-    assert targets == {f"{name}:{each}" for name in PROCESSES for each in http}
+    http = {name: port(service["environment"]["TALLYBOOK_HTTP_LISTEN"]) for name, service in PROCESSES.items()}
+    assert targets == {f"{name}:{each}" for name, each in http.items()}
     assert {job["scheme"] for job in ours} == {"https"}
 
 
@@ -324,9 +338,9 @@ def test_a_pod_is_a_command_that_there_is_with_settings_that_there_are(name):
     assert unknown_variables(model, environment) <= {"TALLYBOOK_ARCHIVE"}
     found = settings_in_force(container["args"], environment)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert port(found["http_listen"]) == ports["http"]
-    assert ("grpc" in ports) == ("listen" in found)
-    if "listen" in found:
+    assert port(http_of(found)) == ports["http"]
+    assert ("grpc" in ports) == ("advertise" in found)
+    if "advertise" in found:
         assert port(found["listen"]) == ports["grpc"] == port(found["advertise"])
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     claims = {each["metadata"]["name"] for each in WORKLOADS[name]["spec"].get("volumeClaimTemplates", ())}
