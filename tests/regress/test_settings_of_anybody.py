@@ -31,7 +31,7 @@ def test_settings_too_deep_in_one_another_are_refused(text: str, tmp_path: Path)
 @pytest.mark.parametrize("text", ["{} = 1", "[{}]", "a = {{ {} = 1 }}"])
 def test_a_name_of_very_many_parts_is_refused_before_it_takes_their_square(text: str, tmp_path: Path):
     file = tmp_path / "settings.toml"
-    file.write_text(text.format(".".join("a" * 400_000)))
+    file.write_text(text.format(".".join("a" * 10_000)))
     with pytest.raises(InvalidConfig, match="dots"):
         load_settings(OffloadSettings, file=str(file), environment={})
 
