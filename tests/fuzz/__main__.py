@@ -77,15 +77,20 @@ def run(name: str, seconds: int) -> int:
         (corpus / hashlib.sha1(found).hexdigest()).write_bytes(found)
     before = set(findings.iterdir())
     command = [sys.executable, "-m", "tests.fuzz", "search", name, "--seconds", str(seconds)]
+    code: int | str
     with (WORK / name / "log").open("w") as log:
-        ended = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False, timeout=seconds + START_SECONDS)
+        try:
+            limit = seconds + START_SECONDS
+            code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False, timeout=limit).returncode
+        except subprocess.TimeoutExpired:
+            code = "killed: it did not end in time"
     executions = _EXECUTIONS.search((WORK / name / "log").read_text(errors="replace"))
     new = {file for file in findings.iterdir() if file not in before and file.suffix != ".txt"}
     count, kept = executions[1] if executions else "?", len(list(corpus.iterdir()))
-    print(f"| {name} | {seconds} s | {count} | {kept} | {len(new)} | exit code {ended.returncode}", flush=True)
+    print(f"| {name} | {seconds} s | {count} | {kept} | {len(new)} | exit code {code}", flush=True)
     for file in sorted(new):
         print(f"    {file.relative_to(ROOT)}", flush=True)
-    return int(bool(new) or ended.returncode != 0)
+    return int(bool(new) or code != 0)
 
 
 def search(name: str, seconds: int) -> int:
