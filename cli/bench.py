@@ -10,9 +10,9 @@ import typer
 from tallybook.bench.add_load import AddPlan, AddResult, measure_adds
 from tallybook.bench.journal_probe import measure_journal
 from tallybook.bench.read_load import FLUSH_SECONDS, ReadPass, ReadPlan, measure_reads
-from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument
 
+from .cluster import cluster
 from .exits import exit_code, sentence
 from .options import Json, Metadata
 from .output import complain, note, print_json, print_record, print_rows
@@ -47,7 +47,7 @@ def write(
     plan = AddPlan(entry_bytes, ledgers, window, seconds, rate, warm_up_seconds, ensemble, write_quorum, ack_quorum)
 
     async def work() -> AddResult:
-        async with Client(metadata) as client:
+        async with cluster(metadata) as client:
             return await measure_adds(client, plan)
 
     result = run(work())
@@ -75,7 +75,7 @@ def read(
     plan = ReadPlan(entry_bytes, entries, flush_seconds)
 
     async def work() -> tuple[ReadPass, ReadPass]:
-        async with Client(metadata) as client:
+        async with cluster(metadata) as client:
             return await measure_reads(client, plan)
 
     cold, warm = run(work())

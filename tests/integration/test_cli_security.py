@@ -132,6 +132,14 @@ def test_no_secret_is_in_what_processes_print_and_log_or_were_started_with(secur
         assert secret.encode() not in printed.out + printed.err.encode() + logs + started
 
 
+def test_a_secured_cluster_can_be_measured(secured):
+    writer = secured.issued("writer", "bench")
+    options = ["--entry-bytes", 100, "--window", 100, "--seconds", 0.2, "--warm-up-seconds", 0]
+    assert secured(writer, "bench", "write", *options, "--json").json["errors"] == 0
+    told = secured(writer, "bench", "read", "--entry-bytes", 100, "--entries", 50, "--flush-seconds", 0, "--json").json
+    assert told["warm"]["seq_entries_per_s"] > 0
+
+
 def test_an_authority_is_not_made_twice_and_a_key_of_tokens_not_taken_away_alone(secured):
     again = secured.cli.run("security", "init", secured.authority)
     assert again.code == 2
