@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sys
@@ -84,6 +85,8 @@ def demo(
     file = find_flights()
     if data is not None and data.exists() and any(data.iterdir()):
         raise InvalidArgument(f"{data} is not empty: the demo wants a directory of its own")
+    # The cluster is its own, and runs without certificates, whatever other commands of this shell use.
+    os.environ.pop("TALLYBOOK_SECURITY", None)
     directory = data or Path(tempfile.mkdtemp(prefix="tallybook-demo-", dir="."))
     clock = RealClock()
     missing = "it was not wanted" if spark is False else missing_for_spark()
