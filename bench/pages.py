@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from tallybook.core.errors import InvalidArgument
 
 from .gates import Figures, Gate
+from .programs import print_json_line
 from .report import table
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
 def least(figure: str, bound: float, what: str, part: str) -> Gate:
@@ -33,6 +38,52 @@ def verdict(gate: Gate, figures: Figures) -> str:
     if value is None:
         return f"MISSING           {gate.wanted:<7}  {gate.what}"
     return f"{'met    ' if gate.met_by(value) else 'NOT MET'}  {value:>8g}  {gate.wanted:<7}  {gate.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a benchmark is about.
+
+    Args:
+        name: of its page, ``benchmarks-NAME.md``, and of its results.
+        head: title of the page, and what there is to say before the figures.
+    """
+
+    name: str
+    head: str
+    gates: Sequence[Gate]
+
+
+def conclude(
+    topic: Topic,
+    machine: Mapping[str, str],
+    sizes: Mapping[str, int],
+    figures: Figures,
+    *,
+    off: Collection[str] = (),
+    earlier: Iterable[Results] = (),
+    report: Path | None = None,
+) -> int:
+    """Print the figures in one line of JSON, judge the gates, and keep the results.
+
+    Args:
+        off: parts that were not measured, whose gates say nothing.
+        earlier: results of other runs, for the page.
+        report: directory for a page; none is written without.
+
+    Returns:
+        The exit code: 0 if all gates that were looked at are met.
+    """
+    print_json_line(figures)
+    lines = [verdict(gate, figures) for gate in topic.gates if gate.workload not in off]
+    print("\n".join(lines))
+    when = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    keep_results(RESULTS / when / f"{topic.name}.json", machine, sizes, figures)
+    if report is not None:
+        told, all_figures = with_earlier(machine, sizes, figures, topic.gates, earlier)
+        page = report / f"benchmarks-{topic.name}.md"
+        print(f"written: {write_page(page, topic.head, topic.gates, told, sizes, all_figures)}")
+    return 0 if all(line.startswith("met") for line in lines) else 1
 
 
 def keep_results(path: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> None:

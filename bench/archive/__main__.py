@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,13 +15,12 @@ from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
 from tallybook.bench.gates import Figures
 from tallybook.bench.latency import median
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import keep_results, verdict, write_page
-from tallybook.bench.programs import ProgramFailed, Server, module, print_json_line, run_json_lines
+from tallybook.bench.pages import Topic, conclude
+from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
 
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-RESULTS: Final = ROOT / "bench" / "results"
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 1_800.0
 BESIDE_MIB: Final = 512
@@ -50,18 +48,10 @@ def main(
         figures = cluster.measure(large_mib, small_mib, small_ledgers, rounds)
         if beside_rounds:
             figures |= cluster.beside(scratch, beside_rounds)
-    print_json_line(figures)
     off = {name for name, size in (("merge", small_ledgers), ("spark", rounds), ("beside", beside_rounds)) if not size}
-    lines = [verdict(gate, figures) for gate in GATES if gate.workload not in off]
-    print("\n".join(lines))
     sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
     sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
-    results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "archive.json"
-    keep_results(results, machine, sizes, figures)
-    if report is not None:
-        page = write_page(report / "benchmarks-archive.md", HEAD, GATES, machine, sizes, figures)
-        print(f"written: {page}")
-    raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
+    raise typer.Exit(conclude(Topic("archive", HEAD, GATES), machine, sizes, figures, off=off, report=report))
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -16,8 +15,7 @@ import typer
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import Results, keep_results, verdict, with_earlier, write_page
-from tallybook.bench.programs import print_json_line
+from tallybook.bench.pages import Results, Topic, conclude
 from tallybook.core.errors import InvalidArgument
 
 from .brim import measure_brim
@@ -29,7 +27,6 @@ from .room import RoomPlan, measure_room
 from .rot import measure_rot
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-RESULTS: Final = ROOT / "bench" / "results"
 SETTLE_SECONDS: Final = 15.0
 """Longer than the flush interval of a bookie, and the time a flush takes."""
 REPAIR_SECONDS: Final = 1_200.0
@@ -91,22 +88,15 @@ def main(
     if MANY in wanted:
         with _scratch(directory) as scratch:
             figures |= measure_many(scratch, small)
-    print_json_line(figures)
     measured = {*wanted, *([PEER] if peer and CATCH_UP in wanted else [])}
-    lines = [verdict(gate, figures) for gate in GATES if gate.workload in measured]
-    print("\n".join(lines))
     sizes = {
         "MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate),
         "period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "KiB_of_each_of_these": ledger_kib,
         "MiB_of_the_disk_that_is_filled": brim_mib, "small_ledgers": small,
     }  # fmt: skip
-    results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "storage.json"
-    keep_results(results, machine, sizes, figures)
-    if report is not None:
-        told, all_figures = with_earlier(machine, sizes, figures, GATES, before)
-        page = write_page(report / "benchmarks-storage.md", HEAD, GATES, told, sizes, all_figures)
-        print(f"written: {page}")
-    raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
+    off = {*PARTS, PEER} - measured
+    topic = Topic("storage", HEAD, GATES)
+    raise typer.Exit(conclude(topic, machine, sizes, figures, off=off, earlier=before, report=report))
 
 
 @contextmanager

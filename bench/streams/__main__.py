@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,13 +10,12 @@ import typer
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import keep_results, verdict, write_page
-from tallybook.bench.programs import Server, module, print_json_line, run_json_lines
+from tallybook.bench.pages import Topic, conclude
+from tallybook.bench.programs import Server, module, run_json_lines
 
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-RESULTS: Final = ROOT / "bench" / "results"
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 600.0
 
@@ -54,16 +52,8 @@ def main(
             figures |= _run("many", *at, "--streams", str(streams), "--writers", str(writers))
         finally:
             server.stop()
-    print_json_line(figures)
-    lines = [verdict(gate, figures) for gate in GATES]
-    print("\n".join(lines))
     sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
-    results = RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S") / "streams.json"
-    keep_results(results, machine, sizes, figures)
-    if report is not None:
-        page = write_page(report / "benchmarks-streams.md", HEAD, GATES, machine, sizes, figures)
-        print(f"written: {page}")
-    raise typer.Exit(0 if all(line.startswith("met") for line in lines) else 1)
+    raise typer.Exit(conclude(Topic("streams", HEAD, GATES), machine, sizes, figures, report=report))
 
 
 def _run(load: str, *arguments: str) -> Figures:
