@@ -36,7 +36,7 @@ from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.process import Process
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.security import SECURITY_METRICS, open_security
+from tallybook.runtime.security import security_of_server
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
 from tallybook.runtime.tuning import settle_memory
 
@@ -158,10 +158,7 @@ class _Server:
         undo, settings, metrics = self._undo, self._settings, Metrics()
         undo.push_async_callback(self._disk.close)
         undo.push_async_callback(self._tasks.close)
-        security = open_security(settings.security, serves=True)
-        if security is not None:
-            self._tasks.spawn(security.keep_fresh(self._clock), name="security", essential=True)
-            metrics.add(SECURITY_METRICS, security.numbers)
+        security = security_of_server(settings.security, self._clock, self._tasks, metrics)
         endpoints = BookieEndpoints(settings, self._readiness)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
         http = HttpServer(metrics, self._readiness, security, Offer(endpoints.table(), hosts=names))

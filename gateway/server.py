@@ -27,7 +27,7 @@ from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.security import SECURITY_METRICS, open_security
+from tallybook.runtime.security import security_of_server
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import keep_for_ever
 from tallybook.stream.load import STREAM_METRICS
@@ -76,7 +76,8 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
         undo.push_async_callback(tasks.close)
-        security = open_security(settings.security, serves=True)
+        metrics = Metrics()
+        security = security_of_server(settings.security, RealClock(), tasks, metrics)
         listener = bound_calls(
             settings.listen,
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
@@ -95,13 +96,9 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         door = Door(security or OpenAccess(), client)
         ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
-        metrics = Metrics()
         metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))
         metrics.add(STREAM_METRICS, stores.load.readings)
         show_client(metrics, client)
-        if security is not None:
-            tasks.spawn(security.keep_fresh(RealClock()), name="security", essential=True)
-            metrics.add(SECURITY_METRICS, security.numbers)
         http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security)
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)

@@ -23,11 +23,10 @@ from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_format import FIRST, over_known
 from tallybook.metadata.store import Ok
-from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Workers
+from tallybook.runtime.watched import watchable
 
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader, Totals
@@ -72,17 +71,11 @@ class OffloadService:
         Raises:
             InvalidConfig: the address to serve them on cannot be bound.
         """
-        metrics, security = self.metrics(), open_security(self._settings.security, serves=True)
-        if security is not None:
-            self._archive.tasks.spawn(security.keep_fresh(self._archive.clock), name="security", essential=True)
-            metrics.add(SECURITY_METRICS, security.numbers)
-        http = HttpServer(metrics, lambda: None, security)
-        await http.start(self._settings.http_listen, self._archive.tasks)
-        _log.info("serving", http_address=http.address)
-        try:
+        clock, metrics = self._archive.clock, self.metrics()
+        listen, security = self._settings.http_listen, self._settings.security
+        async with watchable(metrics, listen, security, clock, self._archive.tasks) as address:
+            _log.info("serving", http_address=address)
             await self.lead()
-        finally:
-            await http.close()
 
     async def lead(self) -> None:
         """Work until cancelled, whenever this one leads, and serve nothing."""

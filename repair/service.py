@@ -24,12 +24,11 @@ from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.http import HttpServer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.pace import Pace
-from tallybook.runtime.security import SECURITY_METRICS, open_security
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.watched import watchable
 
 from .auditor import Audit, Auditor
 from .copier import Copier
@@ -87,17 +86,11 @@ class RepairService:
         Raises:
             InvalidConfig: the address to serve them on cannot be bound.
         """
-        metrics, security = self.metrics(), open_security(self._settings.security, serves=True)
-        if security is not None:
-            tasks.spawn(security.keep_fresh(self._clock), name="security", essential=True)
-            metrics.add(SECURITY_METRICS, security.numbers)
-        http = HttpServer(metrics, lambda: None, security)
-        await http.start(self._settings.http_listen, tasks)
-        _log.info("serving", http_address=http.address)
-        try:
+        clock, metrics = self._clock, self.metrics()
+        listen, security = self._settings.http_listen, self._settings.security
+        async with watchable(metrics, listen, security, clock, tasks) as address:
+            _log.info("serving", http_address=address)
             await self.run()
-        finally:
-            await http.close()
 
     async def run(self) -> None:
         """Work until cancelled, and serve nothing."""

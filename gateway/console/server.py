@@ -20,7 +20,7 @@ from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.metrics_text import fetch_text
-from tallybook.runtime.security import SECURITY_METRICS, open_security
+from tallybook.runtime.security import security_of_server
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from ..stores import Stores
@@ -54,10 +54,8 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
     async with AsyncExitStack() as undo:
         tasks = Tasks("console", _died)
         undo.push_async_callback(tasks.close)
-        metrics, security = Metrics(), open_security(settings.security, serves=True)
-        if security is not None:
-            tasks.spawn(security.keep_fresh(RealClock()), name="security", essential=True)
-            metrics.add(SECURITY_METRICS, security.numbers)
+        metrics = Metrics()
+        security = security_of_server(settings.security, RealClock(), tasks, metrics)
         http_client = HttpClient(security, SCRAPE_SECONDS)
         undo.push_async_callback(http_client.close)
         # It writes no stream, so nobody sees its name, and it has no ids to remember.

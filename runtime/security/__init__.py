@@ -5,5 +5,6 @@ files as they are now. ``authority`` makes such directories, for those who have 
 """
 
 from .security import SECURITY_METRICS, Security, open_security, zookeeper_password
+from .serving import security_of_server
 
-__all__ = ["SECURITY_METRICS", "Security", "open_security", "zookeeper_password"]
+__all__ = ["SECURITY_METRICS", "Security", "open_security", "security_of_server", "zookeeper_password"]
