@@ -7,7 +7,6 @@ import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,51 +18,40 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
-from tallybook.runtime.logging import set_up_logging
-from tallybook.runtime.process import RealProcess, end_on_broken_invariants
+from tallybook.runtime.process import RealProcess
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.settings import load_settings
 
 from .bookie_modes import drain, readonly
 from .exits import RefusedToStart, disk_failed, reading_only
-from .options import Json, Metadata, assigned, check_directory, directory
+from .options import Json, Metadata, check_directory, directory
 from .output import Record, print_json, print_record, print_rows
-from .parent import die_with_parent
 from .progress import human_bytes
-from .running import on_signals, run
+from .running import run, told_to_stop
+from .server_options import (
+    ConfigFile,
+    Format,
+    GrpcListen,
+    HttpListen,
+    Level,
+    LogLevel,
+    OptionalMetadata,
+    ParentPipe,
+    PrintConfig,
+    set_up_log,
+    settings_of,
+)
 
 app = typer.Typer(help="Run bookies, look at those of a cluster, and empty one.")
 
 _RESOLVE_SECONDS = 10.0
 _COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "free_bytes", "boot")
 
-
-class LogLevel(Enum):
-    """What is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(Enum):
-    """How it is logged."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 Data = Annotated[
     Path | None, typer.Option("--data", parser=directory, metavar="DIR", help="Data directory.", show_default=False)
-]
-OptionalMetadata = Annotated[
-    str | None, typer.Option("--metadata", envvar="TALLYBOOK_METADATA", metavar="URI", help="Metadata store.")
 ]
 BookieId = Annotated[
     str | None, typer.Option("--id", metavar="ID", help="Identity.", show_default="what the data directory says")
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example journal.segment_bytes=256MiB."),
@@ -75,22 +63,18 @@ def run_(
     data: Data = None,
     metadata: OptionalMetadata = None,
     bookie_id: BookieId = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address; port 0 is any free one.")
-    ] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of health and metrics.")] = None,
+    listen: GrpcListen = None,
+    http: HttpListen = None,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="gRPC address that clients are told.")
     ] = None,
     rack: Annotated[str | None, typer.Option(help="Failure domain.")] = None,
     config: ConfigFile = None,
     assignments: Set = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
-    log_format: Annotated[
-        LogFormat | None, typer.Option(help="How it is logged.", show_default="json with --json, else text")
-    ] = None,
-    parent_pipe: Annotated[int | None, typer.Option(hidden=True)] = None,
+    print_config: PrintConfig = False,
+    log_level: Level = LogLevel.INFO,
+    log_format: Format = None,
+    parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
     """Run one bookie until it is told to stop.
@@ -101,25 +85,20 @@ def run_(
     code 3 if it cannot start, with 70 if it can no longer keep its promises, and with the code of the error if it was
     running and had to stop for another reason.
     """
-    flags = _flags(
-        data_directory=data, metadata=metadata, bookie_id=bookie_id, listen=listen, http_listen=http,
-        advertise=advertise, rack=rack,
+    settings = settings_of(
+        BookieSettings, config, assignments, data_directory=data, metadata=metadata, bookie_id=bookie_id, listen=listen,
+        http_listen=http, advertise=advertise, rack=rack,
     )  # fmt: skip
-    settings = _settings(config, assignments, flags)
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return
-    style = log_format or (LogFormat.JSON if as_json else LogFormat.TEXT)
-    set_up_logging(log_level.value.upper(), style.value)
+    set_up_log(log_level, log_format, as_json=as_json)
     run(_serve(settings, parent_pipe))
 
 
 async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
-    stop, ready, process = asyncio.Event(), asyncio.Event(), RealProcess()
-    end_on_broken_invariants(asyncio.get_running_loop(), process)
-    on_signals(lambda _: stop.set())
-    if parent_pipe is not None:
-        die_with_parent(parent_pipe)
+    ready, process = asyncio.Event(), RealProcess()
+    stop = told_to_stop(process, parent_pipe)
     # A server takes long to load, and most commands are none.
     from tallybook.bookie.server import serve  # noqa: PLC0415
 
@@ -207,7 +186,9 @@ def init(
         raise InvalidArgument(
             "either --replace or --accept-loss is wanted: 'bookie run' makes the directory of a new bookie"
         )
-    settings = _settings(config, assignments, _flags(data_directory=data, metadata=metadata, bookie_id=bookie_id))
+    settings = settings_of(
+        BookieSettings, config, assignments, data_directory=data, metadata=metadata, bookie_id=bookie_id
+    )
 
     # As above.
     from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
@@ -247,7 +228,7 @@ def rebuild_index(
     bookie answers UNKNOWN for what it does not hold, and takes no ordinary adds, because entry logs do not tell which
     ledgers were fenced. The old index stays beside the new one until the bookie has stopped cleanly once.
     """
-    settings = _settings(config, assignments, _flags(data_directory=directory, metadata=metadata))
+    settings = settings_of(BookieSettings, config, assignments, data_directory=directory, metadata=metadata)
 
     # As above.
     from tallybook.bookie.lost_index import rebuild_stopped  # noqa: PLC0415
@@ -329,18 +310,3 @@ def _describe(bookie: BookieInfo, as_json: bool) -> Record:
         "boot": bookie.incarnation.boot,
         "directory_uuid": bookie.incarnation.directory_uuid,
     }
-
-
-def _flags(**given: str | Path | None) -> dict[str, str]:
-    """The options that were given, under the names of their settings."""
-    return {name: str(value) for name, value in given.items() if value is not None}
-
-
-def _settings(config: Path | None, assignments: list[str] | None, flags: dict[str, str]) -> BookieSettings:
-    """Defaults, file, environment, ``--set``, and the options with names of their own, in this order.
-
-    Raises:
-        InvalidConfig: one of them is not a setting, or its value is not allowed.
-    """
-    file = None if config is None else str(config)
-    return load_settings(BookieSettings, file=file, overrides={**assigned(assignments), **flags})

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-from pathlib import Path
-from typing import Annotated
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tallybook.core.config import ClientSettings, GatewaySettings
-from tallybook.core.errors import TallybookError
-from tallybook.runtime.logging import set_up_logging
-from tallybook.runtime.process import RealProcess, end_on_broken_invariants
-from tallybook.runtime.settings import load_settings
-from tallybook.runtime.tuning import settle_memory
+from tallybook.client.client import Client
+from tallybook.core.config import GatewaySettings
 
-from .bookie import LogFormat, LogLevel
-from .cluster import cluster
-from .exits import RefusedToStart
-from .options import Json, assigned
+from .client_server import serve_cluster
+from .options import Json
 from .output import print_json
-from .parent import die_with_parent
-from .running import on_signals, run
+from .running import run
+from .server_options import (
+    ConfigFile,
+    Format,
+    GrpcListen,
+    HttpListen,
+    Level,
+    LogLevel,
+    OptionalMetadata,
+    ParentPipe,
+    PrintConfig,
+    set_up_log,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from tallybook.gateway.server import Addresses
 
 app = typer.Typer(help="Serve ledgers and streams over gRPC, to programs in any language.")
 
@@ -35,24 +41,18 @@ def _group() -> None:
 
 @app.command("run")
 def run_(
-    metadata: Annotated[
-        str | None, typer.Option("--metadata", envvar="TALLYBOOK_METADATA", metavar="URI", help="Metadata store.")
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address; port 0 is any free one.")
-    ] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of health and metrics.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")] = None,
+    metadata: OptionalMetadata = None,
+    listen: GrpcListen = None,
+    http: HttpListen = None,
+    config: ConfigFile = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example max_streams=64."),
     ] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
-    log_format: Annotated[
-        LogFormat | None, typer.Option(help="How it is logged.", show_default="json with --json, else text")
-    ] = None,
-    parent_pipe: Annotated[int | None, typer.Option(hidden=True)] = None,
+    print_config: PrintConfig = False,
+    log_level: Level = LogLevel.INFO,
+    log_format: Format = None,
+    parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
     """Run a gateway until it is told to stop.
@@ -61,44 +61,24 @@ def run_(
     serve one cluster. SIGTERM or Ctrl-C stops it cleanly, exit code 0: the ledgers and streams that it writes are
     closed; a second one ends it at once. It ends with exit code 3 if it cannot start.
     """
-    given = {"metadata": metadata, "listen": listen, "http_listen": http}
-    flags = {name: value for name, value in given.items() if value is not None}
-    file = None if config is None else str(config)
-    settings = load_settings(GatewaySettings, file=file, overrides={**assigned(assignments), **flags})
+    settings = settings_of(GatewaySettings, config, assignments, metadata=metadata, listen=listen, http_listen=http)
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return
-    style = log_format or (LogFormat.JSON if as_json else LogFormat.TEXT)
-    set_up_logging(log_level.value.upper(), style.value)
-    run(_serve(settings, parent_pipe, as_json))
+    set_up_log(log_level, log_format, as_json=as_json)
 
+    def serving(client: Client) -> AbstractAsyncContextManager[Addresses]:
+        # A server takes long to load, and most commands are none.
+        from tallybook.gateway.server import serving  # noqa: PLC0415
 
-async def _serve(settings: GatewaySettings, parent_pipe: int | None, as_json: bool) -> None:
-    stop = asyncio.Event()
-    end_on_broken_invariants(asyncio.get_running_loop(), RealProcess())
-    on_signals(lambda _: stop.set())
-    if parent_pipe is not None:
-        die_with_parent(parent_pipe)
-    # A server takes long to load, and most commands are none.
-    from tallybook.gateway.server import serving  # noqa: PLC0415
+        return serving(client, settings)
 
-    ready = False
-    try:
-        async with cluster(settings.metadata, _client(settings)) as client, serving(client, settings) as addresses:
-            ready = True
-            settle_memory()
-            if as_json:
-                told = {"ready": addresses.grpc, "http": addresses.http, "pid": os.getpid()}
-                print(json.dumps(told), flush=True)
-            else:
-                print(f"ready {addresses.grpc}", flush=True)
-            await stop.wait()
-    except TallybookError as error:
-        if ready:
-            raise
-        raise RefusedToStart(error) from error
-
-
-def _client(settings: GatewaySettings) -> ClientSettings:
-    """Of the client that a gateway is: it goes by the same certificate."""
-    return settings.client.model_copy(update={"security": settings.client.security or settings.security})
+    run(
+        serve_cluster(
+            settings,
+            serving,
+            lambda addresses: {"ready": addresses.grpc, "http": addresses.http},
+            parent_pipe=parent_pipe,
+            as_json=as_json,
+        )
+    )

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import InvalidConfig, NoSuchLedger
+from tallybook.core.errors import NoSuchLedger
 from tallybook.core.moments import moment_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tuning import settle_memory
 
 from .cluster import cluster, security_directory
@@ -27,6 +25,7 @@ from .options import Json, Metadata
 from .output import Record, note, print_json, print_record, print_rows
 from .progress import Progress, watched
 from .running import run
+from .server_options import ConfigFile, PrintConfig, settings_of
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.patient import PatientStore
@@ -46,7 +45,6 @@ Url = Annotated[
         show_default="what the cluster's metadata say",
     ),
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example min_age_s=3600.")
 ]
@@ -59,7 +57,7 @@ def run_(
     config: ConfigFile = None,
     assignments: Set = None,
     once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, and end.")] = False,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
+    print_config: PrintConfig = False,
     as_json: Json = False,
 ) -> None:
     """Archive closed ledgers as the policy says, until Ctrl-C.
@@ -68,7 +66,7 @@ def run_(
     come from the variables that every tool of these clouds knows: AWS_*, like the region and AWS_ENDPOINT_URL,
     GOOGLE_*, and AZURE_*.
     """
-    settings = _settings(config, assignments)
+    settings = settings_of(OffloadSettings, config, assignments)
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return
@@ -254,13 +252,3 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
                 if found.problem:
                     damaged[found.key] = found.problem
     return {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}, damaged
-
-
-def _settings(config: Path | None, assignments: list[str] | None) -> OffloadSettings:
-    overrides: dict[str, Any] = {}
-    for assignment in assignments or []:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
-        overrides[name] = value
-    return load_settings(OffloadSettings, file=str(config) if config else None, overrides=overrides)

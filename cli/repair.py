@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tallybook.core.config import ClientSettings, RepairSettings
 from tallybook.runtime.logging import set_up_logging
-from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tuning import settle_memory
 
 from .cluster import cluster
-from .options import Json, Metadata, assigned
+from .options import Json, Metadata
 from .output import complain, note, print_json
 from .running import run
+from .server_options import ConfigFile, PrintConfig, settings_of
 
 app = typer.Typer(help="Keep every ledger at its number of good copies.")
 
@@ -25,19 +24,18 @@ app = typer.Typer(help="Keep every ledger at its number of good copies.")
 @app.command("run")
 def run_(
     metadata: Metadata,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")] = None,
+    config: ConfigFile = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example lost_after_s=60.")
     ] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")] = False,
+    print_config: PrintConfig = False,
     as_json: Json = False,
 ) -> None:
     """Find ledgers with too few good copies and give them back, until Ctrl-C.
 
     Any number may run: one of them looks for work, all of them do it. 'cluster status' shows what was found.
     """
-    file = None if config is None else str(config)
-    settings = load_settings(RepairSettings, file=file, overrides=assigned(assignments))
+    settings = settings_of(RepairSettings, config, assignments)
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return

@@ -1,6 +1,6 @@
 """How a command runs: an event loop, and what a signal does to it.
 
-The first SIGINT or SIGTERM cancels the command, which then says what it got done; a second
+The first SIGINT or SIGTERM cancels the command, which then says what it got done, or tells a server to stop; a second
 one ends the process at once.
 """
 
@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from tallybook.runtime.process import Process, end_on_broken_invariants
 from tallybook.runtime.tuning import tune_process
 
 from .exits import Interrupted
+from .parent import die_with_parent
 
 T = TypeVar("T")
 
@@ -47,6 +49,21 @@ def on_signals(first: Callable[[int], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, received, number)
+
+
+def told_to_stop(process: Process, parent_pipe: int | None) -> asyncio.Event:
+    """What the first stop signal sets, for a server, which ends cleanly then. Call on the event loop.
+
+    Args:
+        process: ended where an invariant is broken.
+        parent_pipe: with what this process ends; ``None``: with nobody.
+    """
+    stop = asyncio.Event()
+    end_on_broken_invariants(asyncio.get_running_loop(), process)
+    on_signals(lambda _: stop.set())
+    if parent_pipe is not None:
+        die_with_parent(parent_pipe)
+    return stop
 
 
 async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:

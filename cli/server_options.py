@@ -1,0 +1,70 @@
+"""Options that the commands that run a process of a cluster share, and what comes of them: settings, and a log."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from tallybook.core.config import Settings
+from tallybook.runtime.logging import set_up_logging
+from tallybook.runtime.settings import load_settings
+
+from .options import assigned
+
+S = TypeVar("S", bound=Settings)
+
+
+class LogLevel(Enum):
+    """What is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(Enum):
+    """How it is logged."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OptionalMetadata = Annotated[
+    str | None, typer.Option("--metadata", envvar="TALLYBOOK_METADATA", metavar="URI", help="Metadata store.")
+]
+GrpcListen = Annotated[
+    str | None, typer.Option("--listen", metavar="HOST:PORT", help="gRPC address; port 0 is any free one.")
+]
+HttpListen = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Address of health and metrics.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="What is logged.")]
+Format = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="How it is logged.", show_default="json with --json, else text"),
+]
+ParentPipe = Annotated[int | None, typer.Option("--parent-pipe", hidden=True)]
+
+
+def settings_of(model: type[S], config: Path | None, assignments: list[str] | None, **flags: str | Path | None) -> S:
+    """Defaults, file, environment, ``--set``, and the options with names of their own, in this order.
+
+    Args:
+        flags: those options, under the names of their settings; ``None`` was not given.
+
+    Raises:
+        InvalidConfig: one of them is not a setting, or its value is not allowed.
+    """
+    file = None if config is None else str(config)
+    given = {name: str(value) for name, value in flags.items() if value is not None}
+    return load_settings(model, file=file, overrides={**assigned(assignments), **given})
+
+
+def set_up_log(level: LogLevel, style: LogFormat | None, *, as_json: bool) -> None:
+    """Log as the options say."""
+    chosen = style or (LogFormat.JSON if as_json else LogFormat.TEXT)
+    set_up_logging(level.value.upper(), chosen.value)
