@@ -67,6 +67,8 @@ class AddLane:
         self._attached: OrderedDict[int, Attach] = OrderedDict()
         self._received = 0
         self._unanswered_bytes = 0
+        self._under_way = 0
+        """Batches that the store has not answered; acks may wait longer."""
         self._acks: list[Ack] = []
         self._acked_bytes: list[int] = []
         self._ended = False
@@ -114,11 +116,13 @@ class AddLane:
             # What is kept of a message keeps all of it, though most of it may be refused.
             batch = bytes(batch)
         answered = partial(self._answered, self._received, ids, cost)
+        beside = self._under_way > 0
+        self._under_way += 1
         if not self._may_write:
             answered(AddAnswer(*ids, AccessDenied.wire_code))
             return
         try:
-            self._store.add(batch, attached.key, answered, deferred=attached.deferred)
+            self._store.add(batch, attached.key, answered, deferred=attached.deferred, beside=beside)
         except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers
             _log.defect("add failed", error, ledger_id=ids[0], first_entry_id=ids[1])
             if isinstance(error, InvariantViolation):
@@ -126,6 +130,7 @@ class AddLane:
             answered(AddAnswer(*ids, TallybookError.wire_code))
 
     def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:
+        self._under_way -= 1
         if answer.code:
             self._load.errors.count(answer.code)
         if not self._ended:

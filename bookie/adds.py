@@ -143,6 +143,7 @@ class AddPath:
         recovery: bool,
         deferred: bool = False,
         repair: bool = False,
+        beside: bool = False,
     ) -> None:
         """Take one batch; see ``LedgerStore.add``. A repair add has the lane of recoveries."""
         recovery = recovery or repair
@@ -152,7 +153,7 @@ class AddPath:
             _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES
-        refusal = self._refusal(size, recovery, repair)
+        refusal = self._refusal(size, recovery, repair, beside)
         if refusal is not None:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
@@ -208,16 +209,19 @@ class AddPath:
 
     # Step 2: admission.
 
-    def _refusal(self, size: int, recovery: bool, repair: bool) -> Refusal | None:
+    def _refusal(self, size: int, recovery: bool, repair: bool, beside: bool) -> Refusal | None:
         if self._closed_code:
             return Refusal(self._closed_code, 0, "closed")
         if len(self._waiting) >= MAX_WAITING_ADDS + (MAX_WAITING_ADDS // RECOVERY_SHARE if recovery else 0):
             self._admission.count(_WAITING)
             return _WAITING
-        refusal = self._admission.refusal(size, self._table.dirty_count, recovery=recovery, repair=repair)
-        if refusal is not None:
-            self._look_for_room(refusal)
-        return refusal
+        refusal = self._admission.refusal(
+            size, self._table.dirty_count, recovery=recovery, repair=repair, beside=beside
+        )
+        if refusal is None:
+            return None
+        self._look_for_room(refusal)
+        return refusal if recovery else self._admission.with_hint(refusal)
 
     def _look_for_room(self, refusal: Refusal) -> None:
         """Start a checkpoint where that ends the refusal; the journal may also just be waiting for its segments."""
@@ -325,7 +329,8 @@ class AddPath:
                 await waiter
         except TimeoutError as error:
             self._admission.count(refusal)
-            raise Busy(f"no {refusal.reason}", retry_after_ms=refusal.retry_after_ms) from error
+            hint = refusal if add.recovery else self._admission.with_hint(refusal)
+            raise Busy(f"no {refusal.reason}", retry_after_ms=hint.retry_after_ms) from error
         finally:
             del waiters[waiter]
 

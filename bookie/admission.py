@@ -6,6 +6,12 @@ the journal, ledgers whose state only memory has. *Recovery* adds, fences and LA
 of their own in each of them, so that overload by writers never delays the end of a ledger,
 and they are taken while the bookie is read-only. *Repair* adds share the lane of recoveries, but not the
 last room of a disk: a repair can wait, or go to another bookie, and there may be more to repair than there is room.
+
+A client that has nothing under way comes first: half of the bytes in flight is for such. Without it, those who have
+much under way take whatever room there is as soon as it is there, since they ask far more often.
+
+BUSY comes with a hint when to try again. What is refused has cost both sides its bytes, so the hint follows how long
+the bookie takes: whoever comes back when half of the queue is gone finds room, and nobody asks in vain meanwhile.
 """
 
 from __future__ import annotations
@@ -21,11 +27,16 @@ from .journal.room import ADD_RESERVE_SHARE
 RECOVERY_SHARE: Final = 8
 """The reserve of recovery adds is one part in this many."""
 
+BESIDE_SHARE: Final = 2
+"""One part in this many of the bytes in flight is for clients that have none of them."""
+
 MAX_DIRTY_LEDGERS: Final = 100_000
 """Ledgers whose state may wait for a checkpoint; above it, ordinary adds are BUSY."""
 
 _RETRY_QUEUE_MS: Final = 20
 _RETRY_FLUSH_MS: Final = 100
+MAX_RETRY_MS: Final = 1_000
+"""However slow the bookie is: a queue may also vanish at once, where its disk was what hung."""
 _RETRY_DISK_MS: Final = 60_000
 """Room on the disk comes when ledgers go, which takes its time."""
 
@@ -82,6 +93,7 @@ class Admission:
         max_dirty_ledgers: int = MAX_DIRTY_LEDGERS,
     ) -> None:
         self._max_inflight_bytes = int(settings.max_inflight_bytes)
+        self._max_beside_bytes = self._max_inflight_bytes - self._max_inflight_bytes // BESIDE_SHARE
         self._max_recovery_bytes = int(settings.max_inflight_bytes) // RECOVERY_SHARE
         self._max_queue_age_seconds = settings.max_queue_age_ms / 1000
         self._journal = journal
@@ -98,6 +110,8 @@ class Admission:
         """Ordinary adds taken and not yet answered."""
         self.recovery_bytes = 0
         """Recovery adds taken and not yet answered."""
+        self._last_seconds = 0.0
+        """How long the latest ordinary add took that was answered."""
         self.refusals: dict[str, int] = {}
         """How often an add was refused, by reason."""
 
@@ -111,18 +125,21 @@ class Admission:
         """Whether what room the disk has, if any, is for recoveries, fences and compaction."""
         return self.disk_full or self.short_of_disk
 
-    def refusal(self, size: int, dirty_ledgers: int, *, recovery: bool, repair: bool = False) -> Refusal | None:
+    def refusal(
+        self, size: int, dirty_ledgers: int, *, recovery: bool, repair: bool = False, beside: bool = False
+    ) -> Refusal | None:
         """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch.
 
         Args:
             repair: a recovery add that only gives back what there is elsewhere.
+            beside: the same client has others under way.
         """
         if size > self._max_add_bytes:
             return _TOO_LARGE
         if repair and self.only_reserve_left:
             self.count(_REPAIR_ROOM)
             return _REPAIR_ROOM
-        refusal = self._recovery_refusal(size) if recovery else self._ordinary_refusal(size, dirty_ledgers)
+        refusal = self._recovery_refusal(size) if recovery else self._ordinary_refusal(size, dirty_ledgers, beside)
         if refusal is not None:
             self.count(refusal)
         return refusal
@@ -150,17 +167,26 @@ class Admission:
         else:
             self.inflight_bytes += size
 
-    def release(self, size: int, recovery: bool) -> None:
-        """A batch was answered."""
+    def release(self, size: int, recovery: bool, seconds: float) -> None:
+        """A batch was answered, so long after it was taken."""
         if recovery:
             self.recovery_bytes -= size
         else:
             self.inflight_bytes -= size
+            self._last_seconds = seconds
 
-    def _ordinary_refusal(self, size: int, dirty_ledgers: int) -> Refusal | None:
+    def with_hint(self, refusal: Refusal) -> Refusal:
+        """A refusal of an ordinary add, with when half of those that are ahead of it should be done."""
+        if refusal.code != Busy.wire_code:
+            return refusal
+        half_ms = min(MAX_RETRY_MS, int(self._last_seconds * 500))
+        return refusal._replace(retry_after_ms=max(refusal.retry_after_ms, half_ms))
+
+    def _ordinary_refusal(self, size: int, dirty_ledgers: int, beside: bool) -> Refusal | None:
         if self.closed_to_writers:
             return _READ_ONLY
-        if self.inflight_bytes and self.inflight_bytes + size > self._max_inflight_bytes:
+        room = self._max_beside_bytes if beside else self._max_inflight_bytes
+        if self.inflight_bytes and self.inflight_bytes + size > room:
             return _INFLIGHT
         if self._journal.oldest_queued_age_seconds() > self._max_queue_age_seconds:
             return _QUEUE_AGE

@@ -165,9 +165,10 @@ class Bookie:
         recovery: bool = False,
         deferred: bool = False,
         repair: bool = False,
+        beside: bool = False,
     ) -> None:
         """Take one batch; see the port."""
-        self._take(batch, key, on_answer, recovery, deferred, repair)
+        self._take(batch, key, on_answer, recovery, deferred, repair, beside)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""

@@ -201,8 +201,9 @@ class Commits:
 
     def answer(self, add: PendingAdd, code: int = OK_CODE, retry_after_ms: int = 0) -> None:
         """The end of one add: give back what it occupied, and tell its fate, unless that was told early."""
-        self._admission.release(add.size, add.recovery)
-        self.add_seconds.observe(self._clock.monotonic() - add.since)
+        seconds = self._clock.monotonic() - add.since
+        self._admission.release(add.size, add.recovery, seconds)
+        self.add_seconds.observe(seconds)
         if not add.told:
             add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
 

@@ -47,10 +47,13 @@ class LedgerStore(Protocol):
         recovery: bool = False,
         deferred: bool = False,
         repair: bool = False,
+        beside: bool = False,
     ) -> None:
         """Take one batch. ``on_answer`` gets code 0 once it is durable, else the code of the refusal.
 
         ``repair``: a copy that the bookie should have; see ``BookieConnection.repair_add``. ``key`` is not looked at.
+
+        ``beside``: the same client has others under way here. Where room is short, it comes after those who have none.
 
         ``deferred``: it gets code 0 as soon as the batch is taken; ``force`` makes it durable, or a crash loses it.
         The caller keeps ``batch`` unchanged for ever; the bookie may hold a reference.

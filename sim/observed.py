@@ -65,6 +65,7 @@ class ObservedBookie:
         recovery: bool = False,
         deferred: bool = False,
         repair: bool = False,
+        beside: bool = False,
     ) -> None:
         """See the port."""
         god, bookie = self._god, self._bookie
@@ -83,7 +84,7 @@ class ObservedBookie:
                 god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
             on_answer(answer)
 
-        bookie.add(batch, key, answered, recovery=recovery, deferred=deferred, repair=repair)
+        bookie.add(batch, key, answered, recovery=recovery, deferred=deferred, repair=repair, beside=beside)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """See the port."""

@@ -222,11 +222,11 @@ class DiskBookie:
         return self._bookie
 
     def add(
-        self, batch: Buffer, key: bytes = b"", *, recovery: bool = False, repair: bool = False
+        self, batch: Buffer, key: bytes = b"", *, recovery: bool = False, repair: bool = False, beside: bool = False
     ) -> asyncio.Future[AddAnswer]:
         """Send one batch to the running bookie. A second answer to it is an error of the loop."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-        self.bookie.add(batch, key, answered.set_result, recovery=recovery, repair=repair)
+        self.bookie.add(batch, key, answered.set_result, recovery=recovery, repair=repair, beside=beside)
         return answered
 
     async def stop(self, *, clean: bool = True) -> None:

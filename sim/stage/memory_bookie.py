@@ -131,6 +131,7 @@ class MemoryBookie:
         recovery: bool = False,
         deferred: bool = False,
         repair: bool = False,
+        beside: bool = False,
     ) -> None:
         """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
         try:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.bookie import adds as adds_module
+from tallybook.bookie.admission import MAX_RETRY_MS
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
 from tallybook.core.batch import Buffer
 from tallybook.core.config import AdmissionSettings
@@ -293,6 +294,55 @@ def test_j30_a_slow_journal_bounds_what_is_in_flight_and_says_busy_with_a_hint()
         assert node.bookie.stats()["inflight_bytes"] == 0
 
     play(scenario, admission=AdmissionSettings(max_inflight_bytes=limit))
+
+
+def test_who_is_refused_is_told_to_come_back_when_half_of_what_is_ahead_of_it_is_done() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 0.5)
+        slow = node.add(batch_of(1, payload=bytes(KIB)))
+        await slow
+        hold_journal(node, 0.5)
+        flood = [node.add(batch_of(number, payload=bytes(KIB))) for number in range(2, 100)]
+        await world.clock.sleep(0.1)
+        [hint] = {answer.result().retry_after_ms for answer in flood if answer.done()}
+        assert 200 <= hint <= 300
+        recovery = [node.add(batch_of(number, payload=bytes(KIB), ledger_id=2), recovery=True) for number in range(50)]
+        await world.clock.sleep(0.1)
+        # The end of a ledger does not wait for its writers' turn.
+        assert {answer.result().retry_after_ms for answer in recovery if answer.done()} == {20}
+        await codes(flood)
+
+    play(scenario, admission=AdmissionSettings(max_inflight_bytes=32 * KIB))
+
+
+def test_a_client_with_nothing_under_way_finds_room_where_others_who_have_much_do_not() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 0.5)
+        flood = [node.add(batch_of(number, payload=bytes(KIB)), beside=True) for number in range(1, 100)]
+        await world.clock.sleep(0.1)
+        taken = [answer for answer in flood if not answer.done()]
+        assert 10 <= len(taken) <= 16, "half of the room, in batches of a KiB and what each costs besides"
+        modest = node.add(batch_of(0, ledger_id=2, payload=bytes(KIB)))
+        again = node.add(batch_of(1, ledger_id=2, payload=bytes(KIB)), beside=True)
+        assert await codes([modest, again, *taken]) == [0, BUSY, *([0] * len(taken))]
+
+    play(scenario, admission=AdmissionSettings(max_inflight_bytes=32 * KIB))
+
+
+def test_the_hint_of_a_bookie_that_hung_for_long_is_bounded() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await node.add(batch_of(0))
+        hold_journal(node, 30.0)
+        await node.add(batch_of(1))
+        hold_journal(node, 0.5)
+        flood = [node.add(batch_of(number, payload=bytes(KIB))) for number in range(2, 100)]
+        await world.clock.sleep(0.1)
+        assert {answer.result().retry_after_ms for answer in flood if answer.done()} == {MAX_RETRY_MS}
+        await codes(flood)
+
+    play(scenario, admission=AdmissionSettings(max_inflight_bytes=32 * KIB))
 
 
 def test_j30_an_old_journal_queue_says_busy_even_where_bytes_are_few() -> None:

@@ -19,7 +19,7 @@ class BrokenStore:
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
         if recovery:
             raise InvariantViolation("impossible recovery")
         raise InvariantViolation("impossible add") if decode_header(batch).first_entry_id else ZeroDivisionError

@@ -268,7 +268,7 @@ class Keeper:
     def __init__(self) -> None:
         self.kept = []
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
         if len(batch) < 2 * KIB:
             self.kept.append(batch)
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
@@ -314,6 +314,41 @@ async def test_a_batch_that_came_alone_is_kept_as_it_came(made):
     await stream.send(frame_batch(batch(0, 1000)))
     await made.world.clock.sleep(1)
     assert isinstance(made.bookie.kept[0], memoryview)
+
+
+class Slow:
+    """A bookie that answers when it is told to, and remembers of whom it heard that there is more of them."""
+
+    bookie_id = "b1"
+    incarnation = Incarnation("directory-of-b1", 1)
+
+    def __init__(self) -> None:
+        self.beside = []
+        self._waiting = []
+
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
+        self.beside.append(beside)
+        self._waiting.append(on_answer)
+
+    def answer(self) -> None:
+        self._waiting.pop(0)(AddAnswer(1, 0, 1))
+
+
+@bench(store=Slow)
+async def test_the_store_hears_whether_the_same_client_has_other_batches_under_way(made):
+    stream, _ = await made.attached()
+    other, _ = await made.attached()
+
+    async def send(on, first):
+        await on.send(frame_batch(batch(first)))
+        await made.world.clock.sleep(1)
+        return made.bookie.beside[-1]
+
+    assert [await send(stream, 0), await send(stream, 1), await send(other, 2)] == [False, True, False]
+    for _ in range(2):
+        made.bookie.answer()
+    # Whether acks were read by their client does not matter.
+    assert await send(stream, 3) is False
 
 
 # -- requests ---------------------------------------------------------------------------------
