@@ -207,9 +207,9 @@ examples: $(STAMP) ## Build the examples in Go and Java, where their tools are t
 	scripts/build-examples
 
 .PHONY: bench
-bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark, streams and storage, too
+bench: $(STAMP) ## Measure this machine, beside BookKeeper (BENCH_ARGS); without BENCH_ARGS the archive, Spark, streams, storage and operation, too
 	@failed=0; $(BIN)/python -m tallybook.bench $(BENCH_ARGS) || failed=1; \
-	$(if $(BENCH_ARGS),,for part in archive streams storage; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
+	$(if $(BENCH_ARGS),,for part in archive streams storage operation; do $(MAKE) --no-print-directory bench-$$part || failed=1; done;) exit $$failed
 
 .PHONY: bench-streams
 bench-streams: $(STAMP) ## Measure streams (BENCH_ARGS), and write docs/benchmarks-streams.md
@@ -222,6 +222,10 @@ bench-archive: $(STAMP) ## Measure the archive and Spark (BENCH_ARGS), and write
 .PHONY: bench-storage
 bench-storage: $(STAMP) ## Measure what a bookie does beside adds and reads (BENCH_ARGS), and write docs/benchmarks-storage.md
 	$(BIN)/python -m tallybook.bench.storage --report docs $(BENCH_ARGS)
+
+.PHONY: bench-operation
+bench-operation: $(STAMP) ## Measure TLS and overload (BENCH_ARGS), and write docs/benchmarks-operation.md
+	$(BIN)/python -m tallybook.bench.operation --report docs $(BENCH_ARGS)
 
 .PHONY: soak
 soak: $(STAMP) ## Run a cluster with everything on for long (MINUTES), see whether anything grows, and write docs/soak.md

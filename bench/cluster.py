@@ -68,12 +68,7 @@ class Tallybook:
         if workload.kind is Kind.RECOVERY:
             return self._recovery(workload, pace)
         before = self.metrics()
-        if workload.kind is Kind.READS:
-            figures = self._reads(workload, pace)
-        elif workload.kind is Kind.WRITTEN:
-            figures = self._written(workload, pace)
-        else:
-            figures = self._adds(workload, pace, rate, pace.warm_up_seconds)
+        figures = self._written(workload, pace) if workload.kind is Kind.WRITTEN else self.load(workload, pace, rate)
         peak = max(map(peak_memory_bytes, self._pids.values()))
         return {
             **figures,
@@ -81,6 +76,16 @@ class Tallybook:
             "peak_memory_mib": round(peak / MIB, 1),
             "memory_over_budget_mib": round((peak - memory_budget_bytes()) / MIB, 1),
         }
+
+    def load(self, workload: Workload, pace: Pace, rate: float = 0.0) -> Figures:
+        """Run a workload of adds or reads, and say what the load itself saw.
+
+        Raises:
+            ProgramFailed: it failed.
+        """
+        if workload.kind is Kind.READS:
+            return self._reads(workload, pace)
+        return self._adds(workload, pace, rate, pace.warm_up_seconds)
 
     def metrics(self) -> dict[str, float]:
         """What the bookies show, added up; empty where they show nothing.
@@ -97,6 +102,16 @@ class Tallybook:
             for name, value in shown.items():
                 found[name] = found.get(name, 0.0) + value
         return found
+
+    @property
+    def metadata(self) -> str:
+        """URI of its metadata store, once it runs."""
+        return self._metadata
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Processes of the bookies, by their names."""
+        return self._pids
 
     def _adds(self, workload: Workload, pace: Pace, rate: float, warm_up_seconds: float) -> Figures:
         copies = min(3, self._bookies)

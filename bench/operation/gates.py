@@ -1,0 +1,37 @@
+"""What a cluster in production must reach, and what the page of it says first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallybook.bench.pages import least, most
+
+HEAD: Final = """# Benchmarks of operation
+
+What TLS costs, and what becomes of a cluster that is asked for ten times of what it can do. This page is written by
+`make bench-operation`; it holds whatever was measured, good or bad.
+
+*TLS*: two clusters of three bookies, one with certificates on both sides of every connection, one without, loaded in
+turns by one client; bookies and client share the processors of the machine below, so that what encryption takes from
+any of them shows. A ratio is of one turn; the gate looks at the median.
+
+*Overload*: the peak is that of one client with 5,000 entries of 1 KiB unconfirmed, measured before each turn. In the
+turn, 200 clients with connections of their own offer ten times as much together. An entry for which its client has no
+room is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which asks for 100 entries a
+second, goes on meanwhile. Jain's index is 1 where all 200 get the same, and 1/200 where one gets everything.
+"""
+
+TLS: Final = "tls"
+OVERLOAD: Final = "overload"
+PARTS: Final = (TLS, OVERLOAD)
+
+GATES: Final = (
+    # A workload here is what may be switched off.
+    least("tls_adds_64KiB_ratio", 0.75, "MB/s of adds of 64 KiB with TLS, to those without", TLS),
+    least("tls_reads_64KiB_ratio", 0.75, "MB/s of reads of 64 KiB with TLS, to those without", TLS),
+    least("overload_goodput_ratio", 0.8, "entries/s confirmed under ten times the peak, to the peak", OVERLOAD),
+    least("overload_jain", 0.9, "Jain's index of what 200 clients got; worst turn", OVERLOAD),
+    least("overload_modest_part", 0.95, "what a modest client got, of what it asked for; worst turn", OVERLOAD),
+    most("overload_errors", 0, "errors of other types than BUSY", OVERLOAD),
+    most("overload_memory_growth", 1.1, "memory of a bookie in the second half of it, to the first; worst", OVERLOAD),
+)

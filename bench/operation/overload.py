@@ -1,0 +1,190 @@
+"""What becomes of a cluster that is asked for ten times of what it can do, by very many clients.
+
+In each turn the peak is measured first: a few clients, each with as much unconfirmed as it likes. Then two hundred
+clients offer ten times that rate. A modest client that asks for little goes on all the time, and the memory of the
+bookies is looked at again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from tallybook.bench.cluster import Tallybook
+from tallybook.bench.comparison import running
+from tallybook.bench.gates import Figures
+from tallybook.bench.latency import median
+from tallybook.bench.proc import memory_bytes
+from tallybook.bench.programs import ProgramFailed, Server, module
+from tallybook.bench.workloads import PEAK, Pace
+from tallybook.core.limits import MIB
+
+from .fairness import jain_index, window_seconds, within
+
+CLIENTS: Final = 200
+PROCESSES: Final = 2
+"""That the clients are in: the machine has few processors, and it is the bookies that are to be loaded."""
+FACTOR: Final = 10
+MODEST_RATE: Final = 100.0
+"""Entries a second of the client that asks for little; a two hundredth of the peak is several times as much."""
+READY_SECONDS: Final = 180.0
+LOOK_SECONDS: Final = 0.25
+_REFUSED_METRIC: Final = "tallybook_bookie_refused_adds_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time, in nanoseconds of ``time.monotonic_ns``."""
+
+    began_ns: int
+    ended_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """How long the slots in it are."""
+        return window_seconds(self.began_ns, self.ended_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one turn came to."""
+
+    goodput: float
+    refused_part: float
+    jain: float
+    modest_part: float
+    memory: Mapping[str, Sequence[int]]
+    """Physical memory of every bookie, looked at again and again."""
+    errors: int
+    """Of other types than BUSY."""
+
+
+def measure_overload(directory: Path, pace: Pace, turns: int) -> Figures:
+    """Overload a cluster in turns; ratios are medians of the turns, memory and fairness the worst.
+
+    Raises:
+        ProgramFailed: a cluster or a load failed.
+    """
+    cluster = Tallybook(directory / "overload")
+    peaks: list[float] = []
+    found: list[Turn] = []
+    with ExitStack() as stack:
+        stack.enter_context(running(cluster))
+        # Caches fill, and the C library comes to keep what a crowd needs: growth is what there is beyond that.
+        _overload(cluster, directory / "warm-up", cluster.load(PEAK, pace)["entries_per_s"] * FACTOR, pace)
+        refused = cluster.metrics().get(_REFUSED_METRIC, 0.0)
+        for turn in range(turns):
+            peaks.append(cluster.load(PEAK, pace)["entries_per_s"])
+            found.append(_overload(cluster, directory / f"turn-{turn}", peaks[-1] * FACTOR, pace))
+        refused = cluster.metrics().get(_REFUSED_METRIC, 0.0) - refused
+    figures: Figures = {"overload_refused_batches": refused}
+    for number, (peak, each) in enumerate(zip(peaks, found, strict=True)):
+        figures[f"overload_peak_entries_per_s_{number}"] = round(peak)
+        figures[f"overload_goodput_entries_per_s_{number}"] = round(each.goodput)
+        figures[f"overload_refused_part_{number}"] = round(each.refused_part, 3)
+        figures[f"overload_most_memory_mib_{number}"] = round(max(map(max, each.memory.values())) / MIB, 1)
+    return {
+        **figures,
+        "overload_goodput_ratio": round(
+            median([turn.goodput / peak for turn, peak in zip(found, peaks, strict=True)]), 3
+        ),
+        "overload_jain": round(min(turn.jain for turn in found), 3),
+        "overload_modest_part": round(min(turn.modest_part for turn in found), 3),
+        "overload_errors": sum(turn.errors for turn in found),
+        "overload_memory_growth": round(growth([turn.memory for turn in found]), 3),
+    }
+
+
+def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> Turn:
+    directory.mkdir()
+    with ExitStack() as stack:
+        crowds = [
+            stack.enter_context(_crowd(cluster, directory / f"crowd-{number}.json", rate / PROCESSES))
+            for number in range(PROCESSES)
+        ]
+        modest = stack.enter_context(_crowd(cluster, directory / "modest.json", MODEST_RATE, clients=1))
+        for each in (*crowds, modest):
+            each.ready(READY_SECONDS)
+        time.sleep(pace.warm_up_seconds)
+        began_ns = time.monotonic_ns()
+        memory = _watched(cluster, pace.seconds)
+        window = Window(began_ns, time.monotonic_ns())
+        for each in (*crowds, modest):
+            each.stop()
+    [asked_little] = _members(modest)
+    return turn_of([member for each in crowds for member in _members(each)], asked_little, window, rate, memory)
+
+
+def turn_of(
+    crowd: Sequence[Mapping[str, Any]],
+    modest: Mapping[str, Any],
+    window: Window,
+    rate: float,
+    memory: Mapping[str, Sequence[int]],
+) -> Turn:
+    """Judge what the clients say (``crowd.Member.record``)."""
+    confirmed = [_within(member["slots"], window) for member in crowd]
+    refused = sum(_within(member["refused"], window) for member in crowd)
+    errors: Counter[str] = Counter()
+    for member in (*crowd, modest):
+        errors.update(member["errors"])
+    return Turn(
+        goodput=sum(confirmed) / window.seconds,
+        refused_part=refused / (rate * window.seconds),
+        jain=jain_index(confirmed),
+        modest_part=_within(modest["slots"], window) / (MODEST_RATE * window.seconds),
+        memory=memory,
+        errors=errors.total(),
+    )
+
+
+def growth(turns: Sequence[Mapping[str, Sequence[int]]]) -> float:
+    """Mean memory of a bookie in the second half of all that time, to that in the first; the worst bookie.
+
+    Memory goes up and down with what happens to be in flight, so single looks say nothing of growth.
+    """
+    found = []
+    for name in turns[0]:
+        samples = [sample for turn in turns for sample in turn[name]]
+        half = len(samples) // 2
+        found.append(fmean(samples[half:]) / fmean(samples[:half]))
+    return max(found)
+
+
+def _within(slots: Mapping[str, int], window: Window) -> int:
+    return within({int(slot): count for slot, count in slots.items()}, window.began_ns, window.ended_ns)
+
+
+@contextmanager
+def _crowd(cluster: Tallybook, output: Path, rate: float, clients: int = CLIENTS // PROCESSES) -> Iterator[Server]:
+    options = ["--metadata", cluster.metadata, "--clients", str(clients), "--rate", str(rate)]
+    server = Server(module("tallybook.bench.operation.crowd", *options), output)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _members(server: Server) -> list[dict[str, Any]]:
+    said = server.said()
+    if server.ended or len(said) != 2:
+        raise ProgramFailed(f"a crowd of clients ended with {server.ended}")
+    members: list[dict[str, Any]] = said[1]["clients"]
+    return members
+
+
+def _watched(cluster: Tallybook, seconds: float) -> dict[str, list[int]]:
+    """The physical memory of every bookie, looked at for so many seconds."""
+    found: dict[str, list[int]] = {name: [] for name in cluster.pids}
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for name, pid in cluster.pids.items():
+            found[name].append(memory_bytes(pid))
+        time.sleep(LOOK_SECONDS)
+    return found
