@@ -6,7 +6,7 @@ the same calls. docs/streams.md is for users; `head` has the rules of segments a
 
 from .envelope import Record
 from .gaps import Gap, GapReason
-from .info import StreamInfo, SubscriptionInfo
+from .info import SegmentInfo, StreamInfo, SubscriptionInfo
 from .keeping_rounds import keep_for_ever
 from .policy import StreamPolicy
 from .position import Position
@@ -28,6 +28,7 @@ __all__ = [
     "PendingRecord",
     "Position",
     "Record",
+    "SegmentInfo",
     "Start",
     "StreamInfo",
     "StreamPolicy",

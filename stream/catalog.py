@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -127,8 +128,8 @@ class Catalog:
         numbers = [record.removeprefix(folder) async for record in names(self._store, folder)]
         return tuple(int(number) for number in numbers if _NUMBER.fullmatch(number))
 
-    async def segment_from(self, head: Head, number: int) -> Segment | None:
-        """The first segment that is listed from this number on; ``None`` if there is none.
+    async def segments_from(self, head: Head, number: int) -> AsyncGenerator[Segment, None]:
+        """The segments that are listed from this number on, in order.
 
         Raises:
             As ``chapter``.
@@ -137,8 +138,19 @@ class Catalog:
             if chapter.last_segment >= number:
                 for segment in await self.chapter(head.stream_id, chapter):
                     if segment.number >= number:
-                        return segment
-        return next((segment for segment in head.segments if segment.number >= number), None)
+                        yield segment
+        for segment in head.segments:
+            if segment.number >= number:
+                yield segment
+
+    async def segment_from(self, head: Head, number: int) -> Segment | None:
+        """The first of them; ``None`` if there is none.
+
+        Raises:
+            As ``chapter``.
+        """
+        async with aclosing(self.segments_from(head, number)) as found:
+            return await anext(found, None)
 
     # -- changing ----------------------------------------------------------------------------------------------------
 

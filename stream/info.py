@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .head import Head
+from .head import Head, Segment
 from .policy import StreamPolicy
 from .subscription.record import Cursor
 
@@ -52,6 +52,41 @@ class SubscriptionInfo:
     cursor: Cursor | None
     created_at_ms: int
     reader: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What is known of a segment: a stretch of a stream, and the ledger that it is.
+
+    Args:
+        number: from 1, without gaps but for segments that stayed empty.
+        began_at_ms: when it was made, in milliseconds since the epoch.
+        ended_at_ms: when it ended, likewise; ``None``: it has not, and the rest is not known, either.
+        next_sequence: number of the record that comes after it.
+        payload_bytes: of all its entries.
+    """
+
+    number: int
+    ledger_id: int
+    began_at_ms: int
+    ended_at_ms: int | None = None
+    next_sequence: int | None = None
+    payload_bytes: int | None = None
+
+
+def segment_info_of(segment: Segment) -> SegmentInfo:
+    """What a head or a chapter tells of it."""
+    end = segment.end
+    if end is None:
+        return SegmentInfo(segment.number, segment.ledger_id, segment.began_at_ms)
+    return SegmentInfo(
+        segment.number,
+        segment.ledger_id,
+        segment.began_at_ms,
+        end.ended_at_ms,
+        end.marks.next_sequence,
+        end.payload_bytes,
+    )
 
 
 def info_of(head: Head) -> StreamInfo:

@@ -40,7 +40,7 @@ from .compression import Compression
 from .dedup import IdRoom
 from .deliveries import complete_left
 from .head import Head, Owner, begin_rename, release, set_policy, truncate
-from .info import StreamInfo, SubscriptionInfo, info_of
+from .info import SegmentInfo, StreamInfo, SubscriptionInfo, info_of, segment_info_of
 from .keeping import Keeper
 from .last_ids import check_ids_fit, read_window
 from .load import StreamLoad
@@ -229,6 +229,15 @@ class StreamStore:
         head = await self._find(name)
         found = await self._seeker.last(head)
         return None if found is None else (Position(*found[0], tag=head.stream_id[:TAG_CHARS]), found[1])
+
+    async def segments(self, name: str, *, after: int = 0) -> AsyncIterator[SegmentInfo]:
+        """The segments of a stream with numbers above ``after``, in order.
+
+        Raises:
+            As ``info``; MetadataConflict, too: some were truncated meanwhile.
+        """
+        async for segment in self._catalog.segments_from(await self._find(name), after + 1):
+            yield segment_info_of(segment)
 
     async def exists(self, name: str) -> bool:
         """Whether there is a stream of that name.

@@ -33,7 +33,7 @@ from tallybook.runtime.meter import Reading
 from . import streams as asyncio_streams
 from .envelope import Record
 from .gaps import Gap, GapReason
-from .info import StreamInfo, SubscriptionInfo
+from .info import SegmentInfo, StreamInfo, SubscriptionInfo
 from .names import DEFAULT_NAMESPACE
 from .policy import StreamPolicy
 from .position import Position
@@ -56,6 +56,7 @@ __all__ = [
     "PendingRecord",
     "Position",
     "Record",
+    "SegmentInfo",
     "Start",
     "StreamInfo",
     "StreamPolicy",
@@ -360,6 +361,16 @@ class StreamStore:
         subscribe = partial(self._engine.subscribe, start=start, wait_s=wait_s, follow=follow, gaps=gaps)
         found = self._handle(partial(subscribe, name, subscription))
         return SubscriptionReader(found, self._reader(found.reader), self._loop)
+
+    def segments(self, name: str, *, after: int = 0) -> Generator[SegmentInfo, None, None]:
+        """The segments of a stream with numbers above ``after``, in order.
+
+        Raises:
+            MetadataConflict: some were truncated meanwhile.
+            As ``info``.
+        """
+        self._check_open()
+        return self._loop.iterate(self._engine.segments(name, after=after), together=_NAMES_TOGETHER)
 
     def subscriptions(self, name: str, *, after: str = "") -> Generator[SubscriptionInfo, None, None]:
         """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.

@@ -34,7 +34,7 @@ FOR_THREADS = {
 }
 ITERATING = {
     "read", "read_batches", "read_sealed", "read_unconfirmed", "tail", "tail_batches", "list_ledgers",
-    "batches", "list", "namespaces", "subscriptions",
+    "batches", "list", "namespaces", "segments", "subscriptions",
 }  # fmt: skip
 
 
