@@ -69,13 +69,14 @@ class ClusterView:
     async def _told(self, found: Overview) -> dict[str, object]:
         world = self._client.world
         alive = [bookie.info for bookie in found.bookies if bookie.info is not None]
-        numbers = await self._scraper.numbers(alive)
+        shown = await self._scraper.look(alive)
         bookies = [
             {
                 **bookie_told(bookie),
                 "address": bookie.info and bookie.info.address,
                 "http_address": bookie.info and bookie.info.http_address,
-                "numbers": numbers.get(bookie.bookie_id),
+                "numbers": shown[bookie.bookie_id].numbers if bookie.bookie_id in shown else None,
+                "times": shown[bookie.bookie_id].times if bookie.bookie_id in shown else None,
             }
             for bookie in found.bookies
         ]

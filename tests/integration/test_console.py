@@ -80,6 +80,7 @@ async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):
         assert 0 < one["disk_used"] < 1
         assert one["numbers"]["memory_bytes"] > 0
         assert one["numbers"]["commits"] >= 0
+        assert set(one["times"]) == {"adds", "reads", "commits"}
         assert (await ask("GET", "/api/v1/bookies/bookie-9"))[0] == 404
 
 

@@ -27,13 +27,31 @@ function health(found) {
     el("p", { class: "diagnosis" }, el("span", { class: "quiet" }, "Diagnosis: "), found.diagnosis.lines.join(" ")));
 }
 
+// What goes on at a bookie.
+function now(id) {
+  const at = (name) => latest(`${id}/${name}`);
+  return el("div", { class: "tiles" },
+    tile("Writes", `${bytes(at("writes"))}/s`, `${rate(at("batches"))} batches/s`, line(`${id}/writes`, "Bytes written per second")),
+    tile("Reads", `${rate(at("reads"))}/s`, "batches", line(`${id}/reads`, "Batches read per second")),
+    latency("Write latency", `${id}/adds`, "Time until a batch is durable"),
+    latency("Read latency", `${id}/reads`, "Time of a read"),
+    latency("Durable write", `${id}/commits`, "Time of a group commit to the journal"));
+}
+
 function tiles(found) {
   const short = found.copies.under_replicated;
   return el("div", { class: "tiles" },
     tile("Writes", `${bytes(latest("all/writes"))}/s`, `${rate(latest("all/batches"))} batches/s`, line("all/writes", "Bytes written per second")),
     tile("Reads", `${rate(latest("all/reads"))}/s`, "batches", line("all/reads", "Batches read per second")),
-    tile("Commit latency", milliseconds(latest("all/latency")), "mean of a group commit", line("all/latency", "Latency of commits")),
+    latency("Write latency", "all/adds", "Time until a batch is durable on a bookie"),
+    latency("Read latency", "all/reads", "Time that a bookie takes for a read"),
     tile("Under-replicated", short === null ? "–" : count(short), "ledgers with too few good copies", null, short ? "bad" : ""));
+}
+
+// Half of them took less than the large number.
+function latency(name, of, label) {
+  const [half, most] = [`${of}/p50`, `${of}/p99`];
+  return tile(name, milliseconds(latest(half)), `median; 99 % within ${milliseconds(latest(most))}`, line(half, label, { fainter: [most] }));
 }
 
 function tile(name, value, note, drawn, kind = "") {
@@ -55,7 +73,7 @@ function bookies(rows, confirm) {
     ["Disk", (row) => (row.disk_used === null ? "–" : disk(row.disk_used))],
     ["Free", (row) => bytes(row.free_bytes ?? NaN), "number"],
     ["Writes", (row) => drawn(row, "writes", `${bytes(latest(`${row.bookie_id}/writes`))}/s`), "number"],
-    ["Commit latency", (row) => drawn(row, "latency", milliseconds(latest(`${row.bookie_id}/latency`))), "number"],
+    ["Write latency (p99)", (row) => drawn(row, "adds/p99", milliseconds(latest(`${row.bookie_id}/adds/p99`))), "number"],
     ["Ledgers", (row) => count(row.ledgers), "number"],
     ["Damaged", (row) => count(row.damaged ?? NaN), "number"],
     ["", (row) => actions(row, confirm)],
@@ -64,7 +82,7 @@ function bookies(rows, confirm) {
 }
 
 function drawn(row, name, value) {
-  return el("span", { class: "drawn" }, row.numbers ? line(`${row.bookie_id}/${name}`, `${name} of ${row.bookie_id}`, { width: 80, height: 22 }) : null, el("span", {}, row.numbers ? value : "–"));
+  return el("span", { class: "drawn" }, row.numbers ? line(`${row.bookie_id}/${name}`, `${name.replace("/", ", ")} of ${row.bookie_id}`, { width: 80, height: 22 }) : null, el("span", {}, row.numbers ? value : "–"));
 }
 
 const ACTIONS = {
@@ -91,7 +109,7 @@ function copies(found) {
   return facts([
     ["Too few good copies", found.under_replicated === null ? "nobody has audited them" : `${count(found.under_replicated)} ledgers`],
     ["Audited", found.audited_s_ago === null ? "never" : `${seconds(found.audited_s_ago)} ago`],
-    ["Repair tasks", count(found.tasks)],
+    ["Repair tasks", el("a", { href: "#/upkeep" }, count(found.tasks))],
     ["Repair", found.paused_since_ms === null ? "running" : `paused since ${new Date(found.paused_since_ms).toISOString().slice(0, 19)}`],
   ]);
 }
@@ -122,10 +140,12 @@ function ledgers(found) {
 }
 
 export async function bookie(parts, _query, confirm) {
-  const found = await get(`bookies/${encodeURIComponent(parts[0])}`);
+  const [found, all] = await Promise.all([get(`bookies/${encodeURIComponent(parts[0])}`), get("overview")]);
+  take(all);
   return [
     el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Overview"), " / Bookies"),
     el("div", { class: "title" }, el("h1", {}, found.bookie_id), pill(found.mode, KINDS[found.mode] ?? ""), actions(found, confirm)),
+    now(found.bookie_id),
     card("What it is", facts([
       ["Address", found.address], ["HTTP", found.http_address], ["Rack", found.rack || "–"],
       ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted", found.wanted.replaceAll("_", " ")],

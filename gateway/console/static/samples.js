@@ -1,6 +1,7 @@
 // What this page has seen since it was opened: numbers over time, and lines drawn of them.
 
 import { el } from "./dom.js";
+import { grown, quantile, summed } from "./quantiles.js";
 
 const MOST = 90;
 const LEAST_SHOWN = 30;
@@ -23,6 +24,7 @@ export function remember(name, value) {
   note(name, value);
 }
 
+const TIMES = ["adds", "reads", "commits"];
 const RATES = { added_bytes: "writes", added_batches: "batches", read_batches: "reads" };
 
 // Take an overview: counters become rates. One that was seen already adds nothing.
@@ -33,7 +35,9 @@ export function take(overview) {
   if (before === null) return;
   const elapsed = (overview.at_ms - before.at_ms) / 1000;
   const known = new Map(before.bookies.map((bookie) => [bookie.bookie_id, bookie.numbers]));
-  const totals = { writes: 0, batches: 0, reads: 0, commits: 0, commit_seconds: 0 };
+  const times = new Map(before.bookies.map((bookie) => [bookie.bookie_id, bookie.times]));
+  const totals = { writes: 0, batches: 0, reads: 0 };
+  const took = Object.fromEntries(TIMES.map((name) => [name, []]));
   for (const bookie of overview.bookies) {
     const now = bookie.numbers;
     const then = known.get(bookie.bookie_id);
@@ -43,30 +47,42 @@ export function take(overview) {
       note(`${bookie.bookie_id}/${name}`, value);
       totals[name] += value || 0;
     }
-    const commits = change("commits");
-    note(`${bookie.bookie_id}/latency`, commits > 0 ? (change("commit_seconds") / commits) * 1000 : NaN);
-    totals.commits += commits || 0;
-    totals.commit_seconds += change("commit_seconds") || 0;
+    for (const name of TIMES) {
+      const counts = grown(times.get(bookie.bookie_id)?.[name], bookie.times?.[name]);
+      noteTimes(`${bookie.bookie_id}/${name}`, counts);
+      took[name].push(counts);
+    }
   }
   for (const name of Object.values(RATES)) note(`all/${name}`, totals[name]);
-  note("all/latency", totals.commits ? (totals.commit_seconds / totals.commits) * 1000 : NaN);
+  for (const name of TIMES) noteTimes(`all/${name}`, summed(took[name]));
 }
 
-// A line of a series, its newest value at the right. What was not known is a gap.
-export function line(name, label, { width = 160, height = 34 } = {}) {
-  const values = series.get(name) ?? [];
-  const known = values.filter((value) => value !== null);
+// Half of what was done in between took less than p50, and 99 of 100 less than p99, in milliseconds.
+function noteTimes(name, counts) {
+  note(`${name}/p50`, quantile(counts, 0.5) * 1000);
+  note(`${name}/p99`, quantile(counts, 0.99) * 1000);
+}
+
+// A line of a series, its newest value at the right, with fainter ones above or below it on the same scale. What was not
+// known is a gap.
+export function line(name, label, { width = 160, height = 34, fainter = [] } = {}) {
+  const known = [name, ...fainter].flatMap((each) => series.get(each) ?? []).filter((value) => value !== null);
   const most = Math.max(...known, 1e-9);
+  const drawn = (each, kind) => el("path", { class: kind, d: path(series.get(each) ?? [], most, width, height) || null });
+  return el("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, preserveAspectRatio: "none" },
+    el("path", { class: "floor", d: `M0 ${height - 1}H${width}` }), fainter.map((each) => drawn(each, "faint")), drawn(name, null));
+}
+
+function path(values, most, width, height) {
   const span = Math.max(values.length, LEAST_SHOWN) - 1;
   const place = (value, at) => [
     width - ((values.length - 1 - at) * width) / span, height - 2 - (value / most) * (height - 4),
   ];
-  let path = "";
+  let found = "";
   let drawing = false;
   values.forEach((value, at) => {
-    if (value !== null) path += `${drawing ? "L" : "M"}${place(value, at).map((part) => part.toFixed(1)).join(" ")}`;
+    if (value !== null) found += `${drawing ? "L" : "M"}${place(value, at).map((part) => part.toFixed(1)).join(" ")}`;
     drawing = value !== null;
   });
-  return el("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, preserveAspectRatio: "none" },
-    el("path", { class: "floor", d: `M0 ${height - 1}H${width}` }), path && el("path", { d: path }));
+  return found;
 }
