@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
-from urllib.parse import quote
 
 import typer
 
-from tallybook.core.config import OffloadSettings, RepairSettings
-from tallybook.core.errors import InvariantViolation, TallybookError
+from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
-from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks
 
 from .exits import Exit, Interrupted
 from .launcher import LocalBookie, LocalCluster, how_it_ended
 from .local_console import LocalConsole, console_beside
 from .local_gateway import LocalGateway, gateway_beside
+from .local_upkeep import LocalUpkeep
 from .options import Json, directory
 from .output import complain, note, print_json
 from .running import run
@@ -98,15 +96,18 @@ class _Servers(NamedTuple):
 async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_json: bool) -> Exit:
     async with cluster:
         await cluster.start()
-        async with (
-            gateway_beside(cluster, servers.gateway) if servers.gateway else nullcontext() as gateway,
-            console_beside(cluster, servers.console, [gateway.http_address] if gateway else [])
-            if servers.console
-            else nullcontext() as console,
-        ):
+        async with AsyncExitStack() as undo:
+            upkeep = LocalUpkeep(cluster, helpers.archive, offload=helpers.offload, repair=helpers.repair)
+            undo.callback(upkeep.close)
+            gateway = console = None
+            if servers.gateway:
+                gateway = await undo.enter_async_context(gateway_beside(cluster, servers.gateway))
+            if servers.console:
+                processes = [*([gateway.http_address] if gateway else ()), *upkeep.addresses]
+                console = await undo.enter_async_context(console_beside(cluster, servers.console, processes))
             _announce(cluster, gateway, console, as_json)
             try:
-                async with _helping(cluster, helpers), _watching({"gateway": gateway, "console": console}):
+                async with upkeep.running(), _watching({"gateway": gateway, "console": console}):
                     await asyncio.gather(*(_report_end(bookie) for bookie in cluster.bookies))
             except asyncio.CancelledError:
                 note("stopping; again to end at once")
@@ -131,47 +132,6 @@ async def _watching(servers: Mapping[str, LocalGateway | LocalConsole | None]) -
 async def _report_end_of(name: str, process: asyncio.subprocess.Process) -> None:
     returncode = await process.wait()
     complain(f"the {name} (pid {process.pid}) {how_it_ended(returncode)} and is not started again")
-
-
-@asynccontextmanager
-async def _helping(cluster: LocalCluster, helpers: _Helpers) -> AsyncIterator[None]:
-    """Archive closed ledgers and give back lost copies meanwhile. The cluster serves without that, too."""
-    tasks = Tasks("up", _died)
-    if helpers.offload:
-        tasks.spawn(_offload(cluster, helpers.archive), name="offload", essential=False)
-    if helpers.repair:
-        tasks.spawn(_repair(cluster), name="repair", essential=False)
-    try:
-        yield
-    finally:
-        await tasks.close()
-
-
-async def _repair(cluster: LocalCluster) -> None:
-    # As below.
-    from tallybook.repair.service import repairing  # noqa: PLC0415
-
-    try:
-        await repairing(cluster.metadata, load_settings(RepairSettings))
-    except (TallybookError, OSError) as error:
-        complain(f"lost copies are not given back: {error}")
-
-
-async def _offload(cluster: LocalCluster, url: str | None) -> None:
-    # What reads and writes Parquet takes long to load; by now the cluster is ready.
-    from tallybook.offload.process import archive_of  # noqa: PLC0415
-    from tallybook.offload.service import offloading  # noqa: PLC0415
-
-    try:
-        settings = load_settings(OffloadSettings)
-        where = url or await archive_of(cluster.metadata, security=settings.security)
-        if where is None:
-            directory = cluster.directory / "archive"
-            directory.mkdir(exist_ok=True)
-            where = f"file://{quote(str(directory))}"
-        await offloading(cluster.metadata, where, settings)
-    except (TallybookError, OSError) as error:
-        complain(f"closed ledgers are not archived: {error}")
 
 
 def _died(name: str, error: BaseException) -> None:

@@ -8,6 +8,7 @@ what is left, for ``tallybook offload status`` to show from anywhere.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Final
@@ -45,6 +46,7 @@ class OffloadService:
     Args:
         give_back: gives back memory that was freed; called when there is nothing to do any more.
         client: what it reads ledgers with, for its metrics.
+        listening: where it serves health and metrics; ``None``: where the settings say.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class OffloadService:
         settings: OffloadSettings,
         give_back: Callable[[Workers], Awaitable[None]] | None = None,
         client: Client | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
+        self._listening = listening
         self._client = client
         self._archive = archive
         self._offloader = offloader
@@ -72,7 +76,7 @@ class OffloadService:
             InvalidConfig: the address to serve them on cannot be bound.
         """
         clock, metrics = self._archive.clock, self.metrics()
-        listen, security = self._settings.http_listen, self._settings.security
+        listen, security = self._listening or self._settings.http_listen, self._settings.security
         async with watchable(metrics, listen, security, clock, self._archive.tasks) as address:
             _log.info("serving", http_address=address)
             await self.lead()
@@ -193,8 +197,13 @@ def _progress(totals: Totals) -> int:
     return totals.ledgers_archived + totals.ledgers_moved + totals.ledgers_released + totals.objects_removed
 
 
-async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> None:
+async def offloading(
+    metadata_uri: str, url: str, settings: OffloadSettings, listening: socket.socket | None = None
+) -> None:
     """Run an offloader until cancelled.
+
+    Args:
+        listening: where it serves health and metrics; ``None``: where the settings say.
 
     Raises:
         InvalidConfig: the cluster has another archive, or a URL makes no sense.
@@ -205,4 +214,5 @@ async def offloading(metadata_uri: str, url: str, settings: OffloadSettings) -> 
         Client(metadata_uri, reading) as client,
         opened(metadata_uri, url, settle=True, security=settings.security) as archive,
     ):
-        await OffloadService(archive, archive.offloader(client, settings), settings, give_back_memory, client).run()
+        offloader = archive.offloader(client, settings)
+        await OffloadService(archive, offloader, settings, give_back_memory, client, listening).run()

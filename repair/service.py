@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -80,14 +81,17 @@ class RepairService:
             world.store, world.clock, rng.fork("leader"), record=AUDITOR_RECORD, lease_s=settings.lease_s
         )
 
-    async def serve(self, tasks: Tasks) -> None:
+    async def serve(self, tasks: Tasks, listening: socket.socket | None = None) -> None:
         """Work until cancelled, and serve health and metrics meanwhile.
+
+        Args:
+            listening: where to serve them; ``None``: where the settings say.
 
         Raises:
             InvalidConfig: the address to serve them on cannot be bound.
         """
         clock, metrics = self._clock, self.metrics()
-        listen, security = self._settings.http_listen, self._settings.security
+        listen, security = listening or self._settings.http_listen, self._settings.security
         async with watchable(metrics, listen, security, clock, tasks) as address:
             _log.info("serving", http_address=address)
             await self.run()
@@ -174,8 +178,11 @@ def age_of(status: Mapping[str, object] | None, clock: Clock, moment: str = "at_
     return max(0, clock.wall_us() // 1000 - at_ms) // 1000 if isinstance(at_ms, int) else None
 
 
-async def repairing(metadata_uri: str, settings: RepairSettings) -> None:
+async def repairing(metadata_uri: str, settings: RepairSettings, listening: socket.socket | None = None) -> None:
     """Repair a cluster until cancelled.
+
+    Args:
+        listening: where health and metrics are served; ``None``: where the settings say.
 
     Raises:
         InvalidConfig: a URI or an address makes no sense.
@@ -184,7 +191,7 @@ async def repairing(metadata_uri: str, settings: RepairSettings) -> None:
     async with Client(metadata_uri, ClientSettings(security=settings.security)) as client:
         tasks = Tasks("repair", _died)
         try:
-            await RepairService(client, settings).serve(tasks)
+            await RepairService(client, settings).serve(tasks, listening)
         finally:
             await tasks.close()
 

@@ -70,15 +70,17 @@ class HttpServer:
         self.address = ""
         """Host and port, once started."""
 
-    async def start(self, listen: str, tasks: Tasks) -> None:
-        """Begin to serve ``listen``, host and port; port 0 takes any free one.
+    async def start(self, listen: str | socket.socket, tasks: Tasks) -> None:
+        """Begin to serve.
+
+        Args:
+            listen: host and port, of which 0 takes any free one; or a socket that listens already.
 
         Raises:
             InvalidConfig: the address cannot be bound; the message names it.
         """
-        bound = _bind(listen)
-        host, port = bound.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        bound = bind(listen) if isinstance(listen, str) else listen
+        self.address = address_of(bound)
         config = uvicorn.Config(
             self._application(),
             log_config=None,
@@ -147,7 +149,18 @@ class HttpServer:
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
 
 
-def _bind(listen: str) -> socket.socket:
+def address_of(bound: socket.socket) -> str:
+    """Host and port of a socket that listens."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind(listen: str) -> socket.socket:
+    """A socket that listens on host and port; port 0 is any free one.
+
+    Raises:
+        InvalidConfig: the address cannot be bound; the message names it.
+    """
     host, separator, port = listen.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
         raise InvalidConfig(f"{listen!r} is not a host and a port")

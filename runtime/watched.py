@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,11 +14,13 @@ from .tasks import Tasks
 
 
 @asynccontextmanager
-async def watchable(metrics: Metrics, listen: str, security: str, clock: Clock, tasks: Tasks) -> AsyncIterator[str]:
+async def watchable(
+    metrics: Metrics, listen: str | socket.socket, security: str, clock: Clock, tasks: Tasks
+) -> AsyncIterator[str]:
     """Serve them until the block is left; the address is what it yields.
 
     Args:
-        listen: host and port; port 0 is any free one.
+        listen: host and port, of which 0 is any free one; or a socket that listens already.
         security: the directory that says who may look; empty: everybody.
 
     Raises:

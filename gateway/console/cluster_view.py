@@ -7,7 +7,7 @@ found is shown to all for a while: the longer it took, the longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.client.client import Client
@@ -15,13 +15,14 @@ from tallybook.offload.status_record import last_round
 from tallybook.repair.overview import Overview, overview
 from tallybook.repair.told import bookie_told, overview_told
 
+from .diagnosing import Told
 from .scrape import Scraper
 
 FRESH_SECONDS: Final = 1.0
 SHARE: Final = 4
 """Of the time, one part is spent on looking at most."""
 
-Diagnose: TypeAlias = Callable[[Client], Awaitable[Sequence[str]]]
+Diagnose: TypeAlias = Callable[[Client], Awaitable[Told]]
 """Says in a few sentences what holds the cluster up, and why."""
 
 
@@ -89,4 +90,5 @@ class ClusterView:
 
     async def diagnosis(self) -> dict[str, object]:
         """What the cluster waits for, in sentences."""
-        return {"lines": list(await self._diagnose(self._client))}
+        told = await self._diagnose(self._client)
+        return {"lines": list(told.lines), "processes": list(told.processes)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from tallybook.client.client import Client
 from tallybook.core.errors import TallybookError
@@ -23,6 +23,15 @@ OLD_SECONDS: Final = 60.0
 WATCHING: Final = "not known yet: it takes two looks, a few seconds apart"
 
 
+class Told(NamedTuple):
+    """What is said."""
+
+    lines: Sequence[str]
+    """The verdict in words, and processes that are silent."""
+    processes: Sequence[str] = ()
+    """Those that were looked at."""
+
+
 class Diagnosing:
     """Keeps the last look at a cluster, and says what has changed since the one before."""
 
@@ -31,26 +40,27 @@ class Diagnosing:
         self._tasks = tasks
         self._last: tuple[float, Round] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._lines: Sequence[str] = (WATCHING,)
+        self._told = Told((WATCHING,))
 
-    async def __call__(self, client: Client) -> Sequence[str]:
-        """The verdict in words, and processes that are silent."""
+    async def __call__(self, client: Client) -> Told:
+        """What is known now."""
         now = client.world.clock.monotonic()
         old = self._last is None or now - self._last[0] >= LOOK_SECONDS
         if old and (self._looking is None or self._looking.done()):
             self._looking = self._tasks.spawn(self._look(client), name="diagnosis")
-        return self._lines
+        return self._told
 
     async def _look(self, client: Client) -> None:
         try:
             found = await self._looker.sample()
         except TallybookError as error:
-            self._lines = (f"not known: {error.message}",)
+            self._told = Told((f"not known: {error.message}",))
             return
         now, before = client.world.clock.monotonic(), self._last
         self._last = now, found
         if before is None or now - before[0] > OLD_SECONDS:
-            self._lines = (WATCHING,)
+            self._told = Told((WATCHING,))
             return
         told = diagnose(before[1].samples, found.samples, {**before[1].silent, **found.silent})
-        self._lines = (told.sentence, *(f"silent: {name}: {why}" for name, why in told.silent.items()))
+        silent = (f"silent: {name}: {why}" for name, why in told.silent.items())
+        self._told = Told((told.sentence, *silent), told.processes)

@@ -2,7 +2,10 @@
 
 import json
 import os
+import ssl
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +91,25 @@ def test_an_operator_sees_the_cluster_and_uses_it(secured):
     assert stream.code == 0, stream.err
     assert secured(admin, "stream", "append", "s", stdin=b"x\n").code == 0
     assert secured(admin, "stream", "read", "s").out == b"x\n"
+
+
+def test_the_console_sees_all_that_bookies_tell_and_looks_at_every_process(secured):
+    admin = secured.issued("admin", "operator")
+    context = ssl.create_default_context(cafile=admin / "ca.crt")
+    context.load_cert_chain(admin / "tls.crt", admin / "tls.key")
+
+    def ask(path: str) -> Any:
+        url = f"{secured.ready['console']['url']}api/v1/{path}"
+        with urllib.request.urlopen(url, timeout=secured.cli.patience, context=context) as answer:
+            return json.load(answer)
+
+    for bookie in ask("bookies")["bookies"]:
+        assert bookie["numbers"]["memory_bytes"] > 0
+        assert len(bookie["times"]["adds"]) > 1
+    # Three bookies, gateway, offloader, repair, and the metadata as the console sees it.
+    secured.cli.wait_until(lambda: len(ask("diagnosis")["processes"]) == 7, "it has looked at every process twice")
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(secured.ready["console"]["url"] + "api/v1/bookies", timeout=secured.cli.patience)
 
 
 def test_a_token_is_printed_alone_so_that_it_can_be_taken(secured):

@@ -173,7 +173,7 @@ async def test_the_page_gets_all_that_it_shows_at_first_in_one_answer(cluster):
     async with console(cluster.metadata) as ask:
         found = await ask.get("overview")
         assert {"at_ms", "bookies", "ledgers", "copies", "archive", "offload", "problems", "diagnosis"} <= set(found)
-        assert found["diagnosis"] == {"lines": [diagnosing.WATCHING]}
+        assert found["diagnosis"] == {"lines": [diagnosing.WATCHING], "processes": []}
         for path in ("under-replicated", "auditor", "repair", "offload", "config", "diagnosis"):
             await ask.get(path)
 
