@@ -31,6 +31,7 @@ def endpoints(bookies: Bookies, ledgers: Ledgers, streams: Streams, upkeep: Upke
         Endpoint("GET", "/api/v1/namespaces", _READ, streams.namespaces),
         Endpoint("GET", "/api/v1/streams", _READ, streams.list, ("namespace", "prefix", "after", "limit")),
         Endpoint("GET", "/api/v1/streams/{namespace}/{stream}", _READ, streams.one),
+        Endpoint("GET", "/api/v1/streams/{namespace}/{stream}/segments", _READ, streams.segments, ("after", "limit")),
         Endpoint("GET", "/api/v1/under-replicated", _READ, upkeep.under_replicated),
         Endpoint("GET", "/api/v1/auditor", _READ, upkeep.auditor),
         Endpoint("GET", "/api/v1/repair", _READ, upkeep.repair),

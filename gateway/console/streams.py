@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tallybook.core.errors import NoSuchStream, TallybookError, is_defect
+from tallybook.core.ids import MAX_ID
 from tallybook.runtime.http_api import Asked
-from tallybook.stream import StreamInfo, StreamStore, SubscriptionInfo
+from tallybook.stream import SegmentInfo, StreamInfo, StreamStore, SubscriptionInfo
 from tallybook.stream.names import DEFAULT_NAMESPACE, check_stream_name
 
 from ..stores import Stores
@@ -69,6 +70,37 @@ class Streams:
                     subscriptions.append(await _lag(store, name, each, None if last is None else last[1] + 1))
         return {**found, "subscriptions": subscriptions}
 
+    async def segments(self, asked: Asked) -> object:
+        """Its segments in pages, each with its ledger; ``next`` is where to go on, if there are more."""
+        name, after = asked.path["stream"], asked.count("after", 0, MAX_ID)
+        limit = asked.count("limit", PAGE, MOST) or PAGE
+        rows: list[dict[str, object]] = []
+        following: int | None = None
+        with self._stores.of(asked.path["namespace"]) as store:
+            async with aclosing(store.segments(name, after=after)) as found:  # type: ignore[type-var]
+                async for each in found:
+                    if len(rows) == limit:
+                        following = after
+                        break
+                    rows.append(_segment_told(each))
+                    after = each.number
+        return {"segments": rows, "next": following}
+
+
+def _segment_told(found: SegmentInfo) -> dict[str, object]:
+    return {
+        "segment": found.number,
+        "ledger_id": found.ledger_id,
+        "began_at": _moment(found.began_at_ms),
+        "ended_at": None if found.ended_at_ms is None else _moment(found.ended_at_ms),
+        "next_sequence": found.next_sequence,
+        "bytes": found.payload_bytes,
+    }
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
 
 async def _lag(store: StreamStore, name: str, found: SubscriptionInfo, end: int | None) -> dict[str, object]:
     lag: int | None = None
@@ -102,7 +134,7 @@ def stream_told(found: StreamInfo) -> dict[str, object]:
         "name": found.name,
         "namespace": found.namespace,
         "stream_id": found.stream_id,
-        "created_at": datetime.fromtimestamp(found.created_at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "created_at": _moment(found.created_at_ms),
         "first_sequence": found.first_sequence,
         "next_sequence": found.next_sequence,
         "segments": found.segments,

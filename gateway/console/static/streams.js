@@ -31,9 +31,23 @@ export async function streams(parts, query) {
   ];
 }
 
-export async function stream(parts) {
+function segments(found) {
+  return table("Segments", [
+    ["Segment", (row) => String(row.segment)],
+    ["Ledger", (row) => el("a", { href: `#/ledgers/${row.ledger_id}` }, String(row.ledger_id))],
+    ["State", (row) => (row.ended_at === null ? pill("open", "good") : pill("ended", ""))],
+    ["Up to record", (row) => (row.next_sequence === null ? "–" : count(row.next_sequence - 1)), "number"],
+    ["Size", (row) => bytes(row.bytes ?? NaN), "number"],
+    ["Made", (row) => moment(row.began_at), "number"],
+    ["Ended", (row) => (row.ended_at === null ? "–" : moment(row.ended_at)), "number"],
+  ], found.map((row) => ({ ...row, key: row.segment })), "It has no segments yet.");
+}
+
+export async function stream(parts, query) {
   const [namespace, name] = parts;
-  const found = await get(`streams/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
+  const place = `streams/${parts.map(encodeURIComponent).join("/")}`;
+  const after = query.get("after");
+  const [found, page] = await Promise.all([get(place), get(`${place}/segments${after === null ? "" : `?after=${encodeURIComponent(after)}`}`)]);
   const rows = found.subscriptions.map((row) => ({ ...row, key: row.subscription, series: `${found.stream_id}/${row.subscription}` }));
   rows.forEach((row) => remember(row.series, row.lag_records ?? NaN));
   return [
@@ -52,5 +66,10 @@ export async function stream(parts) {
       ["Behind", (row) => el("span", { class: "drawn" }, line(row.series, `Lag of ${row.subscription}`, { width: 80, height: 22 }), el("span", {}, row.lag_records === null ? row.why || "–" : `${count(latest(row.series))} records`)), "number"],
       ["Position", (row) => el("code", {}, row.cursor ?? "lost")],
     ], rows, "Nobody has subscribed.")),
+    card("Segments", segments(page.segments),
+      el("p", { class: "quiet" }, "A stream is a chain of ledgers; each is a segment. The last ones are open while somebody writes.")),
+    el("p", { class: "pages" },
+      after !== null && el("a", { href: `#/${place}` }, "First segments"),
+      page.next !== null && el("a", { href: `#/${place}?${new URLSearchParams({ after: page.next })}` }, "Next segments")),
   ];
 }
