@@ -35,6 +35,7 @@ def endpoints(bookies: Bookies, ledgers: Ledgers, streams: Streams, upkeep: Upke
         Endpoint("GET", "/api/v1/under-replicated", _READ, upkeep.under_replicated),
         Endpoint("GET", "/api/v1/auditor", _READ, upkeep.auditor),
         Endpoint("GET", "/api/v1/repair", _READ, upkeep.repair),
+        Endpoint("POST", "/api/v1/repair/{switch}", _ADMINISTER, upkeep.switch, action="switch repair"),
         Endpoint("GET", "/api/v1/offload", _READ, upkeep.offload),
         Endpoint("GET", "/api/v1/config", _ADMINISTER, upkeep.config),
     ]

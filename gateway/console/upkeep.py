@@ -6,8 +6,10 @@ from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import ConsoleSettings
+from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.record_update import RecordUpdater
 from tallybook.offload.status_record import last_round
-from tallybook.repair.pause import paused_since
+from tallybook.repair.pause import pause, paused_since, resume
 from tallybook.repair.service import AUDITOR_RECORD, age_of, repair_status
 from tallybook.repair.tasks import PREFIX, decode_task
 from tallybook.runtime.http_api import Asked
@@ -58,6 +60,18 @@ class Upkeep:
         """How far the repair is."""
         store = self._client.world.store
         return {"paused_since_ms": await paused_since(store), "tasks": await self._tasks()}
+
+    async def switch(self, asked: Asked) -> object:
+        """Pause the repair, or let it go on."""
+        world = self._client.world
+        records = RecordUpdater(world.store, world.clock, world.rng.fork("pause"))
+        if asked.path["switch"] == "pause":
+            await pause(records, world.clock.wall_us() // 1000)
+        elif asked.path["switch"] == "resume":
+            await resume(records)
+        else:
+            raise InvalidArgument("the repair can be told: pause, resume")
+        return {"paused_since_ms": await paused_since(world.store)}
 
     async def _tasks(self) -> list[dict[str, object]]:
         store = self._client.world.store

@@ -130,6 +130,33 @@ async def test_ledgers_are_listed_in_pages_shown_traced_and_deleted(cluster):
             assert (await ask("GET", f"/api/v1/ledgers/{ledger_id}"))[0] == 404
 
 
+async def test_the_repair_is_paused_and_goes_on_when_it_is_told_to(cluster):
+    async with console(cluster.metadata) as ask:
+        status, told = await ask("POST", "/api/v1/repair/pause", {})
+        assert status == 200
+        assert (await ask.get("repair"))["paused_since_ms"] == told["paused_since_ms"] > 0
+        assert await ask("POST", "/api/v1/repair/resume", {}) == (200, {"paused_since_ms": None})
+        assert (await ask("POST", "/api/v1/repair/explode", {}))[0] == 400
+
+
+async def test_the_segments_of_a_stream_are_listed_in_pages_with_their_ledgers(cluster):
+    async with console(cluster.metadata) as ask, StreamStore(ask.client) as streams:
+        await streams.create("console/rolling")
+        for number in range(3):
+            async with await streams.writer("console/rolling") as writer:
+                await writer.append(b"%d" % number)
+        path = "streams/default/console%2Frolling/segments"
+        (first,) = (page := await ask.get(f"{path}?limit=1"))["segments"]
+        assert (first["segment"], first["next_sequence"], first["bytes"] > 0) == (1, 1, True)
+        rest = await ask.get(f"{path}?after={page['next']}")
+        assert [each["next_sequence"] for each in rest["segments"]] == [2, 3]
+        assert rest["next"] is None
+        for each in (first, *rest["segments"]):
+            assert (await ask.get(f"ledgers/{each['ledger_id']}"))["state"] == "closed"
+        await streams.delete("console/rolling")
+        assert (await ask("GET", f"/api/v1/{path}"))[0] == 404
+
+
 async def test_an_open_ledger_is_shown_up_to_what_readers_see_and_stays_open(cluster):
     async with console(cluster.metadata) as ask:
         writer = await ask.client.create_ledger()
@@ -216,7 +243,7 @@ async def test_with_security_each_endpoint_is_for_who_may_and_for_nobody_else(cl
     context = ssl.create_default_context(cafile=tmp_path / "authority/ca.crt")
     table = endpoints(*(type("Any", (), {"__getattr__": lambda self, name: name})() for _ in range(4)))
     places = {"{bookie}": "none", "{mode}": "drain", "{ledger}": "999999", "{entry}": "0", "{namespace}": "default",
-              "{stream}": "none"}  # fmt: skip
+              "{stream}": "none", "{switch}": "resume"}  # fmt: skip
     # The client of the cluster has no certificate here: the bookies that are shared have no security.
     settings = ConsoleSettings(metadata=cluster.metadata, listen="127.0.0.1:0", security=str(place))
     async with (

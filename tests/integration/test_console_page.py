@@ -12,12 +12,17 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.core.access import Role
+from tallybook.runtime.security.authority import Subject
 from tallybook.stream import StreamStore
+
+from .conftest import TALLYBOOK, environment
 
 CHROMIUM = os.environ.get("TALLYBOOK_CHROMIUM", "")
 SCREENSHOTS = os.environ.get("TALLYBOOK_SCREENSHOTS", "")
@@ -46,32 +51,7 @@ def console(cli, metadata: str, errors: Path) -> Iterator[tuple[str, subprocess.
         process.stdout.close()
 
 
-@pytest.fixture
-def browse(tmp_path):
-    """``browse(url)``: a page in a new browser, and all that it asked for and complained of."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as engine, contextlib.ExitStack() as undo:
-
-        def opened(url: str, **options: object):
-            context = engine.chromium.launch_persistent_context(
-                tmp_path / "profile", executable_path=CHROMIUM, args=FLAGS, headless=True,
-                viewport={"width": 1280, "height": 820}, **options,
-            )  # fmt: skip
-            undo.callback(context.close)
-            context.set_default_timeout(PATIENCE_MS)
-            page = context.new_page()
-            page.asked, page.complaints = [], []
-            page.on("request", lambda request: page.asked.append(request.url))
-            page.on("console", lambda said: page.complaints.append(said.text))
-            page.on("pageerror", lambda error: page.complaints.append(str(error)))
-            page.goto(url)
-            page.wait_for_selector("#live.live")
-            return page
-
-        yield opened
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def filled(cluster) -> tuple[str, int]:
     """The shared cluster with a ledger and a stream of bad names in it; the id of the ledger."""
 
@@ -90,6 +70,37 @@ def filled(cluster) -> tuple[str, int]:
             return writer.id
 
     return cluster.metadata, asyncio.run(fill())
+
+
+@pytest.fixture(scope="module")
+def chromium(filled):
+    """The browser. It comes after ``filled``: from here on this thread has a loop of its own that runs."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS, headless=True)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browse(chromium):
+    """``browse(url)``: a page that knows of no other, and all that it asked for and complained of."""
+    with contextlib.ExitStack() as undo:
+
+        def opened(url: str, until: str = "#live.live", **options: object):
+            context = chromium.new_context(viewport={"width": 1280, "height": 820}, **options)
+            undo.callback(context.close)
+            context.set_default_timeout(PATIENCE_MS)
+            page = context.new_page()
+            page.asked, page.complaints = [], []
+            page.on("request", lambda request: page.asked.append(request.url))
+            page.on("console", lambda said: page.complaints.append(said.text))
+            page.on("pageerror", lambda error: page.complaints.append(str(error)))
+            page.goto(url)
+            page.wait_for_selector(until)
+            return page
+
+        yield opened
 
 
 def rows(page, label: str):
@@ -128,6 +139,125 @@ def test_names_are_text_whatever_is_in_them_and_nothing_comes_from_elsewhere(cli
         assert page.locator("main img, main script, main b, main i").count() == 0
         assert all(each.startswith(url) for each in page.asked), page.asked
         assert not page.complaints
+
+
+def test_the_way_from_a_stream_leads_to_the_copies_of_its_records(cli, filled, browse, tmp_path):
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/streams")
+        page.get_by_role("link", name=STREAM).click()
+        first = rows(page, "Segments").first
+        first.get_by_text("ended").wait_for()
+        ledger = first.get_by_role("link").text_content()
+        first.get_by_role("link").click()
+        page.get_by_role("heading", name=f"Ledger {ledger}").wait_for()
+        rows(page, "Fragments").get_by_role("link", name="0", exact=True).click()
+        page.locator("td .pill.good", has_text="intact").nth(2).wait_for()
+
+
+def test_the_median_and_the_slowest_hundredth_are_of_what_came_between_two_looks(cli, filled, browse, tmp_path):
+    """Between two looks, bookie-1 has 90 writes of up to 1 ms and 10 of up to 5 ms, bookie-2 100 of up to 1 ms.
+
+    bookie-3 has fewer than before: it was started again, and nothing can be said of it.
+    """
+    looks = []
+
+    def answer(route) -> None:
+        told = route.fetch().json()
+        came = len(looks)
+        looks.append(told["at_ms"])
+        told["at_ms"] = looks[0] + 1_000 * came
+        counts = ((1_000 + 90 * came, 2_000 + 100 * came), (100 * came, 100 * came), (-came, -came))
+        for bookie, (low, high) in zip(told["bookies"], counts, strict=True):
+            bookie["times"] = {"adds": [[0.001, low], [0.005, high], [None, high]], "reads": [[0.001, 0], [None, 0]]}
+        route.fulfill(json=told)
+
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/streams")
+        page.route("**/api/v1/overview", answer)
+        page.goto(f"{url}#/")
+        tile = page.locator(".tile", has=page.get_by_role("heading", name="Write latency"))
+        tile.get_by_text("0.53 ms", exact=True).wait_for()
+        tile.get_by_text("99 % within 4.20 ms").wait_for()
+        shown = [row.text_content() for row in rows(page, "Bookies").all()]
+        assert "4.60 ms" in shown[0]
+        assert "0.99 ms" in shown[1]
+        assert " ms" not in shown[2]
+        reads = page.locator(".tile", has=page.get_by_role("heading", name="Read latency"))
+        assert "ms" not in reads.locator(".value").text_content(), "there were none"
+
+
+@pytest.fixture
+def locked(cluster, tmp_path) -> tuple[str, str]:
+    """The shared cluster with a ledger of one entry and the password "secret"; its id."""
+    (tmp_path / "password").write_text("secret")
+    protected = ("--password-file", tmp_path / "password")
+    ledger = cluster("ledger", "create", *protected).out.decode().strip()
+    assert cluster("ledger", "append", ledger, *protected, "--close", stdin=b"x\n").code == 0
+    return cluster.metadata, ledger
+
+
+def test_a_ledger_is_deleted_after_a_question_and_with_its_password_only(cli, locked, browse, tmp_path):
+    metadata, ledger = locked
+    with console(cli, metadata, tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/ledgers/{ledger}")
+        page.get_by_role("button", name="Delete").click()
+        asked = page.get_by_role("dialog")
+        assert "its one entry" in asked.text_content()
+        asked.get_by_label("Password").fill("wrong")
+        asked.get_by_role("button", name="Delete").click()
+        asked.get_by_role("alert").get_by_text("password").wait_for()
+        assert asked.get_by_label("Password").input_value() == "", "no password is left standing there"
+        asked.get_by_label("Password").fill("secret")
+        asked.get_by_role("button", name="Delete").click()
+        page.get_by_role("heading", name="Ledgers").wait_for()
+        page.goto(f"{url}#/ledgers/{ledger}")
+        page.get_by_role("alert").get_by_text(f"there is no ledger {ledger}").wait_for()
+
+
+@contextmanager
+def secured(cli, authority, root: Path) -> Iterator[str]:
+    """The page of a cluster of one bookie, with security: for ``root`` and ``looks``, who have tokens."""
+    rules = root / "authority/access.toml"
+    principal = '\n[[principal]]\nname = "{0}"\nroles = ["{1}"]\ntokens = ["{0}"]\n'
+    rules.write_text(rules.read_text() + principal.format("looks", "reader"))
+    authority.issue(root / "local", Subject(Role.BOOKIE, "local", ("127.0.0.1",)), days=1)
+    words = ["up", "--data", root / "data", "--bookies", 1, "--no-gateway", "--no-offload", "--no-repair", "--json"]
+    process = subprocess.Popen(
+        [*TALLYBOOK, *map(str, [*words, *cli.small])], env=environment(TALLYBOOK_SECURITY=str(root / "local")),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield json.loads(process.stdout.readline())["console"]["url"]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_whoever_signs_in_with_a_token_sees_what_he_may_and_nobody_else_sees_anything(cli, authority, browse, tmp_path):
+    token = authority.token("looks", lifetime=timedelta(hours=1))
+    with secured(cli, authority, tmp_path) as url:
+        assert url.startswith("https://")
+        # What Chromium makes of certificates of an authority of one's own is not what is tried here.
+        page = browse(url, until="#sign-in[open]", ignore_https_errors=True)
+        page.get_by_label("Token").fill("nonsense")
+        page.get_by_role("button", name="Go on").click()
+        page.locator("#sign-in[open] #sign-in-error:not(:empty)").wait_for()
+        assert rows(page, "Bookies").count() == 0
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Go on").click()
+        page.wait_for_selector("#live.live")
+        assert rows(page, "Bookies").count() == 1
+        page.get_by_role("button", name="Drain bookie-1").click()
+        page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+        page.locator("#confirm-error", has_text="looks").wait_for()
+        page.get_by_role("button", name="Cancel").click()
+        assert all(token not in each for each in page.asked), "a token is in no address"
+        page.reload()
+        page.wait_for_selector("#live.live")
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_selector("#sign-in[open]")
+        assert rows(page, "Bookies").count() == 0
 
 
 def test_what_does_not_exist_is_said_in_words(cli, filled, browse, tmp_path):

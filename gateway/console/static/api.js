@@ -17,22 +17,30 @@ export function useToken(token) {
   else sessionStorage.removeItem(KEY);
 }
 
+export function hasToken() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
 export async function get(path) {
   return ask("GET", path);
 }
 
 export async function post(path) {
-  return ask("POST", path);
+  return ask("POST", path, {});
 }
 
-async function ask(method, path) {
-  const headers = method === "GET" ? {} : { "content-type": "application/json" };
+export async function remove(path, body) {
+  return ask("DELETE", path, body);
+}
+
+async function ask(method, path, body) {
+  const headers = body === undefined ? {} : { "content-type": "application/json" };
   const token = sessionStorage.getItem(KEY);
   if (token) headers.authorization = `Bearer ${token}`;
   let answer;
   try {
     answer = await fetch(`/api/v1/${path}`, {
-      method, headers, body: method === "GET" ? undefined : "{}", signal: AbortSignal.timeout(PATIENCE_MS),
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(PATIENCE_MS),
     });
   } catch (error) {
     const why = error.name === "TimeoutError" ? "the console does not answer in time" : "the console does not answer";

@@ -1,10 +1,11 @@
 // The page: which view is shown, when it is renewed, and how one can tell that what it shows is old.
 
-import { Failed, useToken } from "./api.js";
+import { Failed, hasToken, useToken } from "./api.js";
 import { el, renew } from "./dom.js";
 import { entry, ledger, ledgers } from "./ledgers.js";
 import { bookie, overview } from "./overview.js";
 import { stream, streams } from "./streams.js";
+import { upkeep } from "./upkeep.js";
 
 const REFRESH_MS = 2000;
 const STALE_MS = 7000;
@@ -15,6 +16,7 @@ const ROUTES = [
   [/^\/ledgers$/, ledgers, "Ledgers"],
   [/^\/ledgers\/(\d+)$/, ledger, "Ledger"],
   [/^\/ledgers\/(\d+)\/entries\/(\d+)$/, entry, "Entry"],
+  [/^\/upkeep$/, upkeep, "Repair and archive"],
   [/^\/streams$/, streams, "Streams"],
   [/^\/streams\/([^/]+)$/, streams, "Streams"],
   [/^\/streams\/([^/]+)\/([^/]+)$/, stream, "Stream"],
@@ -40,6 +42,7 @@ function tell() {
   live.className = kind;
   if (live.textContent !== text) live.textContent = text;
   document.body.classList.toggle("old", kind === "stale");
+  leaving.hidden = !hasToken();
 }
 
 async function refresh() {
@@ -92,29 +95,40 @@ function show(hash, content) {
 
 const asking = document.getElementById("confirm");
 
-// Ask before something is done; say so if it was not.
-function confirm(title, text, yes, work) {
+// Ask before something is done, and for a password if it takes one; say so if it was not done.
+function confirm(title, text, yes, work, { password = false } = {}) {
   const part = (name) => document.getElementById(`confirm-${name}`);
   part("title").textContent = title;
   part("text").textContent = text;
   part("error").textContent = "";
   part("yes").textContent = yes;
   part("yes").disabled = false;
+  part("secret").hidden = !password;
+  part("password").value = "";
   part("no").onclick = () => asking.close();
-  part("yes").onclick = async () => {
+  part("form").onsubmit = async (event) => {
+    event.preventDefault();
     part("yes").disabled = true;
     try {
-      await work();
+      await work(part("password").value);
       asking.close();
     } catch (error) {
       part("error").textContent = error.outcome === "unknown" ? `${error.message}; whether it took effect is not known` : error.message;
       part("yes").disabled = false;
     }
+    part("password").value = "";
     refresh();
   };
   asking.showModal();
   part("no").focus();
 }
+
+const leaving = document.getElementById("sign-out");
+leaving.onclick = () => {
+  useToken("");
+  // What was shown is not for whoever comes next.
+  location.reload();
+};
 
 const signing = document.getElementById("sign-in");
 

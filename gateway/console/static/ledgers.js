@@ -1,6 +1,6 @@
 // Ledgers, one of them with its fragments, and the copies of one entry.
 
-import { get } from "./api.js";
+import { get, remove } from "./api.js";
 import { card, el, facts, pill, table } from "./dom.js";
 import { bytes, count, moment } from "./format.js";
 
@@ -50,7 +50,23 @@ export async function ledgers(_parts, query) {
   ];
 }
 
-export async function ledger(parts) {
+function deletion(found, confirm) {
+  const name = `Ledger ${found.ledger_id}`;
+  const held = found.entries === null ? "what was written to it" : found.entries === 1 ? "its one entry" : `its ${count(found.entries)} entries`;
+  const where = found.archive ? "from the bookies and from the archive" : "from the bookies";
+  return el("button", {
+    type: "button",
+    class: "danger",
+    onclick: () => confirm(`Delete: ${name}`,
+      `This deletes ${held}, ${where}. Nobody can bring it back. A stream that it is a part of loses those records.`, "Delete",
+      async (password) => {
+        await remove(`ledgers/${found.ledger_id}`, found.password ? { password } : {});
+        location.hash = "#/ledgers";
+      }, { password: found.password }),
+  }, "Delete");
+}
+
+export async function ledger(parts, _query, confirm) {
   const id = encodeURIComponent(parts[0]);
   const found = await get(`ledgers/${id}`);
   const ends = found.fragments.slice(1).map((fragment) => fragment.first_entry_id - 1);
@@ -58,7 +74,7 @@ export async function ledger(parts) {
   const custom = Object.entries(found.custom);
   return [
     el("p", { class: "crumbs" }, el("a", { href: "#/ledgers" }, "Ledgers"), " /"),
-    el("div", { class: "title" }, el("h1", {}, `Ledger ${found.ledger_id}`), state(found), go("Entry", (entry) => `#/ledgers/${found.ledger_id}/entries/${entry}`)),
+    el("div", { class: "title" }, el("h1", {}, `Ledger ${found.ledger_id}`), state(found), deletion(found, confirm), go("Entry", (entry) => `#/ledgers/${found.ledger_id}/entries/${entry}`)),
     card("What it is", facts([
       ["Entries", count(found.entries ?? NaN)], ["Size", bytes(found.bytes ?? NaN)],
       ["Readers see up to", found.last_add_confirmed === null ? "–" : String(found.last_add_confirmed)],
