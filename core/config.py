@@ -9,11 +9,13 @@ descriptions below. Sizes accept "64MiB" or plain bytes; durations are milliseco
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
+from .errors import InvalidConfig
 from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MAX_MESSAGE_BYTES, MIB
+from .trace_option import parse_traces
 
 
 def _no_flag(value: object) -> object:
@@ -89,6 +91,25 @@ SecurityDirectory = Annotated[
         max_length=4_096,
         description="Directory of certificates, keys and rules of access, for TLS everywhere: docs/security.md; empty: "
         "no security.",
+    ),
+]
+
+
+def _traces(value: str) -> str:
+    try:
+        parse_traces(value)
+    except InvalidConfig as error:
+        raise ValueError(error.message) from None
+    return value
+
+
+Traces = Annotated[
+    str,
+    AfterValidator(_traces),
+    Field(
+        description="Where spans of adds and reads go, by OTLP over HTTP, and which share of them is traced: "
+        "`http://HOST:4318,share=0.01`; a bookie follows whoever asks it. Needs `tallybook[traces]`: docs/tracing.md; "
+        "empty: nothing is traced.",
     ),
 ]
 
@@ -260,6 +281,7 @@ class BookieSettings(Settings):
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
     security: SecurityDirectory = ""
+    traces: Traces = ""
     rack: str = Field("", description="Failure domain of this bookie.", max_length=128)
     direct_io: bool = Field(
         True, description="Write journal and entry logs past the page cache (O_DIRECT) where the file system allows it."
@@ -290,7 +312,11 @@ class BookieSettings(Settings):
 class ClientSettings(Settings):
     """One client."""
 
+    service: ClassVar[str] = "tallybook-client"
+    """What it is called in traces."""
+
     security: SecurityDirectory = ""
+    traces: Traces = ""
     max_batch_bytes: Size = Field(_size(528 * 1024), description="Encoded size at which a batch is sealed.")
     max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
@@ -438,6 +464,8 @@ class RepairSettings(Settings):
 class GatewayClientSettings(ClientSettings):
     """The client of a gateway."""
 
+    service: ClassVar[str] = "tallybook-gateway"
+
     # Messages come one at a time, so with many batches in flight each is sent as soon as it is there, and a batch costs
     # a bookie about the same, small or large. With fewer in flight, more messages share one.
     max_in_flight_batches: Count = Field(3, description="Unconfirmed batches of one ledger before appends gather.")
@@ -447,6 +475,7 @@ class GatewaySettings(Settings):
     """A gateway: where it serves, and what its clients may take of it."""
 
     security: SecurityDirectory = ""
+    traces: Traces = ""
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
     )

@@ -19,8 +19,10 @@ from tallybook.cli.stream_options import changes
 from tallybook.cli.stream_starts import parse_condition, parse_start, reached
 from tallybook.core.config import BookieSettings, ClientSettings, GatewaySettings, OffloadSettings, RepairSettings
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
+from tallybook.core.trace_option import parse_traces
 from tallybook.runtime.metrics_text import parse_metrics, parse_series
 from tallybook.runtime.settings import ENVIRONMENT_PREFIX, LEVEL_SEPARATOR, load_settings
+from tallybook.runtime.traceparent import decode_traceparent
 from tallybook.spark.records.bounds import bounds_of, parse_place
 from tallybook.stream import names
 from tallybook.stream.compression import Compression
@@ -164,6 +166,7 @@ def some_texts() -> Iterator[bytes]:
     for text in (
         "earliest", "latest", "3-1842-7@5f0c9a21", "after:3-1842-7@5f0c9a21", "1250", "2026-11-01T00:00Z", "txid:-77",
         "sequence:1000", "start", "orders/eu", "a.b/c-d=e", "http://localhost:9000", "https://[::1]/", "2026-W01-1",
+        "http://collector:4318,share=0.01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "txid:-9999999999999999999", "٣", "é", "e\u0301",
     ):  # fmt: skip
         yield text.encode()
@@ -179,6 +182,8 @@ def some_texts() -> Iterator[bytes]:
     "stream/names.py:check_stream_name",
     "archive/objects/keys.py:check_key",
     "archive/objects/clouds.py:check_endpoint",
+    "core/trace_option.py:parse_traces",
+    "runtime/traceparent.py:decode_traceparent",
     seeds=some_texts,
 )
 def places_and_names(data: bytes) -> None:
@@ -199,6 +204,10 @@ def places_and_names(data: bytes) -> None:
         if found is not REFUSED:
             same(found, text, "a name")
             found.encode()
+    attempt(InvalidConfig, parse_traces, text)
+    trace = decode_traceparent(text)
+    if trace is not None:
+        same(decode_traceparent(trace.traceparent), trace, "a trace")
     for allow_http in (False, True):
         attempt(
             InvalidConfig, lambda text, allow_http: check_endpoint("url", text, allow_http=allow_http), text, allow_http
