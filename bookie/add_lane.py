@@ -16,17 +16,19 @@ from typing import Final
 from tallybook.core.access import Permission, Principal
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, peek_ids
-from tallybook.core.errors import AccessDenied, InvariantViolation, ProtocolViolation, TallybookError
+from tallybook.core.errors import AccessDenied, InvariantViolation, ProtocolViolation, TallybookError, error_class
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
 from tallybook.runtime.logging import logger
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.span_catalogue import SERVE
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, add_cost_bytes
 
-from .port import LedgerStore
+from .port import AddCallback, LedgerStore
 from .service_load import ServiceLoad
 
 _MAX_ACKS_IN_MESSAGE: Final = 4096
@@ -44,6 +46,7 @@ class AddLane:
         fail_safe: ends the node; called with the reason.
         principal: on whose behalf. Readers have such a stream, too, and may send nothing on it.
         load: counts what is refused, over all streams.
+        tracer: follows clients that have an add traced.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class AddLane:
         credit_bytes: int,
         principal: Principal,
         load: ServiceLoad,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._store = store
+        self._tracer = tracer
         self._stream = stream
         self._clock = clock
         self._fail_safe = fail_safe
@@ -83,11 +88,13 @@ class AddLane:
         """
         try:
             while (message := await self._stream.receive()) is not None:
-                attach, batches = decode_adds(message)
+                attach, batches, traceparent = decode_adds(message)
                 if attach is not None:
                     self._attach(attach)
+                span = self._follow(traceparent) if traceparent else None
                 for count, batch in enumerate(batches, start=1):
-                    self._add(batch, len(message))
+                    self._add(batch, len(message), span)
+                    span = None  # it is of the first one
                     if count % _ADDS_IN_TURN == 0:
                         await self._clock.sleep(0)
         finally:
@@ -102,7 +109,11 @@ class AddLane:
         if len(self._attached) > MAX_ATTACHED_LEDGERS:
             self._attached.popitem(last=False)
 
-    def _add(self, batch: Buffer, message_bytes: int) -> None:
+    def _follow(self, traceparent: str) -> Span | None:
+        who = {"bookie_id": self._store.bookie_id, "peer": self._stream.peer}
+        return self._tracer.follow(traceparent, SERVE, request="Add", **who)
+
+    def _add(self, batch: Buffer, message_bytes: int, span: Span | None) -> None:
         cost = add_cost_bytes(len(batch))
         self._received += 1
         self._unanswered_bytes += cost
@@ -116,6 +127,14 @@ class AddLane:
             # What is kept of a message keeps all of it, though most of it may be refused.
             batch = bytes(batch)
         answered = partial(self._answered, self._received, ids, cost)
+        if span is None:
+            self._hand_over(batch, attached, ids, answered)
+            return
+        span.set(ledger_id=ids[0], first_entry_id=ids[1], entries=ids[2], batch_bytes=len(batch))
+        with under(span):
+            self._hand_over(batch, attached, ids, partial(_end_and_answer, span, answered))
+
+    def _hand_over(self, batch: Buffer, attached: Attach, ids: tuple[int, int, int], answered: AddCallback) -> None:
         beside = self._under_way > 0
         self._under_way += 1
         if not self._may_write:
@@ -146,3 +165,10 @@ class AddLane:
         self._unanswered_bytes -= sum(self._acked_bytes[:_MAX_ACKS_IN_MESSAGE])
         del self._acks[:_MAX_ACKS_IN_MESSAGE], self._acked_bytes[:_MAX_ACKS_IN_MESSAGE]
         return encode_acks(acks)
+
+
+def _end_and_answer(span: Span, answered: AddCallback, answer: AddAnswer) -> None:
+    """The answer to a batch that is traced."""
+    answered(answer)
+    span.set(code=answer.code)
+    span.end(error_class(answer.code).__name__ if answer.code else None)

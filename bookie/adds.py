@@ -44,6 +44,7 @@ from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import UnderWay
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import current_span
 
 from .admission import CACHE_FULL, JOURNAL_ROOM, RECOVERY_SHARE, Admission, Refusal
 from .commits import Commits, PendingAdd
@@ -54,6 +55,7 @@ from .making_way import Way
 from .port import AddCallback
 from .repair_adds import RepairAdds
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .traced_add import TracedAdd
 from .verifiers import Verifiers, verifier_to_record
 
 MAX_WAITING_ADDS: Final = 4_096
@@ -161,6 +163,9 @@ class AddPath:
         since = self._clock.monotonic()
         ids = (header.ledger_id, header.first_entry_id, header.entry_count)
         add = PendingAdd(*ids, size, since, on_answer, recovery, deferred, repair)
+        span = current_span()
+        if span is not None:
+            add.trace = TracedAdd(span)
         self._admission.take(size, recovery)
         ledger = self._table.get(header.ledger_id)
         if repair or ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
@@ -247,6 +252,8 @@ class AddPath:
         )
 
     def _take_slowly(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> None:
+        if add.trace is not None:
+            add.trace.waits()
         task = self._tasks.spawn(self._prepare(header, batch, key, add), name=f"add to ledger {add.ledger_id}")
         self._waiting[task] = add
         task.add_done_callback(self._prepared)
@@ -378,6 +385,8 @@ class AddPath:
                 self._record_verifier(ledger)
             self._commits.append(BatchRecord(batch, add.recovery), ledger, add)
             self._cache.put(add.ledger_id, add.first, last, batch)
+            if add.trace is not None:
+                add.trace.in_cache()
             ledger.last_held = max(ledger.last_held, last)
             if header.lac > ledger.lac:
                 ledger.saw_lac(header.lac)

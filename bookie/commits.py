@@ -22,10 +22,12 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.histogram import Histogram
 
 from .admission import Admission
+from .journal.group_commit import Commit
 from .journal.records import Record
 from .journals import journal_of
 from .ledger_state import Ledger
 from .port import AddCallback
+from .traced_add import TracedAdd
 
 DURABLE_WAIT_SECONDS: Final = 60.0
 """Longest wait for the journal; a device that takes longer has failed."""
@@ -33,6 +35,9 @@ DURABLE_WAIT_SECONDS: Final = 60.0
 
 class RecordSink(Protocol):
     """The part of the journal that takes records."""
+
+    last_commit: Commit | None
+    """The block that became durable last: of whom ``on_durable`` is called, it is theirs."""
 
     def append(self, record: Record, on_durable: Callable[[], None]) -> None:
         """Queue ``record``; ``on_durable`` is called on the event loop, in order of appending."""
@@ -43,6 +48,7 @@ class PendingAdd:
 
     __slots__ = (
         "deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "repair", "since", "size", "told",
+        "trace",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +76,8 @@ class PendingAdd:
         """Whether a repair gives it back: it came without a key, and is in the lane of recoveries."""
         self.told = False
         """Whether it was acked before it was durable."""
+        self.trace: TracedAdd | None = None
+        """Where somebody has it traced."""
 
 
 class _Lane:
@@ -165,6 +173,8 @@ class Commits:
         # Before the journal has it: a record without its place here would shift the ack of every later one.
         lane = self._lane_of(ledger.ledger_id)
         lane.pending.append(add)
+        if add is not None and add.trace is not None:
+            add.trace.in_journal(add.size)
         try:
             lane.journal.append(record, lane.next_is_durable)
         except Exception as error:
@@ -204,6 +214,8 @@ class Commits:
         seconds = self._clock.monotonic() - add.since
         self._admission.release(add.size, add.recovery, seconds)
         self.add_seconds.observe(seconds)
+        if add.trace is not None:
+            add.trace.over(code, self._lane_of(add.ledger_id).journal.last_commit)
         if not add.told:
             add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
 

@@ -23,6 +23,7 @@ from tallybook.core.ids import MAX_ID
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import Meter
+from tallybook.runtime.tracing import current_span
 
 from .fences import Fences
 from .ledger_state import Ledger
@@ -84,13 +85,13 @@ class Reads:
 
     async def _run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:
         found: list[Buffer] = []
-        next_id, left = first, max_bytes
+        next_id, left, stored = first, max_bytes, 0
         while next_id <= last and (left > 0 or not found):
             try:
                 piece = self._cached_run(ledger, next_id, last, left)
                 if not piece and ledger.may_hold(next_id):
                     piece = await self._stored.read_run(ledger.ledger_id, next_id, last, left)
-                    self.stored_batches += len(piece)
+                    stored += len(piece)
             except StorageError:
                 sometimes("read: a copy is damaged, or cannot be read")
                 if found:
@@ -101,6 +102,10 @@ class Reads:
             found += piece
             left -= sum(map(len, piece))
             next_id = decode_header(piece[-1]).last_entry_id + 1
+        self.stored_batches += stored
+        span = current_span()
+        if span is not None:
+            span.set(cached_batches=len(found) - stored, stored_batches=stored)
         return found or self._nothing(ledger, first)
 
     def _cached_run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:

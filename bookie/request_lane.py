@@ -38,7 +38,9 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.audit import audit
 from tallybook.runtime.logging import logger
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.span_catalogue import SERVE
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_FRAMES, add_cost_bytes
 
@@ -175,6 +177,7 @@ class RequestLane:
         principal: on whose behalf.
         share: what this stream may have under way.
         answer_bytes: what this stream and others of its kind may have in answers together.
+        tracer: follows clients that have a request traced.
     """
 
     def __init__(
@@ -188,8 +191,10 @@ class RequestLane:
         share: Share,
         answer_bytes: Allowance,
         load: ServiceLoad,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._lane = lane
+        self._tracer = tracer
         self._store = store
         self._stream = stream
         self._tasks = tasks
@@ -250,7 +255,7 @@ class RequestLane:
         await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def _take(self, request: wire.Request, message_bytes: int) -> None:
-        request_id, ask = request
+        request_id, ask, traceparent = request
         if isinstance(ask, _WITH_BATCH) and 2 * add_cost_bytes(len(ask.batch)) < message_bytes:
             # What is kept of a message keeps all of it.
             ask = ask._replace(batch=bytes(ask.batch))
@@ -264,7 +269,7 @@ class RequestLane:
                 f"{self._recovery_bytes} bytes of recovery adds unanswered with a credit of {self._share.credit_bytes}"
             )
         self._running[request_id] = self._tasks.spawn(
-            self._serve(request_id, ask), name=f"{type(ask).__name__} {request_id} of {self._stream.peer}"
+            self._serve(request_id, ask, traceparent), name=f"{type(ask).__name__} {request_id} of {self._stream.peer}"
         )
 
     def _count(self, ask: wire.Ask | None, change: int) -> None:
@@ -275,21 +280,43 @@ class RequestLane:
         if isinstance(ask, _WITH_BATCH):
             self._recovery_bytes += change * add_cost_bytes(len(ask.batch))
 
-    async def _serve(self, request_id: int, ask: wire.Ask | None) -> None:
+    async def _serve(self, request_id: int, ask: wire.Ask | None, traceparent: str) -> None:
         began = self._load.clock.monotonic()
+        span = self._follow(ask, traceparent) if traceparent else None
         try:
-            await self._do(request_id, ask)
+            if span is None:
+                await self._do(request_id, ask)
+            else:
+                await self._do_traced(request_id, ask, span)
         finally:
             self._load.served(type(ask).__name__, began)
 
-    async def _do(self, request_id: int, ask: wire.Ask | None) -> None:
-        """Do what is asked and queue the reply."""
+    def _follow(self, ask: wire.Ask | None, traceparent: str) -> Span | None:
+        who = {"bookie_id": self._store.bookie_id, "peer": self._stream.peer}
+        return self._tracer.follow(traceparent, SERVE, request=type(ask).__name__, **who)
+
+    async def _do_traced(self, request_id: int, ask: wire.Ask | None, span: Span) -> None:
+        about = {"ledger_id": getattr(ask, "ledger_id", None)}
+        about["first_entry_id"] = getattr(ask, "first", getattr(ask, "entry_id", None))
+        span.set(**{name: value for name, value in about.items() if value is not None})
+        error: BaseException | None = None
+        try:
+            with under(span):
+                error = await self._do(request_id, ask)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            span.end(error)
+
+    async def _do(self, request_id: int, ask: wire.Ask | None) -> TallybookError | None:
+        """Do what is asked and queue the reply. The error that it is, if it is one."""
         reserved = _answer_bytes(ask, self._max_read_bytes) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
             await self._room.take(reserved)
         except Busy as busy:
             self._reply(request_id, ask, self._encoded(request_id, ask, busy), 0)
-            return
+            return busy
         outcome: wire.Answer | TallybookError
         try:
             outcome = await self._outcome(ask)
@@ -306,6 +333,7 @@ class RequestLane:
         size = min(len(reply), reserved)
         self._room.give(reserved - size)
         self._reply(request_id, ask, reply, size)
+        return outcome if isinstance(outcome, TallybookError) else None
 
     async def _with_batches(self, ask: wire.WaitLac, answer: LacAnswer) -> tuple[LacAnswer, int]:
         """What a long poll brings along, and the room that is taken for it: only now, and only if there is some."""

@@ -34,10 +34,13 @@ from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.open_tracing import open_tracer
 from tallybook.runtime.process import Process
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security import security_of_server
+from tallybook.runtime.span_catalogue import TRACE_METRICS
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
+from tallybook.runtime.tracing import Tracer
 from tallybook.runtime.tuning import settle_memory
 
 from .bookie import Bookie
@@ -158,6 +161,7 @@ class _Server:
         undo, settings, metrics = self._undo, self._settings, Metrics()
         undo.push_async_callback(self._disk.close)
         undo.push_async_callback(self._tasks.close)
+        tracer = self._open_tracer(metrics)
         security = security_of_server(settings.security, self._clock, self._tasks, metrics)
         endpoints = BookieEndpoints(settings, self._readiness)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
@@ -186,7 +190,7 @@ class _Server:
         endpoints.bookie = bookie
         cluster_id = await metadata.store.cluster_id()
         service = BookieService(
-            bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security
+            bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security, tracer
         )
         metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
         transport = GrpcTransport(
@@ -220,6 +224,12 @@ class _Server:
         await self._until_stopped(stop, enrolment)
         self._why_not_ready = lambda: "stopping"
         _log.info("stopping", bookie_id=bookie.bookie_id)
+
+    def _open_tracer(self, metrics: Metrics) -> Tracer:
+        tracer = open_tracer(self._settings.traces, "tallybook-bookie")
+        self._undo.push_async_callback(tracer.close)
+        metrics.add(TRACE_METRICS, tracer.readings)
+        return tracer
 
     def _readiness(self) -> str | None:
         """What /readyz says: nothing, or why this bookie is not ready."""

@@ -38,6 +38,7 @@ from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import NO_TRACER, Tracer
 from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES
 from tallybook.runtime.wire_versions import agreed
@@ -70,6 +71,7 @@ class BookieService:
         cluster_id: clients of another cluster are refused; empty refuses nobody.
         fail_safe: ends the node; called with the reason when a defect shows that it cannot keep its promises.
         access: tells who a client is.
+        tracer: follows clients that have something traced.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class BookieService:
         cluster_id: str,
         fail_safe: Callable[[str], None],
         access: Access | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
+        self._tracer = tracer
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -179,11 +183,21 @@ class BookieService:
         server: _LaneServer
         if lane is Lane.ADD:
             server = AddLane(
-                store, stream, self._clock, tasks, self._fail_safe, share.credit_bytes, principal, self._load
+                store,
+                stream,
+                self._clock,
+                tasks,
+                self._fail_safe,
+                share.credit_bytes,
+                principal,
+                self._load,
+                self._tracer,
             )
         else:
             room = self._answer_bytes[lane]
-            server = RequestLane(lane, store, stream, tasks, self._fail_safe, principal, share, room, self._load)
+            server = RequestLane(
+                lane, store, stream, tasks, self._fail_safe, principal, share, room, self._load, self._tracer
+            )
         await server.serve()
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:

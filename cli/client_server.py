@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from tallybook.client.client import Client
-from tallybook.core.config import ConsoleSettings, GatewaySettings
+from tallybook.core.config import ClientSettings, ConsoleSettings, GatewaySettings
 from tallybook.core.errors import TallybookError
 from tallybook.runtime.process import RealProcess
 from tallybook.runtime.tuning import settle_memory
@@ -39,8 +39,7 @@ async def serve_cluster(
         RefusedToStart: it could not.
     """
     stop = told_to_stop(RealProcess(), parent_pipe)
-    # It goes by the same certificate as what it serves.
-    own = settings.client.model_copy(update={"security": settings.client.security or settings.security})
+    own = _own_client(settings)
     ready = False
     try:
         async with cluster(settings.metadata, own) as client, serving(client) as addresses:
@@ -56,3 +55,12 @@ async def serve_cluster(
         if ready:
             raise
         raise RefusedToStart(error) from error
+
+
+def _own_client(settings: GatewaySettings | ConsoleSettings) -> ClientSettings:
+    """It goes by the same certificate as what it serves, and what a gateway does is part of the same traces."""
+    own = settings.client
+    update = {"security": own.security or settings.security}
+    if isinstance(settings, GatewaySettings):
+        update["traces"] = own.traces or settings.traces
+    return own.model_copy(update=update)

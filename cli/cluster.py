@@ -7,6 +7,7 @@ import os
 from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidConfig, MetadataUnavailable
+from tallybook.core.trace_option import parse_traces
 from tallybook.metadata.uri import MemoryUri, SqliteUri, parse_uri
 from tallybook.runtime.settings import variable
 
@@ -15,11 +16,11 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
     """A client of a cluster that exists: a mistyped path must not make an empty one.
 
     Args:
-        settings: how it behaves, if not as always. Without a security directory of its own, it has that of the
-            environment.
+        settings: how it behaves, if not as always. Without a security directory of its own, or a place for traces,
+            it has that of the environment.
 
     Raises:
-        InvalidConfig: the URI makes no sense, here or anywhere.
+        InvalidConfig: the URI, or the place for traces, makes no sense, here or anywhere.
         MetadataUnavailable: there is no such file.
     """
     parsed = parse_uri(metadata)
@@ -28,8 +29,9 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
     if isinstance(parsed, SqliteUri) and not os.path.exists(parsed.path):
         raise MetadataUnavailable(f"there is no metadata store at {metadata}: is the cluster running?")
     chosen = settings or ClientSettings()
-    security = chosen.security or security_directory()
-    return Client(metadata, chosen.model_copy(update={"security": security}))
+    security, traces = chosen.security or security_directory(), chosen.traces or variable("TALLYBOOK_TRACES")
+    parse_traces(traces)
+    return Client(metadata, chosen.model_copy(update={"security": security, "traces": traces}))
 
 
 def security_directory() -> str:

@@ -29,6 +29,7 @@ from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
+from tallybook.runtime.tracing import NO_TRACER
 
 from .background import client_tasks
 from .budget import ByteBudget
@@ -112,6 +113,7 @@ class Client:
                 await world.connections.close()
                 if world.archive is not None:
                     await world.archive.close()
+                await world.tracer.close()
             finally:
                 await world.store.close()
 
@@ -155,6 +157,7 @@ class Client:
             "client_no_room": self._budget.no_room,
             "client_confirm_seconds": self._budget.confirm_seconds,
             **(load.readings() if load is not None else {}),
+            **(NO_TRACER if self._opened is None else self._opened.tracer).readings(),
         }
 
     # -- writing ----------------------------------------------------------------------
@@ -289,7 +292,9 @@ class Client:
 
     def _writer(self, metadata: LedgerMetadata, password: bytes, *, deferred_sync: bool = False) -> LedgerWriter:
         world = self.world
-        context = WriterContext(world.connections, self._spares, world.clock, self._tasks, self._settings, self._budget)
+        context = WriterContext(
+            world.connections, self._spares, world.clock, self._tasks, self._settings, self._budget, world.tracer
+        )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
         writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing, deferred_sync=deferred_sync)
@@ -372,6 +377,7 @@ class Client:
             world.store.watch_ledger,
             _report_copy,
             world.archive,
+            world.tracer,
         )
 
     # -- managing ---------------------------------------------------------------------

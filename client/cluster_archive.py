@@ -16,7 +16,9 @@ from tallybook.metadata.archived import Receipt
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.span_catalogue import ARCHIVE
 from tallybook.runtime.tasks import ThreadWorkers
+from tallybook.runtime.tracing import part
 
 from .background import client_tasks
 
@@ -50,11 +52,13 @@ class ClusterArchive:
         self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
     ) -> list[tuple[BatchHeader, bytes]]:
         """Batches from the one that holds ``first``; see the port."""
-        return await (await self._opened()).batches(receipt, ledger_id, first, last, max_bytes)
+        with part(ARCHIVE, ledger_id=ledger_id, first_entry_id=first):
+            return await (await self._opened()).batches(receipt, ledger_id, first, last, max_bytes)
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
         """One entry; see the port."""
-        return await (await self._opened()).entry(receipt, ledger_id, entry_id)
+        with part(ARCHIVE, ledger_id=ledger_id, first_entry_id=entry_id):
+            return await (await self._opened()).entry(receipt, ledger_id, entry_id)
 
     async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
         """Where an entry lies; see the port."""

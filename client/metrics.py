@@ -14,6 +14,7 @@ from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics
 from tallybook.runtime.metrics import Metrics, StatsCollector
+from tallybook.runtime.span_catalogue import TRACE_METRICS
 
 from .client import Client
 
@@ -65,7 +66,7 @@ class HasStats(Protocol):
 
 def collector(client: HasStats) -> StatsCollector:
     """What a ``prometheus_client`` registry takes, for as long as the client is open."""
-    return StatsCollector(CLIENT_METRICS, client.stats)
+    return StatsCollector((*CLIENT_METRICS, *TRACE_METRICS), client.stats)
 
 
 def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True) -> None:
@@ -74,7 +75,7 @@ def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True)
     Args:
         with_metadata: and what it asks of the metadata store.
     """
-    metrics.add(CLIENT_METRICS, client.stats)
+    metrics.add((*CLIENT_METRICS, *TRACE_METRICS), client.stats)
     load = client.world.metadata_load
     if with_metadata and load is not None:
         metrics.add(METADATA_METRICS, load.readings)

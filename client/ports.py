@@ -14,6 +14,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Membership, MetadataStore, Versioned
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.tracing import NO_TRACER, Tracer
 
 from .bookie_port import BookieConnection
 from .load import ClientLoad
@@ -77,3 +78,5 @@ class ClientWorld:
     """What is asked of the bookies, where that is counted."""
     metadata_load: MetadataLoad | None = None
     """The same of the metadata store."""
+    tracer: Tracer = NO_TRACER
+    """Where adds and reads are told to those who want traces."""

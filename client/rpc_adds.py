@@ -14,10 +14,12 @@ from typing import Final, NamedTuple
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import peek_ids
-from tallybook.core.errors import BookieUnavailable, ProtocolViolation
-from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach
+from tallybook.core.errors import BookieUnavailable, ProtocolViolation, error_class
+from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_traced
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.span_catalogue import REQUEST
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
 
@@ -37,6 +39,8 @@ class _Add(NamedTuple):
     frame: bytes
     cost_bytes: int
     on_answer: AddCallback
+    span: Span | None = None
+    """Where it is traced."""
 
 
 class AddStream:
@@ -72,7 +76,9 @@ class AddStream:
             return
         frame = self._frames.frame(batch)
         attach = Attach(ids[0], key, deferred)
-        self._queue.append(_Add(ids, attach, frame, add_cost_bytes(len(batch)), on_answer))
+        above = current_span()
+        span = None if above is None else self._span(above, ids, len(batch))
+        self._queue.append(_Add(ids, attach, frame, add_cost_bytes(len(batch)), on_answer, span))
         self._outbox.kick()
 
     async def receive(self) -> None:
@@ -97,6 +103,8 @@ class AddStream:
         self._queue.clear()
         loop = asyncio.get_running_loop()
         for add in lost:
+            if add.span is not None:
+                add.span.end(BookieUnavailable.__name__)
             loop.call_soon(add.on_answer, _lost(add.ids))
 
     async def close(self) -> None:
@@ -113,7 +121,22 @@ class AddStream:
         if ack.answer.code:
             self._load.errors.count(ack.answer.code)
         self._unanswered_bytes -= add.cost_bytes
+        if add.span is not None:
+            add.span.set(code=ack.answer.code)
+            add.span.end(error_class(ack.answer.code).__name__ if ack.answer.code else None)
         add.on_answer(ack.answer)
+
+    def _span(self, above: Span, ids: tuple[int, int, int], batch_bytes: int) -> Span:
+        return above.child(
+            REQUEST,
+            SpanKind.CLIENT,
+            request="Add",
+            peer=self._stream.peer,
+            ledger_id=ids[0],
+            first_entry_id=ids[1],
+            entries=ids[2],
+            batch_bytes=batch_bytes,
+        )
 
     def _compose(self) -> bytes | None:
         """The next message: an attachment if the first batch needs one, and as many batches as fit."""
@@ -125,11 +148,17 @@ class AddStream:
             size += len(add.frame)
             if self._unanswered_bytes + add.cost_bytes > self._credit_bytes or (parts and size > _JOINED_BYTES):
                 break
+            if parts and add.span is not None:
+                # What a message says of a trace is of its first batch.
+                break
             if self._attached.get(add.ids[0]) != add.attach:
                 if parts:
                     # An attachment takes effect before all batches of its message.
                     break
                 parts.append(self._attach(add.attach))
+            if add.span is not None:
+                parts.append(encode_traced(add.span.traceparent))
+                add.span.event("sent")
             parts.append(add.frame)
             self._sent += 1
             self._unanswered[self._sent] = (self._queue.popleft(), now)

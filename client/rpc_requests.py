@@ -17,7 +17,9 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.grpc_inspection import RepairAdd
 from tallybook.runtime.grpc_messages import Answer, Ask, RecoveryAdd, WaitLac, Welcome, decode_reply, encode_request
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.span_catalogue import REQUEST
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import add_cost_bytes
 
@@ -54,10 +56,23 @@ class RequestStream:
             BookieUnavailable: the connection was lost first.
             TallybookError: the bookie answered with this error.
         """
+        span = current_span()
+        if span is None:
+            return await self._call(ask, timeout_seconds, None)
+        span = span.child(REQUEST, SpanKind.CLIENT, request=type(ask).__name__, peer=self._stream.peer)
+        try:
+            answer = await self._call(ask, timeout_seconds, span)
+        except BaseException as error:
+            span.end(error)
+            raise
+        span.end()
+        return answer
+
+    async def _call(self, ask: Ask, timeout_seconds: float, span: Span | None) -> Answer:
         began = self._load.clock.monotonic()
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await (await self._send(ask)).answered
+                return await (await self._send(ask, span)).answered
         except TimeoutError:
             self._load.errors.count(RequestTimeout.wire_code)
             raise RequestTimeout(
@@ -108,11 +123,11 @@ class RequestStream:
         await self._outbox.stop(0.0)
         await self._stream.close()
 
-    async def _send(self, ask: Ask) -> _Call:
+    async def _send(self, ask: Ask, span: Span | None) -> _Call:
         places = self._waits if isinstance(ask, WaitLac) else self._requests
         recovery_bytes = add_cost_bytes(len(ask.batch)) if isinstance(ask, RecoveryAdd | RepairAdd) else 0
         request_id = self._last_id = self._last_id + 1
-        message = encode_request(request_id, ask)
+        message = encode_request(request_id, ask, "" if span is None else span.traceparent)
         await self._recovery.take(recovery_bytes)
         try:
             await places.take(1)
@@ -123,6 +138,8 @@ class RequestStream:
         self._calls[request_id] = call
         self._queue.append(message)
         self._outbox.kick()
+        if span is not None:
+            span.event("sent")
         return call
 
     def _compose(self) -> bytes | None:

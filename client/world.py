@@ -9,6 +9,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.open_tracing import open_tracer
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 
@@ -26,7 +27,8 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     """Reach the cluster whose metadata is at ``uri``. Bookies are connected to when they are first needed.
 
     Raises:
-        InvalidConfig: the URI names no metadata store, or the security directory is no good.
+        InvalidConfig: the URI names no metadata store, the security directory is no good, or traces are wanted and
+            their library is not installed.
         MetadataUnavailable: the store does not answer within the metadata timeout.
     """
     clock, rng = RealClock(), SystemRng()
@@ -36,6 +38,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     )
     try:
         cluster_id = await metadata.store.cluster_id()
+        tracer = open_tracer(settings.traces, settings.service)
     except BaseException:
         await metadata.close()
         raise
@@ -53,7 +56,9 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     )
     owned = _OwnedConnections(connections, tasks)
     archive = ClusterArchive(metadata.store, clock, rng, settings)
-    return ClientWorld(metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load)
+    return ClientWorld(
+        metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load, tracer
+    )
 
 
 def _security(settings: ClientSettings) -> Security | None:

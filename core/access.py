@@ -71,6 +71,8 @@ class Presented(NamedTuple):
     """The alternative names of the certificate that TLS has checked: hosts, addresses, URIs."""
     authorization: tuple[str, ...] = ()
     """What stood in headers of this name. Nobody has checked it."""
+    traceparent: str = ""
+    """The trace that it says it is part of. Anything may stand there."""
 
     def __repr__(self) -> str:
         """Never what is in a header: it may be good."""

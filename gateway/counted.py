@@ -19,7 +19,9 @@ from tallybook.core.errors import (
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.tracing import NO_TRACER, Tracer
 
+from .call_spans import span_of
 from .door import Door, Guest, GuestCall
 from .errors import status_of
 from .limits import Limits
@@ -32,7 +34,13 @@ _log = logger("gateway")
 
 
 def counted(
-    method: str, handler: GuestHandler, all_counts: Counts, clock: Clock, door: Door, limits: Limits
+    method: str,
+    handler: GuestHandler,
+    all_counts: Counts,
+    clock: Clock,
+    door: Door,
+    limits: Limits,
+    tracer: Tracer = NO_TRACER,
 ) -> CallHandler:
     """The handler as the network calls it: for those who may, its errors made statuses, and what passes counted."""
     counts = all_counts.methods[method]
@@ -43,7 +51,7 @@ def counted(
         counts.open += 1
         try:
             guest = door.let_in(method, call)
-            with limits.request(guest.principal):
+            with limits.request(guest.principal), span_of(tracer, method, call):
                 await handler(_CountedCall(call, counts, guest))
         except (asyncio.CancelledError, CallerGone):
             counts.cancelled += 1

@@ -84,7 +84,7 @@ class LedgerService:
         return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
 
     def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
-        return counted(method, handler, self._counts, self._clock, self._door, self._limits)
+        return counted(method, handler, self._counts, self._clock, self._door, self._limits, self._client.world.tracer)
 
     async def stop(self) -> None:
         """Close the ledgers that are written, as far as that goes within ``stop_ms``.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tallybook.client.client import Client
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import Tracer
 from tallybook.stream import StreamStore
 from tallybook.stream.dedup import IdRoom
 from tallybook.stream.load import StreamLoad
@@ -43,6 +44,11 @@ class Stores:
         self.default = self._made(DEFAULT_NAMESPACE)
         """Of the default namespace; there as long as the gateway is."""
         self._others: dict[str, _Held] = {}
+
+    @property
+    def tracer(self) -> Tracer:
+        """That of the client."""
+        return self._client.world.tracer
 
     @contextmanager
     def of(self, namespace: str) -> Iterator[StreamStore]:

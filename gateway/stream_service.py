@@ -103,7 +103,7 @@ class StreamService:
         return self._limits.admit(guest, reserved_bytes(0, self._settings), streams=0)
 
     def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
-        return counted(method, handler, self._counts, self._clock, self._door, self._limits)
+        return counted(method, handler, self._counts, self._clock, self._door, self._limits, self._stores.tracer)
 
     async def stop(self) -> None:
         """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``.

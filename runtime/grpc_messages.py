@@ -80,10 +80,14 @@ class Attach(NamedTuple):
 
 
 class Adds(NamedTuple):
-    """A message of the Add stream: the attachment takes effect before the batches."""
+    """A message of the Add stream: the attachment takes effect before the batches.
+
+    ``traceparent`` is of the first batch; empty: it is traced by nobody.
+    """
 
     attach: Attach | None
     batches: Sequence[Buffer]
+    traceparent: str = ""
 
 
 class Ack(NamedTuple):
@@ -173,6 +177,8 @@ class Request(NamedTuple):
 
     request_id: int
     ask: Ask | None
+    traceparent: str = ""
+    """Of the trace that it is part of; empty: of none."""
 
 
 class Reply(NamedTuple):
@@ -252,6 +258,11 @@ def encode_attach(attach: Attach) -> bytes:
     return pb.AddRequest(attach=pb.Attach(**attach._asdict())).SerializeToString()
 
 
+def encode_traced(traceparent: str) -> bytes:
+    """The trace of the next batch, before its frame in a message in which no other batch comes earlier."""
+    return pb.AddRequest(traceparent=traceparent).SerializeToString()
+
+
 def decode_adds(message: bytes) -> Adds:
     """A message of the Add stream after the hello."""
     rest, batches = split_batches(message)
@@ -261,9 +272,9 @@ def decode_adds(message: bytes) -> Adds:
     if request.HasField("hello"):
         raise ProtocolViolation("a second hello")
     if not request.HasField("attach"):
-        return Adds(None, batches)
+        return Adds(None, batches, request.traceparent)
     attach = request.attach
-    return Adds(Attach(attach.ledger_id, attach.key, attach.deferred), batches)
+    return Adds(Attach(attach.ledger_id, attach.key, attach.deferred), batches, request.traceparent)
 
 
 def encode_acks(acks: Iterable[Ack]) -> bytes:
@@ -300,7 +311,7 @@ def decode_acks(message: bytes) -> list[Ack]:
     ]
 
 
-def encode_request(request_id: int, ask: Ask) -> bytes:
+def encode_request(request_id: int, ask: Ask, traceparent: str = "") -> bytes:
     """A request of the Read or Control stream.
 
     Raises:
@@ -311,7 +322,7 @@ def encode_request(request_id: int, ask: Ask) -> bytes:
         part = kind(**{field: getattr(ask, field) for field in fields})
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"{name}: {error}") from None
-    front = pb.Request(request_id=request_id, **{name: part}).SerializeToString()
+    front = pb.Request(request_id=request_id, traceparent=traceparent, **{name: part}).SerializeToString()
     return frame_batches(front, (ask.batch,)) if isinstance(ask, RecoveryAdd | RepairAdd) else front
 
 
@@ -324,15 +335,20 @@ def decode_request(message: bytes) -> Request:
     name = request.WhichOneof("ask")
     if len(batches) != (name in {"recovery_add", "repair_add"}):
         raise ProtocolViolation(f"{len(batches)} batches in a request of kind {name}")
+    return Request(request.request_id, _ask_of(request, name, batches), request.traceparent)
+
+
+def _ask_of(request: pb.Request, name: str | None, batches: list[memoryview]) -> Ask | None:
     if name is None:
-        return Request(request.request_id, None)
+        return None
     part = getattr(request, name)
     if name == "recovery_add":
-        return Request(request.request_id, RecoveryAdd(part.key, batches[0]))
+        return RecoveryAdd(part.key, batches[0])
     if name == "repair_add":
-        return Request(request.request_id, RepairAdd(batches[0]))
+        return RepairAdd(batches[0])
     make, fields = _ASKS_BY_NAME[name]
-    return Request(request.request_id, make(*[getattr(part, field) for field in fields]))
+    ask: Ask = make(*[getattr(part, field) for field in fields])
+    return ask
 
 
 def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:

@@ -97,9 +97,14 @@ def presented(context: Any) -> Presented:
     """What came with a call. To be asked before the call can have ended: gRPC brings the process down afterwards."""
     found = context.auth_context()
     names = found.get(_NAMES, ()) if found.get(_TRANSPORT) else ()
-    headers = tuple(
-        value if isinstance(value, str) else value.decode("latin-1")
-        for name, value in context.invocation_metadata() or ()
-        if name == "authorization"
+    metadata = context.invocation_metadata() or ()
+    known = tuple(name.decode("utf-8", "replace") for name in names[:_MAX_NAMES])
+    # Of several, none is meant.
+    traces = _headers(metadata, "traceparent")
+    return Presented(known, _headers(metadata, "authorization"), traces[0] if len(traces) == 1 else "")
+
+
+def _headers(metadata: Any, wanted: str) -> tuple[str, ...]:
+    return tuple(
+        value if isinstance(value, str) else value.decode("latin-1") for name, value in metadata if name == wanted
     )
-    return Presented(tuple(name.decode("utf-8", "replace") for name in names[:_MAX_NAMES]), headers)

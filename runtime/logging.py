@@ -20,6 +20,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import IO, Any, Final, Literal, TypeAlias
 
+from .tracing import current_span
+
 Format: TypeAlias = Literal["text", "json"]
 
 REDACTED: Final = "[redacted]"
@@ -114,6 +116,9 @@ def _record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> d
         "part": record.name.removeprefix(f"{_ROOT}."),
         "event": record.getMessage(),
     }
+    span = current_span()
+    if span is not None:
+        fields["trace_id"] = span.trace_id
     fields.update({**_OF_THIS_PROCESS, **getattr(record, _FIELDS, {})})
     if record.exc_info and record.exc_info[0] is not None:
         fields["traceback"] = formatter.formatException(record.exc_info)

@@ -23,6 +23,7 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import Meter, UnderWay
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.tracing import current_span
 
 T = TypeVar("T")
 
@@ -205,6 +206,9 @@ class Patience:
                 return await self._before(deadline, kind, call)
             except ArchiveUnavailable as error:
                 unknown = unknown or error.outcome is Outcome.UNKNOWN
+                span = current_span()
+                if span is not None:
+                    span.event("try failed", error=type(error).__name__)
                 wait = pause * (0.5 + self._rng.random() / 2)
                 if self._clock.monotonic() + wait >= deadline:
                     if not unknown:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from tallybook.core.batch import Buffer
+from tallybook.runtime.span_catalogue import OBJECT_READ
+from tallybook.runtime.tracing import SpanKind, part
 
 from .patience import Patience
 from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
@@ -66,16 +68,22 @@ class PatientStore:
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
         """Part of an object."""
-        await self.patience.bytes.take(size)
-        data = await self.patience.ask("read", lambda: self._store.read(key, offset, size), size=size)
+        with part(OBJECT_READ, SpanKind.CLIENT) as span:
+            if span is not None:
+                span.set(store=self.url, object=key, ranges=1, offset=offset, bytes=size)
+            await self.patience.bytes.take(size)
+            data = await self.patience.ask("read", lambda: self._store.read(key, offset, size), size=size)
         self.patience.count_bytes("read", size)
         return data
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Parts of an object; all of them again if one fails."""
         size = sum(size for _, size in ranges)
-        await self.patience.bytes.take(size)
-        parts = await self.patience.ask("read", lambda: self._store.read_many(key, ranges), size=size)
+        with part(OBJECT_READ, SpanKind.CLIENT) as span:
+            if span is not None and ranges:
+                span.set(store=self.url, object=key, ranges=len(ranges), offset=ranges[0][0], bytes=size)
+            await self.patience.bytes.take(size)
+            parts = await self.patience.ask("read", lambda: self._store.read_many(key, ranges), size=size)
         self.patience.count_bytes("read", size)
         return parts
 

@@ -52,6 +52,8 @@ class Commit:
     """When its oldest record was appended."""
     size_bytes: int = 0
     """What it takes on the device, padding included."""
+    taken_seconds: float = 0.0
+    """When the device was free for it."""
 
 
 class GroupCommit:
@@ -65,6 +67,7 @@ class GroupCommit:
         ready: segments that may be written next, in order; the keeper appends, ``take`` takes.
         on_commit: called on the loop, in order, with each block that became durable.
         on_failure: called on the loop when a write failed.
+        monotonic: the clock; called on the pump's thread.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class GroupCommit:
         ready: deque[Segment],
         on_commit: Callable[[Commit], None],
         on_failure: Callable[[Exception], None],
+        monotonic: Callable[[], float],
     ) -> None:
+        self._monotonic = monotonic
         self._instance = instance
         self._segment_bytes = segment_bytes
         self._ready = ready
@@ -151,6 +156,7 @@ class GroupCommit:
         commit = Commit(
             Mark(self.position.segment, self._next_block), block.on_durable, block.charge_bytes, block.since_seconds
         )
+        commit.taken_seconds = self._monotonic()
         self._commits.append(commit)
         return self._plan(block, commit)
 

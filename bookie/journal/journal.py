@@ -210,7 +210,10 @@ class Journal:
             ready=self._keeper.ready,
             on_commit=self._committed,
             on_failure=self._fail,
+            monotonic=clock.monotonic,
         )
+        self.last_commit: Commit | None = None
+        """The block that became durable last."""
         self.commits = 0
         """Group commits with records in them."""
         self.written_bytes = 0
@@ -424,6 +427,7 @@ class Journal:
             self._queued_bytes -= commit.charge_bytes
             self._last_records = commit.mark
             self._unsealed.set()
+            self.last_commit = commit
             try:
                 for on_durable in commit.on_durable:
                     on_durable()

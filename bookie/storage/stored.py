@@ -14,6 +14,8 @@ from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
 from tallybook.core.marks import sometimes
 from tallybook.runtime.meter import Meter
+from tallybook.runtime.span_catalogue import ENTRY_LOG, INDEX
+from tallybook.runtime.tracing import part
 
 from .index import MAX_FIND_ROWS, Index
 from .location import IndexRow
@@ -92,7 +94,10 @@ class StoredBatches:
             if not rows:
                 return []
             try:
-                batches = await self._logs.read_many(rows)
+                with part(ENTRY_LOG) as span:
+                    batches = await self._logs.read_many(rows)
+                    if span is not None:
+                        span.set(batches=len(batches), bytes=sum(map(len, batches)))
             except (EntryCorrupt, EntryUnknown) as error:
                 before, rows = rows, await self._rows(ledger_id, first, last, max_bytes)
                 if rows[:1] == before[:1]:
@@ -193,8 +198,11 @@ class StoredBatches:
 
     async def _rows(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[IndexRow]:
         """Rows from the one that holds ``first``, without a gap, for about ``max_bytes``."""
-        with self._lookups.timing():
-            return await self._found_rows(ledger_id, first, last, max_bytes)
+        with self._lookups.timing(), part(INDEX) as span:
+            rows = await self._found_rows(ledger_id, first, last, max_bytes)
+            if span is not None:
+                span.set(rows=len(rows))
+            return rows
 
     async def _found_rows(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[IndexRow]:
         try:

@@ -41,7 +41,9 @@ from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch, Versioned
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.span_catalogue import READ
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import NO_TRACER, Tracer, begin
 
 from ..bookie_port import BookieConnection
 from ..ports import Archive, Connections
@@ -74,6 +76,7 @@ class ReaderContext:
     report: Report
     archive: Archive | None = None
     """Where closed ledgers are besides bookies."""
+    tracer: Tracer = NO_TRACER
 
 
 @dataclass(slots=True)
@@ -230,7 +233,7 @@ class LedgerReader:
         async def unpack(archive: Archive, receipt: Receipt) -> Entry:
             return await archive.entry(receipt, self.id, entry_id)
 
-        return await self._from_either(entry_id, ask, unpack)
+        return await self._traced(entry_id, self._from_either(entry_id, ask, unpack))
 
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
         """The verified batch that holds ``entry_id``, as the writer sealed it.
@@ -260,7 +263,7 @@ class LedgerReader:
             found = await archive.batches(receipt, self.id, first, last, self._context.settings.read_bytes)
             return self._verified(first, tuple(batch for _, batch in found))
 
-        return await self._from_either(first, ask, unpack)
+        return await self._traced(first, self._from_either(first, ask, unpack))
 
     def _verified(self, first: int, batches: tuple[Buffer, ...]) -> Sealed:
         """Check what a bookie sent; good batches before a bad one are kept.
@@ -289,6 +292,10 @@ class LedgerReader:
         if not found:
             raise InvalidBatch(f"ledger {self.id}: an empty answer for entry {first}")
         return found
+
+    async def _traced(self, entry_id: int, reading: Awaitable[T]) -> T:
+        with begin(self._context.tracer, READ, ledger_id=self.id, first_entry_id=entry_id):
+            return await reading
 
     async def _from_either(
         self,

@@ -7,7 +7,7 @@ serves one ledger handle and lives on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, re
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import Span, under
 
 from ..background import defect_of
 from ..bookie_port import BookieConnection
@@ -97,6 +98,7 @@ class WriterDriver:
         key: the ledger key shown to bookies.
         update: compare-and-set on the ledger's metadata, for what members missed.
         events: whom to tell.
+        spans: of batches that are traced, by their first entry; ``None``: none ever is.
     """
 
     def __init__(
@@ -111,8 +113,10 @@ class WriterDriver:
         clock: Clock,
         tasks: Tasks,
         settings: ClientSettings,
+        spans: Mapping[int, Span] | None = None,
     ) -> None:
         self.machine = machine
+        self._spans = spans
         self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
         self._key = key
@@ -271,9 +275,15 @@ class WriterDriver:
 
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
-        if link.connection is not None:
-            answered = partial(self._answered, link, link.generation)
+        if link.connection is None:
+            return
+        answered = partial(self._answered, link, link.generation)
+        if self._spans is None:
             link.connection.add(action.batch, self._key, answered, deferred=self._deferred)
+        else:
+            # Sends come out of the answers to other batches, too, so the span that is current may be anybody's.
+            with under(self._spans.get(action.first_entry_id)):
+                link.connection.add(action.batch, self._key, answered, deferred=self._deferred)
 
     def _answered(self, link: _Link, generation: int, answer: AddAnswer) -> None:
         if answer.code == OK_CODE:

@@ -5,7 +5,7 @@ The path of an entry through a client is this file, ``appends``, ``accumulator``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -26,6 +26,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata, LedgerState, close, of_members
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
 from ..ports import Connections, UpdateLedger
@@ -36,6 +37,7 @@ from .driver import WriterDriver
 from .machine import WriterMachine
 from .pending import PendingAppend
 from .rules import WriterRules
+from .traced_appends import TracedAppends
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class WriterContext:
     tasks: Tasks
     settings: ClientSettings
     budget: ByteBudget
+    tracer: Tracer = NO_TRACER
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
@@ -84,7 +87,7 @@ class LedgerWriter:
             now=context.clock.monotonic(),
         )
         self._machine = machine
-        self._appends = Appends(machine, metadata, settings, context.clock, context.budget, digest_key)
+        self._appends, spans = _appends(context, machine, metadata, digest_key)
         self._driver = WriterDriver(
             machine,
             metadata,
@@ -96,6 +99,7 @@ class LedgerWriter:
             context.clock,
             context.tasks,
             settings,
+            spans,
         )
         self._appends.submit = self._driver.submit
         self._driver.start()
@@ -323,3 +327,14 @@ def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterRules:
         delay_changes=settings.delay_ensemble_change,
         deferred=deferred_sync,
     )
+
+
+def _appends(
+    context: WriterContext, machine: WriterMachine, metadata: LedgerMetadata, digest_key: bytes | None
+) -> tuple[Appends, Mapping[int, Span] | None]:
+    """What gathers, and the spans of batches that are traced; ``None``: none ever is."""
+    needed = (machine, metadata, context.settings, context.clock, context.budget, digest_key)
+    if context.tracer is NO_TRACER:
+        return Appends(*needed), None
+    traced = TracedAppends(*needed, tracer=context.tracer)
+    return traced, traced.spans

@@ -147,7 +147,7 @@ def meaning(lane: Lane, who: str, number: int, message: bytes) -> object:
         if number == 0:
             return wire.decode_hello(message)
         if lane is Lane.ADD:
-            attach, batches = wire.decode_adds(message)
+            attach, batches, _ = wire.decode_adds(message)
             return attach, [bytes(batch) for batch in batches]
         return wire.decode_request(message)
     if number == 0:

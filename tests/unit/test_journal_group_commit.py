@@ -26,6 +26,7 @@ async def journal(commits: list[Commit]) -> GroupCommit:
         ready=deque([Segment(1, file)]),
         on_commit=commits.append,
         on_failure=failed,
+        monotonic=lambda: 0.0,
     )
 
 

@@ -74,7 +74,7 @@ class Scripted:
 
     async def adds(self) -> tuple[wire.Attach | None, list[bytes]]:
         """The next message of the Add stream."""
-        attach, batches = wire.decode_adds(await self.heard[Lane.ADD].get())
+        attach, batches, _ = wire.decode_adds(await self.heard[Lane.ADD].get())
         return attach, [bytes(given) for given in batches]
 
     async def ack(self, number: int, answer: AddAnswer) -> None:

@@ -56,6 +56,7 @@ TARGET = Target("wire", words=(b"\x7a", b"\x7a\x40", b"\x12\x00", b"\xff" * 9 + 
 
 BATCH = encode_batch(7, 0, [b"hello"], lac=-1, ledger_length=5, written_at_us=1)
 KEY = bytes(32)
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def _plain(value: Any) -> Any:
@@ -128,6 +129,7 @@ def some_adds() -> Iterator[bytes]:
     yield attached
     yield frame_batch(BATCH)
     yield frame_batches(attached, (BATCH, BATCH))
+    yield frame_batches(attached + messages.encode_traced(TRACEPARENT), (BATCH, BATCH))
 
 
 @TARGET.decoder("runtime/grpc_messages.py:decode_adds", "runtime/wire.py:split_batches", seeds=some_adds)
@@ -140,7 +142,7 @@ def adds(data: bytes) -> None:
 
     def encode(found: messages.Adds) -> bytes:
         front = b"" if found.attach is None else messages.encode_attach(found.attach)
-        return frame_batches(front, tuple(found.batches))
+        return frame_batches(front + messages.encode_traced(found.traceparent), tuple(found.batches))
 
     _comes_back(data, messages.decode_adds, encode)
 
@@ -168,6 +170,7 @@ def some_requests() -> Iterator[bytes]:
     )  # fmt: skip
     for number, ask in enumerate(asks, 1):
         yield messages.encode_request(number, ask)
+    yield messages.encode_request(1, ReadEntry(7, 3), TRACEPARENT)
     yield messages.encode_hello(Hello("cluster", "client", None))
 
 
