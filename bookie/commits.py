@@ -174,7 +174,7 @@ class Commits:
         lane = self._lane_of(ledger.ledger_id)
         lane.pending.append(add)
         if add is not None and add.trace is not None:
-            add.trace.in_journal(add.size)
+            add.trace.to_journal()
         try:
             lane.journal.append(record, lane.next_is_durable)
         except Exception as error:

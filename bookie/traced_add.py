@@ -34,9 +34,9 @@ class TracedAdd:
         """It has gone the slow way: for the ledger's state, for a look at what is held, or for room."""
         self._span.event("waits")
 
-    def in_journal(self, batch_bytes: int) -> None:
-        """The journal has it."""
-        self._journal = self._span.child(JOURNAL, batch_bytes=batch_bytes)
+    def to_journal(self) -> None:
+        """The journal is about to get it."""
+        self._journal = self._span.child(JOURNAL)
 
     def in_cache(self) -> None:
         """It can be read."""

@@ -89,7 +89,6 @@ SPANS: Final = (
         JOURNAL,
         "bookie",
         "From the moment when the batch is given to the journal until it is durable.",
-        ("batch_bytes",),
     ),
     SpanInfo(
         JOURNAL_WRITE,

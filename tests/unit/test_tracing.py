@@ -4,9 +4,11 @@ import asyncio
 import dataclasses
 import io
 import json
+import re
 import socket
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -25,7 +27,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic.tracing import MemoryTracer
 from tallybook.runtime.logging import logger, set_up_logging
 from tallybook.runtime.open_tracing import open_tracer
-from tallybook.runtime.span_catalogue import SPAN_NAMES, TRACE_METRICS
+from tallybook.runtime.span_catalogue import SPAN_NAMES, SPANS, TRACE_METRICS
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, begin, current_span, is_decided, part, under, whole
 from tallybook.runtime.transport import Lane
@@ -354,5 +356,15 @@ async def test_every_text_of_a_span_is_cut_and_no_provider_of_the_program_is_rep
         await tracer.close()
 
 
-def test_names_of_spans_are_there_once():
-    assert len(SPAN_NAMES) == len({span.text for span in SPAN_NAMES.values()})
+def test_the_page_of_traces_shows_every_span_and_no_other():
+    page = (Path(__file__).resolve().parents[2] / "docs/tracing.md").read_text()
+    shown = [line for line in page.splitlines() if re.match(r"\| `[a-z_.]+` \| (client|bookie|gateway) \|", line)]
+    assert shown == [
+        f"| `{span.name}` | {span.where} | {span.text} | {quoted(span.attributes)} | {quoted(span.events)} |"
+        for span in SPANS
+    ]
+    assert len(SPAN_NAMES) == len(SPANS)
+
+
+def quoted(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
