@@ -85,7 +85,7 @@ class BookieConnections:
             raise failed.error.with_traceback(None)
         opening = self._opening.get(bookie_id)
         if opening is None:
-            opening = self._tasks.spawn(self._connect(bookie_id), name=f"connect to {bookie_id}")
+            opening = self._tasks.spawn(self._connect(bookie_id), name=f"connect to {bookie_id}", apart=True)
             opening.add_done_callback(_look_at)
             self._opening[bookie_id] = opening
         # Waited for in this way, a caller who gives up does not take the attempt away from the others.

@@ -82,6 +82,7 @@ class OtelTracer:
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer("tallybook")
         self._seen: Context | None = None
+        self._seen_span = api.INVALID_SPAN
         self._seen_header = ""
 
     def root(self, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> Span | None:
@@ -92,7 +93,7 @@ class OtelTracer:
         if is_decided():
             return None
         # With no context of ours, that of the program which uses this library counts.
-        return self._sampled(name, kind, None, attributes)
+        return self._sampled(name, kind, None if _goes_on(api.get_current_span()) else Context(), attributes)
 
     def follow(self, traceparent: str, name: str, **attributes: Attribute) -> Span | None:
         """The serving end of a request; see the port."""
@@ -111,10 +112,10 @@ class OtelTracer:
         around = get_current()
         if around is not self._seen:
             # As a rule it is the same as for the append before.
-            found = api.get_current_span(around).get_span_context()
-            self._seen = around
+            self._seen, self._seen_span = around, api.get_current_span(around)
+            found = self._seen_span.get_span_context()
             self._seen_header = _header(found) if found.is_valid and found.trace_flags.sampled else ""
-        return self._seen_header
+        return self._seen_header if self._seen_header and _goes_on(self._seen_span) else ""
 
     def readings(self) -> Mapping[str, Reading]:
         """Numbers for metrics."""
@@ -273,6 +274,11 @@ def _shown(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
         f"{PREFIX}{name}": value[:MAX_ATTRIBUTE_CHARACTERS] if isinstance(value, str) else value
         for name, value in attributes.items()
     }
+
+
+def _goes_on(span: api.Span) -> bool:
+    """Whether a span of the program may have parts: one that has ended is left behind in tasks that go on."""
+    return span.is_recording() or isinstance(span, api.NonRecordingSpan)
 
 
 def _header(context: SpanContext) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from tallybook.core.errors import check
@@ -36,15 +37,21 @@ class Tasks:
         self._running: dict[asyncio.Task[Any], bool] = {}
         self._closing = False
 
-    def spawn(self, work: Coroutine[Any, Any, T], *, name: str, essential: bool = False) -> asyncio.Task[T]:
+    def spawn(
+        self, work: Coroutine[Any, Any, T], *, name: str, essential: bool = False, apart: bool = False
+    ) -> asyncio.Task[T]:
         """Run ``work`` in the background.
 
         An essential task is to run until the group closes: if it raises, or returns early,
         ``on_fatal`` is called. The error of another task is kept in the task, for whoever
         holds it.
+
+        Args:
+            apart: it serves others than whoever starts it, so it is part of no trace of theirs.
         """
         check(not self._closing, f"{self._owner}: task {name} started while closing")
-        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
+        context = Context() if apart else None
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}", context=context)
         self._running[task] = essential
         task.add_done_callback(self._ended)
         return task

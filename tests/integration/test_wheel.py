@@ -31,6 +31,7 @@ BESIDE_PACKAGES = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README
 BUILD_SECONDS = 120
 NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
 NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
+NEEDS_OTEL = "traces need OpenTelemetry: pip install 'tallybook[traces]'"
 
 
 @dataclass
@@ -242,14 +243,19 @@ for name in [*COMMANDS.values(), "tallybook.client.sync", "tallybook.stream.sync
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "code", "told"),
     [
-        (["ledger", "ls", "--metadata", "zk://127.0.0.1:1/tallybook"], NEEDS_KAZOO),
-        (["offload", "rebuild-catalog", "s3://bucket/prefix"], NEEDS_BOTOCORE),
+        (["ledger", "ls", "--metadata", "zk://127.0.0.1:1/tallybook"], 2, NEEDS_KAZOO),
+        (["offload", "rebuild-catalog", "s3://bucket/prefix"], 2, NEEDS_BOTOCORE),
+        (
+            ["bookie", "run", "--data", "b1", "--metadata", "memory:", "--set", "traces=http://127.0.0.1:1"],
+            3,
+            NEEDS_OTEL,
+        ),
     ],
 )
-def test_what_needs_an_extra_says_how_to_install_it(installed, words, told):
+def test_what_needs_an_extra_says_how_to_install_it(installed, words, code, told):
     done = installed.run("tallybook", *words)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr

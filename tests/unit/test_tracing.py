@@ -347,6 +347,12 @@ async def test_every_text_of_a_span_is_cut_and_no_provider_of_the_program_is_rep
             with under(ours):
                 assert tracer.surrounding() == ours.traceparent
         assert tracer.surrounding() == ""
+        # One that has ended is what tasks that outlive it still see, and nothing begins in it any more.
+        with trace.use_span(ours._span):
+            assert tracer.root("tallybook.read").trace_id == tracer.surrounding()[3:35] == ours.trace_id
+            ours.end()
+            assert tracer.surrounding() == ""
+            assert tracer.root("tallybook.read").trace_id != ours.trace_id
         # Nobody has asked for these to be sent.
         assert tracer.follow(HEADER[:-2] + "00", "bookie.serve") is None
         assert tracer.follow("nonsense", "bookie.serve") is None
