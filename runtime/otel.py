@@ -82,7 +82,7 @@ class OtelTracer:
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer("tallybook")
         self._seen: Context | None = None
-        self._seen_span = api.INVALID_SPAN
+        self._seen_span: api.Span = api.INVALID_SPAN
         self._seen_header = ""
 
     def root(self, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> Span | None:
