@@ -113,9 +113,9 @@ class Client:
                 await world.connections.close()
                 if world.archive is not None:
                     await world.archive.close()
-                await world.tracer.close()
             finally:
                 await world.store.close()
+                await world.tracer.close()
 
     @property
     def world(self) -> ClientWorld:

@@ -14,6 +14,7 @@ OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY and _
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -132,11 +133,10 @@ class OtelTracer:
                 ended.set_result(None)
 
         def shut_down() -> None:
-            try:
-                self._provider.shutdown()
-            finally:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(tell)
+            self._provider.shutdown()
+            # Where it took too long, nobody may be left to be told.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell)
 
         # A thread of its own, since the loop's would have to be waited for when the loop ends.
         threading.Thread(target=shut_down, name="traces-end", daemon=True).start()

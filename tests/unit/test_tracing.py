@@ -78,7 +78,7 @@ async def test_a_task_that_outlives_the_span_it_was_started_in_belongs_to_no_tra
     async def outlive() -> tuple[bool, bool]:
         within = current_span() is not None
         await go_on.wait()
-        return within, is_decided()
+        return within, is_decided() or current_span() is not None
 
     tasks = []
     for sampling in (True, False):
@@ -131,7 +131,8 @@ async def test_a_batch_that_is_traced_comes_first_in_its_message_and_others_say_
     with begin(tracer, "tallybook.add"):
         adds.add(batch_of(2), b"", answers.append)
     adds.add(batch_of(3), b"", answers.append)
-    first, second = await stream.messages.get(), await stream.messages.get()
+    async with asyncio.timeout(10):
+        first, second = await stream.messages.get(), await stream.messages.get()
     request, plain, traced = tracer.spans[1], wire.decode_adds(first), wire.decode_adds(second)
     assert (plain.traceparent, [bytes(each) for each in plain.batches]) == ("", [batch_of(0), batch_of(1)])
     assert (traced.traceparent, [bytes(each) for each in traced.batches]) == (
