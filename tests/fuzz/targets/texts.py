@@ -12,8 +12,8 @@ from tallybook.archive.objects import keys
 from tallybook.archive.objects.clouds import check_endpoint
 from tallybook.cli.health import _parse as health_address
 from tallybook.cli.launcher import last_error, read_run_file
-from tallybook.cli.offload import _settings as offload_settings
 from tallybook.cli.options import assigned
+from tallybook.cli.server_options import settings_of
 from tallybook.cli.stream_appending import StreamFeeder
 from tallybook.cli.stream_options import changes
 from tallybook.cli.stream_starts import parse_condition, parse_start, reached
@@ -112,7 +112,7 @@ def assignments(data: bytes) -> None:
     """What is set by variables and on the command line."""
     given = [line for line in data.decode(errors="surrogateescape").split("\n") if line]
     overrides = attempt(InvalidConfig, assigned, given)
-    attempt(InvalidConfig, offload_settings, None, given)
+    attempt(InvalidConfig, settings_of, OffloadSettings, None, given)
     variables = {
         ENVIRONMENT_PREFIX + name.replace(".", LEVEL_SEPARATOR).upper(): value
         for name, _, value in (line.partition("=") for line in given)
