@@ -6,7 +6,6 @@ to look at. The cluster serves without them, too: what keeps one from its work i
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Generic, NamedTuple, TypeVar
@@ -14,7 +13,7 @@ from urllib.parse import quote
 
 from tallybook.core.config import OffloadSettings, RepairSettings
 from tallybook.core.errors import InvariantViolation, TallybookError
-from tallybook.runtime.http import address_of, bind
+from tallybook.runtime.http import Listening, address_of, bind
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks
 
@@ -31,7 +30,7 @@ class _Set(NamedTuple, Generic[S]):
     """One that may begin."""
 
     settings: S
-    listening: socket.socket
+    listening: Listening
 
 
 class LocalUpkeep:
@@ -67,7 +66,7 @@ class LocalUpkeep:
         finally:
             await tasks.close()
 
-    async def _giving_back(self, settings: RepairSettings, listening: socket.socket) -> None:
+    async def _giving_back(self, settings: RepairSettings, listening: Listening) -> None:
         # As below.
         from tallybook.repair.service import repairing  # noqa: PLC0415
 
@@ -78,7 +77,7 @@ class LocalUpkeep:
         finally:
             listening.close()
 
-    async def _archiving(self, settings: OffloadSettings, listening: socket.socket) -> None:
+    async def _archiving(self, settings: OffloadSettings, listening: Listening) -> None:
         # What reads and writes Parquet takes long to load; by now the cluster is ready.
         from tallybook.offload.process import archive_of  # noqa: PLC0415
         from tallybook.offload.service import offloading  # noqa: PLC0415

@@ -8,7 +8,6 @@ what is left, for ``tallybook offload status`` to show from anywhere.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Final
@@ -24,6 +23,7 @@ from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_format import FIRST, over_known
 from tallybook.metadata.store import Ok
+from tallybook.runtime.http import Listening
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.tasks import Workers
@@ -56,7 +56,7 @@ class OffloadService:
         settings: OffloadSettings,
         give_back: Callable[[Workers], Awaitable[None]] | None = None,
         client: Client | None = None,
-        listening: socket.socket | None = None,
+        listening: Listening | None = None,
     ) -> None:
         self._listening = listening
         self._client = client
@@ -198,7 +198,7 @@ def _progress(totals: Totals) -> int:
 
 
 async def offloading(
-    metadata_uri: str, url: str, settings: OffloadSettings, listening: socket.socket | None = None
+    metadata_uri: str, url: str, settings: OffloadSettings, listening: Listening | None = None
 ) -> None:
     """Run an offloader until cancelled.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -25,6 +24,7 @@ from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.http import Listening
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.pace import Pace
@@ -81,7 +81,7 @@ class RepairService:
             world.store, world.clock, rng.fork("leader"), record=AUDITOR_RECORD, lease_s=settings.lease_s
         )
 
-    async def serve(self, tasks: Tasks, listening: socket.socket | None = None) -> None:
+    async def serve(self, tasks: Tasks, listening: Listening | None = None) -> None:
         """Work until cancelled, and serve health and metrics meanwhile.
 
         Args:
@@ -178,7 +178,7 @@ def age_of(status: Mapping[str, object] | None, clock: Clock, moment: str = "at_
     return max(0, clock.wall_us() // 1000 - at_ms) // 1000 if isinstance(at_ms, int) else None
 
 
-async def repairing(metadata_uri: str, settings: RepairSettings, listening: socket.socket | None = None) -> None:
+async def repairing(metadata_uri: str, settings: RepairSettings, listening: Listening | None = None) -> None:
     """Repair a cluster until cancelled.
 
     Args:

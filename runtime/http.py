@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
@@ -36,6 +36,10 @@ CLOSE_SECONDS: Final = 2.0
 _METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 _KEEP_ALIVE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 64
+
+
+Listening: TypeAlias = socket.socket
+"""An address that is taken: whoever connects waits until it is served."""
 
 
 class Guarded(Access, Certified, Protocol):
@@ -70,7 +74,7 @@ class HttpServer:
         self.address = ""
         """Host and port, once started."""
 
-    async def start(self, listen: str | socket.socket, tasks: Tasks) -> None:
+    async def start(self, listen: str | Listening, tasks: Tasks) -> None:
         """Begin to serve.
 
         Args:
@@ -149,13 +153,13 @@ class HttpServer:
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
 
 
-def address_of(bound: socket.socket) -> str:
+def address_of(bound: Listening) -> str:
     """Host and port of a socket that listens."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def bind(listen: str) -> socket.socket:
+def bind(listen: str) -> Listening:
     """A socket that listens on host and port; port 0 is any free one.
 
     Raises:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from .clock import Clock
-from .http import HttpServer
+from .http import HttpServer, Listening
 from .metrics import Metrics
 from .security import security_of_server
 from .tasks import Tasks
@@ -15,7 +14,7 @@ from .tasks import Tasks
 
 @asynccontextmanager
 async def watchable(
-    metrics: Metrics, listen: str | socket.socket, security: str, clock: Clock, tasks: Tasks
+    metrics: Metrics, listen: str | Listening, security: str, clock: Clock, tasks: Tasks
 ) -> AsyncIterator[str]:
     """Serve them until the block is left; the address is what it yields.
 

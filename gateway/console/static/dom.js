@@ -58,9 +58,9 @@ export function card(title, ...content) {
   return el("section", { class: "card" }, el("h2", {}, title), ...content);
 }
 
-// Facts: pairs of a name and what it is.
+// Facts: a name, what it is, and "long" if that takes a line of its own.
 export function facts(pairs) {
-  return el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–"))));
+  return el("dl", { class: "facts" }, pairs.map(([name, value, kind]) => el("div", { class: kind }, el("dt", {}, name), el("dd", {}, value ?? "–"))));
 }
 
 export function pill(text, kind) {

@@ -39,5 +39,9 @@ export function seconds(value) {
 
 // 2026-11-24T00:50:46.976+00:00 -> 2026-11-24 00:50:46
 export function moment(text) {
-  return String(text).replace("T", " ").replace(/(\.\d+)?(\+00:00)?$/, "");
+  return String(text).replace("T", " ").replace(/(\.\d+)?(Z|\+00:00)?$/, "");
+}
+
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }

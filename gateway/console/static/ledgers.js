@@ -36,7 +36,7 @@ export async function ledgers(_parts, query) {
     ["State", state],
     ["Entries", (row) => count(row.entries ?? NaN), "number"],
     ["Size", (row) => bytes(row.bytes ?? NaN), "number"],
-    ["E / Qw / Qa", (row) => `${row.ensemble} / ${row.write_quorum} / ${row.ack_quorum}`, "number"],
+    ["Ensemble / write / ack", (row) => `${row.ensemble} / ${row.write_quorum} / ${row.ack_quorum}`, "number"],
     ["Fragments", (row) => count(row.fragments?.length), "number"],
     ["Archive", (row) => (row.archive ? pill(row.archive.copies_released ? "archive alone" : "archived", "") : "–")],
     ["Created", (row) => moment(row.created_at), "number"],
@@ -91,7 +91,7 @@ export async function ledger(parts, _query, confirm) {
       ["Last entry", (row) => count(row.last_entry_id), "number"],
     ], found.missed, "")) : null,
     found.archive ? card("Archive", facts([
-      ["Object", found.archive.object], ["Size", bytes(found.archive.object_bytes)],
+      ["Object", found.archive.object, "long"], ["Size", bytes(found.archive.object_bytes)],
       ["Archived", moment(found.archive.archived_at)], ["Bookies may drop their copies", found.archive.copies_released ? "yes" : "no"],
     ])) : null,
     custom.length ? card("Custom metadata", facts(custom)) : null,
@@ -121,6 +121,6 @@ export async function entry(parts) {
       ["Checksum", (row) => el("code", {}, row.checksum)],
       ["Where", (row) => row.where || row.why || "–", "path"],
     ], rows, "No bookie should have it.")),
-    found.archive ? card("Archive", facts([["Object", found.archive.object], ["Verdict", pill(found.archive.verdict, VERDICTS[found.archive.verdict] ?? "")], ["Why", found.archive.why || "–"]])) : null,
+    found.archive ? card("Archive", facts([["Object", found.archive.object, "long"], ["Verdict", pill(found.archive.verdict, VERDICTS[found.archive.verdict] ?? "")], ["Why", found.archive.why || "–"]])) : null,
   ];
 }

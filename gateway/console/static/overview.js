@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { card, el, facts, pill, table } from "./dom.js";
-import { bytes, count, milliseconds, percent, rate, seconds } from "./format.js";
+import { bytes, capital, count, milliseconds, percent, rate, seconds } from "./format.js";
 import { latest, line, take } from "./samples.js";
 
 const KINDS = { writable: "good", "read-only": "warn", draining: "warn", away: "bad", "no answer": "bad" };
@@ -45,13 +45,14 @@ function tiles(found) {
     tile("Reads", `${rate(latest("all/reads"))}/s`, "batches", line("all/reads", "Batches read per second")),
     latency("Write latency", "all/adds", "Time until a batch is durable on a bookie"),
     latency("Read latency", "all/reads", "Time that a bookie takes for a read"),
-    tile("Under-replicated", short === null ? "–" : count(short), "ledgers with too few good copies", null, short ? "bad" : ""));
+    tile("Under-replicated", short === null ? "–" : count(short), "ledgers lack good copies", null, short ? "bad" : ""));
 }
 
 // Half of them took less than the large number.
 function latency(name, of, label) {
   const [half, most] = [`${of}/p50`, `${of}/p99`];
-  return tile(name, milliseconds(latest(half)), `median; 99 % within ${milliseconds(latest(most))}`, line(half, label, { fainter: [most] }));
+  const note = Number.isFinite(latest(half)) ? `median; 99 % in ${milliseconds(latest(most))}` : "there are none just now";
+  return tile(name, milliseconds(latest(half)), note, line(half, label, { fainter: [most] }));
 }
 
 function tile(name, value, note, drawn, kind = "") {
@@ -134,7 +135,7 @@ function ledgers(found) {
   const states = Object.entries(found).filter(([name]) => !["total", "unreadable", "complete"].includes(name));
   return facts([
     ["All", el("a", { href: "#/ledgers" }, count(found.total))],
-    ...states.map(([name, value]) => [name.replaceAll("_", " "), count(value)]),
+    ...states.map(([name, value]) => [capital(name.replaceAll("_", " ")), count(value)]),
     ["Unreadable", count(found.unreadable)],
   ]);
 }
@@ -151,13 +152,13 @@ export async function bookie(parts, _query, confirm) {
       ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted", found.wanted.replaceAll("_", " ")],
     ])),
     card("What it holds", facts([
-      ["Ledgers that name it", count(found.named_by)], ["Of those, growing", count(found.growing)],
+      ["Ledgers that name it", count(found.named_by)], ["Of those, still written", count(found.growing)],
       ["May be switched off", found.may_be_switched_off ? "yes" : "no"],
       ["Entry logs", `${count(found.entry_logs ?? NaN)}, ${bytes(found.log_bytes ?? NaN)}`],
       ["Disk in use", percent(found.disk_used ?? NaN)], ["Free", bytes(found.free_bytes ?? NaN)],
       ["Journal in use", percent(found.journal_used ?? NaN)],
       ["Damaged copies", count(found.damaged ?? NaN)], ["Ledgers in limbo", count(found.in_limbo)],
-      ["Scrub rounds", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],
+      ["Times it checked all it holds", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],
     ])),
   ];
 }

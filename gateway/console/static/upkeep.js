@@ -25,7 +25,7 @@ function audited(auditor, repair, confirm) {
   const named = (bookies) => (bookies?.length ? bookies.join(", ") : "none");
   return [
     el("div", { class: "title" },
-      pill(paused ? `paused since ${moment(new Date(repair.paused_since_ms).toISOString()).replace("Z", "")}` : auditor.elected ? "running" : "nobody repairs", paused || !auditor.elected ? "warn" : "good"),
+      pill(paused ? `paused since ${moment(new Date(repair.paused_since_ms).toISOString())}` : auditor.elected ? "running" : "nobody repairs", paused || !auditor.elected ? "warn" : "good"),
       el("span", { class: "buttons" }, el("button", {
         type: "button", onclick: () => confirm(`${name} the repair`, text, name, () => post(`repair/${word}`)),
       }, name))),
@@ -33,8 +33,8 @@ function audited(auditor, repair, confirm) {
       ["Last looked", `${seconds(auditor.audited_s_ago ?? NaN)} ago`],
       ["Ledgers with too few good copies", count(found.under_replicated ?? NaN)],
       ["Why", Object.entries(found.needing ?? {}).map(([why, many]) => `${why}: ${count(many)}`).join(", ") || "–"],
-      ["Bookies that are away", named(found.away)], ["Given up as lost", named(found.lost)],
-      ["Being emptied", named(found.draining)], ["That lost data", named(found.lost_data)],
+      ["Bookies that are away", named(found.away)], ["Bookies given up as lost", named(found.lost)],
+      ["Bookies being emptied", named(found.draining)], ["Bookies that lost data", named(found.lost_data)],
     ]),
   ];
 }
@@ -63,9 +63,9 @@ function archived(found) {
       ["Archived", `${count(found.archive.ledgers)} ledgers`], ["Waiting", `${count(waiting)} ledgers, ${bytes(found.archive.waiting_bytes)}`],
       ["Oldest that waits", waiting > 0 ? seconds(round.oldest_waiting_s ?? NaN) : "–"],
       ["In the archive alone", `${count(found.archive.released)} ledgers`],
-      ["Objects written", `${count(round.objects_written ?? NaN)}, ${bytes(round.object_bytes ?? NaN)}`],
-      ["Objects removed", count(round.objects_removed ?? NaN)],
-      ["Last round", round.at_ms ? moment(new Date(round.at_ms).toISOString()).replace("Z", "") : "never"],
+      ["Objects written since it began", `${count(round.objects_written ?? NaN)}, ${bytes(round.object_bytes ?? NaN)}`],
+      ["Objects removed since then", count(round.objects_removed ?? NaN)],
+      ["Last round", round.at_ms ? moment(new Date(round.at_ms).toISOString()) : "never"],
       ["Failures", round.failures ? `${count(round.failures)}: ${round.last_error}` : "none"],
     ]),
     el("p", { class: "quiet path" }, found.archive.url),
