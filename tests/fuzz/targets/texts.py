@@ -102,7 +102,7 @@ def some_assignments() -> Iterator[bytes]:
 @TARGET.decoder(
     "runtime/settings.py:_from_environment",
     "cli/options.py:assigned",
-    "cli/offload.py:_settings",
+    "cli/server_options.py:settings_of",
     "core/config.py:_split",
     "core/config.py:_paths",
     "core/config.py:_address",
