@@ -93,8 +93,12 @@ class AddLane:
                     self._attach(attach)
                 span = self._follow(traceparent) if traceparent else None
                 for count, batch in enumerate(batches, start=1):
-                    self._add(batch, len(message), span)
-                    span = None  # it is of the first one
+                    if span is None:
+                        self._add(batch, len(message), None)
+                    else:
+                        with under(span):
+                            self._add(batch, len(message), span)
+                        span = None  # it is of the first one
                     if count % _ADDS_IN_TURN == 0:
                         await self._clock.sleep(0)
         finally:
@@ -126,15 +130,10 @@ class AddLane:
         if 2 * cost < message_bytes:
             # What is kept of a message keeps all of it, though most of it may be refused.
             batch = bytes(batch)
-        answered = partial(self._answered, self._received, ids, cost)
-        if span is None:
-            self._hand_over(batch, attached, ids, answered)
-            return
-        span.set(ledger_id=ids[0], first_entry_id=ids[1], entries=ids[2], batch_bytes=len(batch))
-        with under(span):
-            self._hand_over(batch, attached, ids, partial(_end_and_answer, span, answered))
-
-    def _hand_over(self, batch: Buffer, attached: Attach, ids: tuple[int, int, int], answered: AddCallback) -> None:
+        answered: AddCallback = partial(self._answered, self._received, ids, cost)
+        if span is not None:
+            span.set(ledger_id=ids[0], first_entry_id=ids[1], entries=ids[2], batch_bytes=len(batch))
+            answered = partial(_end_and_answer, span, answered)
         beside = self._under_way > 0
         self._under_way += 1
         if not self._may_write:

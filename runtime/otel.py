@@ -35,7 +35,7 @@ from .meter import Reading
 from .settings import variable
 from .span_catalogue import MAX_ATTRIBUTE_CHARACTERS, MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, PREFIX
 from .traceparent import TraceContext, decode_traceparent
-from .tracing import Attribute, Span, SpanKind, current_span, is_decided
+from .tracing import Attribute, Span, SpanKind, current_span, header_above, is_decided
 
 MAX_WAITING: Final = 4_096
 """Ended spans that wait to be sent; more are dropped. About a kilobyte each."""
@@ -105,11 +105,9 @@ class OtelTracer:
 
     def surrounding(self) -> str:
         """The header of the sampled trace that surrounds the caller; see the port."""
-        above = current_span()
+        above = header_above()
         if above is not None:
-            return above.traceparent
-        if is_decided():
-            return ""
+            return above
         around = get_current()
         if around is not self._seen:
             # As a rule it is the same as for the append before.

@@ -117,6 +117,8 @@ class _Unsampled:
 
     __slots__ = ("over",)
 
+    traceparent: Final = ""
+
     def __init__(self) -> None:
         self.over = False
 
@@ -139,6 +141,12 @@ def is_decided() -> bool:
     """Whether somebody above has decided about sampling, either way."""
     above = _current.get()
     return above is not None and not above.over
+
+
+def header_above() -> str | None:
+    """The header of the span that is current; empty: decided that there is none; ``None``: nobody has decided."""
+    above = _current.get()
+    return None if above is None or above.over else above.traceparent
 
 
 def begin(

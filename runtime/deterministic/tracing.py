@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.traceparent import TraceContext, decode_traceparent
-from tallybook.runtime.tracing import NO_TRACER, Attribute, Span, SpanKind, current_span, is_decided
+from tallybook.runtime.tracing import NO_TRACER, Attribute, Span, SpanKind, current_span, header_above, is_decided
 
 
 class MemorySpan:
@@ -110,8 +110,8 @@ class MemoryTracer:
 
     def surrounding(self) -> str:
         """The header of the trace that surrounds the caller; see the port."""
-        above = current_span()
-        return above.traceparent if above is not None else "" if is_decided() else self.around
+        above = header_above()
+        return self.around if above is None else above
 
     def readings(self) -> Mapping[str, Reading]:
         """Nothing is sent."""

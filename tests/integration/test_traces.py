@@ -2,8 +2,10 @@
 
 import asyncio
 import http.server
+import re
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -141,7 +143,7 @@ def within(inner: Heard, outer: Heard) -> bool:
     return outer.begin - SKEW_NS <= inner.begin <= inner.end <= outer.end + SKEW_NS
 
 
-async def test_one_add_is_one_tree_from_the_client_to_the_journals_of_three_bookies(traced, endpoint):
+async def test_one_add_is_one_tree_from_the_client_to_the_journals_of_three_bookies(cli, traced, endpoint):
     async with client(traced, endpoint.traces) as one:
         # All three are needed, so the batch is not confirmed before each of them has been asked.
         writer = await one.create_ledger(password=SECRET, ack_quorum=3)
@@ -175,6 +177,17 @@ async def test_one_add_is_one_tree_from_the_client_to_the_journals_of_three_book
         assert write.attributes["commit_records"] >= 1
         assert within(request, add)
     assert len(spans) == 1 + 3 * 4
+    address = f"127.0.0.1:{traced.run_file(1)['ports']['http']}"
+    # The bookie counts what it has sent once it is told that it has arrived.
+    await asyncio.to_thread(cli.wait_until, lambda: counted(address)["sent"] >= 3, "spans that were sent")
+    assert {**counted(address), "sent": 0} == {"sent": 0, "dropped": 0, "failed": 0}
+
+
+def counted(address: str) -> dict[str, float]:
+    """What a bookie says has become of its spans."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        found = re.findall(r'tallybook_trace_spans_total{outcome="(\w+)"} (\S+)', answer.read().decode())
+    return {outcome: float(count) for outcome, count in found}
 
 
 async def test_one_read_is_one_tree_and_says_where_the_bytes_were(traced, endpoint):

@@ -9,6 +9,8 @@ from tallybook.core.batch import decode_header
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, InvalidArgument, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.deterministic.tracing import MemoryTracer
+from tallybook.runtime.tracing import whole
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, batch_of, tiny_settings
 
 LOG = f"{ROOT}/ledgers/entrylog-0000000000000001.log"
@@ -66,6 +68,29 @@ def test_a_run_may_alternate_between_cache_and_storage() -> None:
         cached = await add(node, 0, 20, 40)
         expected = [batch for pair in zip(cached, stored, strict=True) for batch in pair]
         assert await read(node, 0, 59) == expected
+
+    play(scenario)
+
+
+def test_a_read_that_is_traced_says_where_its_batches_were_and_what_was_looked_at() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        tracer = MemoryTracer()
+        with whole(tracer.root("bookie.serve")):
+            stored = await add(node, 0, 10)
+        added = [(span.name, span.events, span.ends) for span in tracer.spans]
+        assert added == [("bookie.serve", ["waits", *["in the write cache"] * 2], 1)] + 2 * [
+            ("bookie.journal", [], 1), ("bookie.journal.write", [], 1),
+        ]  # fmt: skip
+        await node.bookie.flush()
+        cached = await add(node, 20)
+        tracer.spans.clear()
+        with whole(tracer.root("bookie.serve")):
+            assert await read(node, 0, 29) == stored + cached
+        serve, *parts = tracer.spans
+        assert serve.attributes == {"cached_batches": 1, "stored_batches": 2}
+        assert [span.name for span in parts[:2]] == ["bookie.index", "bookie.entry_log"]
+        assert parts[1].attributes == {"batches": 2, "bytes": sum(map(len, stored))}
+        assert {span.parent_id for span in parts} == {serve.context.span_id}
 
     play(scenario)
 

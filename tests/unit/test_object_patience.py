@@ -10,6 +10,8 @@ from tallybook.archive.objects.patience import ByteRate, Patience, PatienceSetti
 from tallybook.archive.objects.patient import PatientStore
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.deterministic import SimClock, run_seed
+from tallybook.runtime.deterministic.tracing import MemoryTracer
+from tallybook.runtime.tracing import whole
 
 MIB = 1 << 20
 KEY = "ledgers/1"
@@ -45,6 +47,24 @@ def test_what_failed_is_tried_again():
             "put_failed": 2, "put_ok": 1, "read_failed": 1, "read_busy": 1, "read_ok": 1, "read_refused": 1,
             "info_failed": 1, "info_ok": 1, "delete_failed": 1, "delete_ok": 1, "bytes_written": 3, "bytes_read": 2,
         }  # fmt: skip
+
+    play(scene)
+
+
+def test_a_read_that_is_traced_is_one_span_with_every_try_that_failed():
+    async def scene(world):
+        _, store, _ = stores(world, ("read", Fault.FAILED), ("read", Fault.BUSY))
+        await store.put(KEY, b"abcdef")
+        tracer = MemoryTracer()
+        with whole(tracer.root("tallybook.archive")):
+            await store.read(KEY, 1, 2)
+            await store.read_many(KEY, [(0, 1), (3, 2)])
+        _, one, many = tracer.spans
+        about = {"store": store.url, "object": KEY}
+        assert (one.name, one.attributes) == ("objects.read", {**about, "offset": 1, "bytes": 2, "ranges": 1})
+        assert (one.events, many.events) == (["try failed"] * 2, [])
+        assert many.attributes == {**about, "offset": 0, "bytes": 3, "ranges": 2}
+        assert (one.ends, many.ends) == (1, 1)
 
     play(scene)
 

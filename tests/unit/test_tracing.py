@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from opentelemetry import trace
 
+from tallybook.cli.cluster import cluster as cluster_of
+from tallybook.cli.gateway import _client as client_of
 from tallybook.client.client import Client
 from tallybook.client.load import ClientLoad
 from tallybook.client.rpc_adds import AddStream
+from tallybook.core.config import ClientSettings, GatewaySettings
 from tallybook.core.errors import EntryAbsent, InvalidConfig, LedgerFenced
 from tallybook.core.limits import MIB
 from tallybook.gateway.call_spans import STREAMS, span_of
@@ -285,6 +288,18 @@ def test_a_call_is_traced_as_its_caller_says_and_a_stream_never_as_a_whole_by_ch
         ["tallybook.read"] if below else ["gateway.call"] if traces and not traceparent else []
     )
     assert span_of(NO_TRACER, method, Calling(traceparent)).__enter__() is None
+
+
+def test_a_gateway_has_its_client_traced_and_a_command_goes_by_its_environment(monkeypatch, tmp_path):
+    settings = GatewaySettings(metadata="memory:", traces="http://c:1,share=1")
+    assert client_of(settings).traces == settings.traces
+    assert (client_of(settings).service, ClientSettings().service) == ("tallybook-gateway", "tallybook-client")
+    (tmp_path / "metadata.db").touch()
+    monkeypatch.setenv("TALLYBOOK_TRACES", "http://c:1")
+    assert cluster_of(f"sqlite:///{tmp_path}/metadata.db")._settings.traces == "http://c:1"
+    monkeypatch.setenv("TALLYBOOK_TRACES", "c:1")
+    with pytest.raises(InvalidConfig, match="no endpoint of OTLP over HTTP"):
+        cluster_of(f"sqlite:///{tmp_path}/metadata.db")
 
 
 def test_every_method_that_has_many_answers_counts_as_a_stream():
