@@ -9,18 +9,25 @@ passed.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, MetadataUnavailable, TallybookError
 from tallybook.metadata.store import BookieInfo, Membership
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Transport
 from tallybook.runtime.wire import FrameCache
 
 from .bookie_rpc import BookieRpc, open_bookie
 from .load import ClientLoad
+from .refusals import is_refusal
+
+REFUSAL_SECONDS: Final = 60.0
+"""Between two lines in the log that a bookie refuses this client: it is asked far more often."""
+
+_log = logger("client.connections")
 
 
 class _Failure(NamedTuple):
@@ -63,6 +70,8 @@ class BookieConnections:
         self._opening: dict[str, asyncio.Task[BookieRpc]] = {}
         self._failed: dict[str, _Failure] = {}
         self._known: dict[str, BookieInfo] = {}
+        self._told_again_at: dict[str, float] = {}
+        """When the log may tell the next time that a bookie refuses this client."""
         self._closed = False
 
     async def get(self, bookie_id: str) -> BookieRpc:
@@ -110,12 +119,21 @@ class BookieConnections:
         except TallybookError as error:
             pause_seconds = self._settings.reconnect_ms / 1000
             self._failed[bookie_id] = _Failure(error, self._clock.monotonic() + pause_seconds)
+            self._tell(bookie_id, error)
             raise
         finally:
             del self._opening[bookie_id]
         self._failed.pop(bookie_id, None)
+        self._told_again_at.pop(bookie_id, None)
         self._open[bookie_id] = connection
         return connection
+
+    def _tell(self, bookie_id: str, error: TallybookError) -> None:
+        """Have the log say now and then that a bookie refuses this client: an operator has to see to it."""
+        now = self._clock.monotonic()
+        if is_refusal(error) and now >= self._told_again_at.get(bookie_id, now):
+            self._told_again_at[bookie_id] = now + REFUSAL_SECONDS
+            _log.warning("bookie refuses this client", bookie_id=bookie_id, error=error.message)
 
     async def _attempt(self, bookie_id: str) -> BookieRpc:
         """Replace what is broken, within the connect timeout in all."""

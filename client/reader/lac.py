@@ -20,6 +20,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from ..ports import Connections
+from ..refusals import is_refusal, refusal_of_all
 
 ASK_OTHERS_SECONDS: Final = 0.02
 """Silence of the bookie that is asked alone after which the others are asked, too."""
@@ -45,6 +46,7 @@ async def highest_lac(metadata: LedgerMetadata, connections: Connections, *, clo
 
     Raises:
         BookieUnavailable: the answers do not cover every write set.
+        AccessDenied, Unauthenticated: no bookie lets this client in.
     """
     covered = metadata.quorum.covered
     told = await _told(metadata, connections, clock, deadline, covered)
@@ -63,6 +65,7 @@ async def told_lac(metadata: LedgerMetadata, connections: Connections, *, clock:
 
     Raises:
         BookieUnavailable: none answers.
+        AccessDenied, Unauthenticated: none lets this client in.
     """
     told = await _told(metadata, connections, clock, deadline, bool)
     if not told:
@@ -81,8 +84,12 @@ async def _told(
 
     Args:
         suffice: whether answers from these positions do; if so, nobody waits for one that is BUSY.
+
+    Raises:
+        AccessDenied, Unauthenticated: none lets this client in.
     """
     told: dict[int, int] = {}
+    failed: dict[int, TallybookError] = {}
     enough = asyncio.Event()
 
     async def ask(position: int, bookie_id: str) -> None:
@@ -92,6 +99,8 @@ async def _told(
                 told[position] = answer
                 if suffice(told):
                     enough.set()
+            else:
+                failed[position] = answer
             if not isinstance(answer, Busy):
                 return
             pause_s = max(answer.retry_after_ms, 1) / 1000
@@ -106,6 +115,10 @@ async def _told(
     for outcome in await asyncio.gather(*asking, return_exceptions=True):
         if outcome is not None:
             raise outcome
+    bookies = range(len(metadata.last_fragment.bookies))
+    refusal = refusal_of_all([failed.get(position) for position in bookies], f"ledger {metadata.ledger_id}")
+    if refusal is not None and not told:
+        raise refusal
     return told
 
 
@@ -151,6 +164,8 @@ class TailPolls:
         self._retry_s = retry_s
         self._first: str | None = None
         self._first_until = clock.monotonic()
+        self._refused: dict[str, TallybookError] = {}
+        """Who did not let this client in when it was asked last, and why."""
         self._change: asyncio.Task[None] | None = None
 
     async def news(self, metadata: LedgerMetadata, *, above: int, timeout_ms: int, bring: bool) -> TailNews:
@@ -158,6 +173,9 @@ class TailPolls:
 
         Args:
             bring: whether one of them is to bring along what is behind ``above``.
+
+        Raises:
+            AccessDenied, Unauthenticated: no bookie lets this client in.
         """
         name = f"tail-{metadata.ledger_id}"
         # Who gets the next entries hears of the LAC with them, and can bring them along.
@@ -168,7 +186,7 @@ class TailPolls:
 
         def ask(bookie_id: str) -> asyncio.Task[LacAnswer | None]:
             max_bytes = BROUGHT_BYTES if bring and bookie_id == bookies[0] else 0
-            poll = self._poll(metadata.ledger_id, bookie_id, above, timeout_ms, max_bytes)
+            poll = self._poll(metadata.ledger_id, bookie_id, above, timeout_ms, max_bytes, bookies)
             return self._tasks.spawn(poll, name=name)
 
         polls = [ask(bookie_id) for bookie_id in (bookies[:1] if alone else bookies)]
@@ -188,6 +206,9 @@ class TailPolls:
             for poll in polls:
                 poll.cancel()
             await asyncio.gather(*polls, return_exceptions=True)
+        refusal = refusal_of_all([*map(self._refused.get, bookies)], f"ledger {metadata.ledger_id}")
+        if refusal is not None:
+            raise refusal
         best, first = max(answers, key=_news_of, default=(None, None))
         if len(polls) > 1:
             self._first, self._first_until = first, self._clock.monotonic() + ASK_ALL_SECONDS
@@ -212,14 +233,20 @@ class TailPolls:
         return True
 
     async def _poll(
-        self, ledger_id: int, bookie_id: str, above: int, timeout_ms: int, max_bytes: int
+        self, ledger_id: int, bookie_id: str, above: int, timeout_ms: int, max_bytes: int, others: Collection[str]
     ) -> LacAnswer | None:
         try:
             connection = await self._connections.get(bookie_id)
+            self._refused.pop(bookie_id, None)
             return await connection.wait_lac(ledger_id, above, timeout_ms, max_bytes)
         except TallybookError as error:
             if is_defect(error):
                 raise
+            self._refused.pop(bookie_id, None)
+            if is_refusal(error):
+                self._refused[bookie_id] = error
+                if all(other in self._refused for other in others):
+                    return None
             # Others may answer; ask this one again only after a pause.
             await self._clock.sleep(max(self._retry_s, timeout_ms / 1000))
             return None

@@ -26,7 +26,6 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, record_missed
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, under
 
@@ -47,7 +46,8 @@ from .actions import (
     Send,
     SendLater,
 )
-from .machine import CONNECTION_CODES, WriterMachine
+from .codes import CONNECTION_CODES
+from .machine import WriterMachine
 from .members import Member
 from .replacing import Replacing
 
@@ -66,9 +66,6 @@ class WriterEvents(Protocol):
 
     def died(self, error: TallybookError) -> None:
         """Nothing more will be confirmed."""
-
-
-_log = logger("client.writer")
 
 
 @dataclass(slots=True)
@@ -346,13 +343,8 @@ class WriterDriver:
                     connection = await self._connections.get(link.bookie_id)
                 except TallybookError as error:
                     # A peer that is away is expected: the machine counts how long.
-                    if not isinstance(error, PeerError):
-                        _log.warning(
-                            "bookie refuses this client",
-                            bookie_id=link.bookie_id,
-                            ledger_id=self.machine.ledger_id,
-                            error=error.message,
-                        )
+                    if self._current(link):
+                        self._perform(self.machine.unreached(link.position, error))
                     await self._clock.sleep(pause_s)
                     continue
                 if self._current(link):

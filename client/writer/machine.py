@@ -28,28 +28,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tallybook.core.errors import (
-    AccessDenied,
-    BookieUnavailable,
-    Busy,
-    Conflict,
-    LedgerClosed,
-    LedgerFenced,
-    MetadataUnavailable,
-    NoSuchLedger,
-    NotEnoughBookies,
-    Outcome,
-    RequestTimeout,
-    TallybookError,
-    Unauthorized,
-    check,
-    error_class,
-)
+from tallybook.core.errors import AccessDenied, NotEnoughBookies, Outcome, TallybookError, check, error_class
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, MissedRange
 
+from ..refusals import refusal_of_all
 from .actions import (
     Action,
     ChangeEnsemble,
@@ -64,19 +49,9 @@ from .actions import (
     Send,
     SendLater,
 )
+from .codes import CONNECTION_CODES, FATAL_CODES, PATIENCE_CODES
 from .members import Member, Missed, Position
 from .rules import WriterRules
-
-FATAL_CODES = frozenset(
-    error.wire_code for error in (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
-)
-"""Answers after which no bookie may be asked again: the ledger is not ours to write."""
-
-CONNECTION_CODES = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))
-"""Answers that say the connection failed: the bookie may be back in a moment."""
-
-PATIENCE_CODES = frozenset(error.wire_code for error in (Busy, MetadataUnavailable))
-"""Answers of a bookie that serves and asks for patience; one that meets a ledger first has to look at its metadata."""
 
 _PAUSE_MS = 100
 """For an answer that asks for patience and does not say how much."""
@@ -231,7 +206,7 @@ class WriterMachine:
             return []
         self._now = now
         actions: list[Action] = []
-        member.state, member.busy_since = Member.UP, None
+        member.state, member.busy_since, member.unreached = Member.UP, None, None
         member.outbox.restart()
         for batch in self._batches.values():
             if self._owes(position, batch):
@@ -240,6 +215,12 @@ class WriterMachine:
         # Owing nothing it cannot prove itself by an ack, and is believed, unless it has failed before.
         member.serving = not actions and not member.doubted
         return actions
+
+    def unreached(self, position: int, error: TallybookError) -> list[Action]:
+        """No connection to the bookie of a position could be had. Where all refuse, waiting is of no use."""
+        self._positions[position].unreached = error
+        refusal = refusal_of_all([member.unreached for member in self._positions], f"ledger {self.ledger_id}")
+        return [] if refusal is None or self._change is not None else self.die(refusal)
 
     def disconnected(self, position: int, now: float) -> list[Action]:
         """The connection is lost; what was in flight on it is unknown and will be sent again."""
@@ -322,7 +303,8 @@ class WriterMachine:
         member = self._positions[position]
         if code in FATAL_CODES:
             kind = error_class(code)
-            return self.die(kind(f"ledger {self.ledger_id}: bookie {member.bookie_id} answers {kind.__name__}"))
+            why = ": this client may not write there" if kind is AccessDenied else ""
+            return self.die(kind(f"ledger {self.ledger_id}: bookie {member.bookie_id} answers {kind.__name__}{why}"))
         if code in CONNECTION_CODES:
             return self.disconnected(position, now)
         if member.state is not Member.UP:
@@ -563,8 +545,9 @@ class WriterMachine:
         if now - since < patience_s:
             return []
         sometimes("writer: no quorum is left")
-        lost = ", ".join(member.bookie_id for member in self._positions if not member.serves)
-        return self.die(NotEnoughBookies(f"ledger {self.ledger_id}: no ack quorum without {lost}"))
+        lost = [member for member in self._positions if not member.serves]
+        told = f"ledger {self.ledger_id}: no ack quorum without {', '.join(member.described for member in lost)}"
+        return self.die(refusal_of_all([member.unreached for member in lost], told) or NotEnoughBookies(told))
 
     def _quorum_lost_at(self) -> float | None:
         """Since when some write set has fewer than Qa members that serve; ``None`` if none has."""

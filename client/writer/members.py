@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from tallybook.core.errors import TallybookError
 from tallybook.metadata.model import MissedRange
 
 from .outbox import Outbox
@@ -72,6 +73,8 @@ class Position:
     """Whether it has acked since it connected, or owed nothing then and is not doubted."""
     doubted: bool = False
     """It was lost, or came back and left without an ack: only an ack proves that it serves."""
+    unreached: TallybookError | None = None
+    """Why the last attempt to connect to it failed, since it was connected to."""
     busy_since: float | None = None
     lag_bytes: int = 0
     outbox: Outbox = field(default_factory=Outbox)
@@ -86,6 +89,11 @@ class Position:
     def serves(self) -> bool:
         """Whether it answers: with acks, or by saying that it is busy."""
         return self.serving or self.busy_since is not None
+
+    @property
+    def described(self) -> str:
+        """Its name, and why it cannot be reached, where that is known."""
+        return self.bookie_id if self.unreached is None else f"{self.bookie_id} ({self.unreached.message})"
 
     @property
     def at_rest(self) -> bool:

@@ -6,7 +6,7 @@ from inspect import Signature, signature
 import pytest
 
 from tallybook.bookie.service import BookieService
-from tallybook.client.connections import BookieConnections
+from tallybook.client.connections import REFUSAL_SECONDS, BookieConnections
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import BookieSettings, ClientSettings
@@ -172,6 +172,24 @@ async def test_a_bookie_of_another_cluster_says_so(town):
     await town.start("b1", cluster="elsewhere")
     with pytest.raises(InvalidConfig):
         await town.pool.get("b1")
+
+
+def test_the_log_says_now_and_then_that_a_bookie_refuses_this_client(caplog):
+    caplog.set_level("WARNING", "tallybook.client.connections")
+
+    @town
+    async def asked_for_two_minutes(town):
+        await town.start("b1", cluster="elsewhere")
+        until = town.clock.monotonic() + 2 * REFUSAL_SECONDS - 1
+        while town.clock.monotonic() < until:
+            with pytest.raises(InvalidConfig):
+                await town.pool.get("b1")
+            await town.clock.sleep(PAUSE_SECONDS)
+
+    asked_for_two_minutes()
+    told = [record for record in caplog.records if record.getMessage() == "bookie refuses this client"]
+    assert [record.tallybook_fields["bookie_id"] for record in told] == ["b1", "b1"]
+    assert "cluster" in told[0].tallybook_fields["error"]
 
 
 @town
