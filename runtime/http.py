@@ -27,7 +27,8 @@ from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 
 from .http_api import Offer
 from .http_guard import Guard
-from .http_security import CertifiedProtocol, presented, server_context
+from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
+from .http_security import presented, server_context
 from .identity import Certified
 from .metrics import Metrics
 from .tasks import Tasks
@@ -35,7 +36,6 @@ from .tasks import Tasks
 CLOSE_SECONDS: Final = 2.0
 _METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 _KEEP_ALIVE_SECONDS: Final = 5
-_MAX_CONNECTIONS: Final = 64
 
 
 Listening: TypeAlias = socket.socket
@@ -92,8 +92,7 @@ class HttpServer:
             lifespan="off",
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            limit_concurrency=_MAX_CONNECTIONS,
-            http=CertifiedProtocol,
+            http=BoundedProtocol,
             ws="none",
         )
         config.load()
@@ -174,7 +173,7 @@ def bind(listen: str) -> Listening:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, int(port)))
-        bound.listen(_MAX_CONNECTIONS)
+        bound.listen(MAX_CONNECTIONS)
     except OSError as error:
         bound.close()
         raise InvalidConfig(f"cannot listen on {listen}: {error.strerror}") from None
