@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -39,6 +38,7 @@ from tallybook.core.errors import (
 from .audit import audit
 from .http_api import Asked, Endpoint, Page, answered, failed
 from .http_security import presented
+from .json_once import loads_once
 from .logging import logger
 
 MAX_BODY_BYTES: Final = 64 << 10
@@ -276,12 +276,12 @@ def fields_of(body: bytes, known: tuple[str, ...]) -> Mapping[str, Any]:
     """What a body says.
 
     Raises:
-        InvalidArgument: it is no JSON object, or has a field that is not known.
+        InvalidArgument: it is no JSON object, or has a field twice, or one that is not known.
     """
     try:
-        found = json.loads(body)
+        found = loads_once(body)
     except (ValueError, RecursionError):
-        raise InvalidArgument("the body is not JSON") from None
+        raise InvalidArgument("the body is not JSON, or has a field twice") from None
     if not isinstance(found, dict):
         raise InvalidArgument("the body is not a JSON object")
     if set(found) - set(known):

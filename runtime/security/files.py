@@ -65,11 +65,15 @@ def read_files(directory: str) -> Files:
     """All files, of one moment.
 
     Raises:
-        InvalidConfig: the directory or a file cannot be read, is too large, changes all the time, or holds a secret and
-            is open to every user of this machine.
+        InvalidConfig: the directory or a file cannot be read, is no file, is too large, changes all the time, may be
+            changed by every user of this machine, or holds a secret and is open to them.
     """
     if not Path(directory).is_dir():
         raise InvalidConfig(f"security: there is no directory {directory}")
+    mode = stat.S_IMODE(Path(directory).stat().st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        # With the sticky bit, as Kubernetes mounts secrets, others may at least not replace what is there.
+        raise InvalidConfig(f"everybody may put files into {directory}: chmod o-w {directory}")
     for _ in range(_TRIES):
         before = signature_of(directory)
         contents = {name: _content(Path(directory, name)) for name in NAMES}
@@ -90,9 +94,15 @@ def _seen(path: Path) -> tuple[int, int, int, int] | None:
 
 def _content(path: Path) -> bytes | None:
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            # Opening a FIFO would wait for somebody to write into it.
+            raise InvalidConfig(f"{path} is no file")
+        if path.name in _SECRET and stat.S_IMODE(found.st_mode) & 0o007:
+            raise InvalidConfig(f"{path} holds a secret and is open to everybody: chmod o-rwx {path}")
+        if found.st_mode & stat.S_IWOTH:
+            raise InvalidConfig(f"everybody may change {path}: chmod o-w {path}")
         with path.open("rb") as file:
-            if path.name in _SECRET and stat.S_IMODE(path.stat().st_mode) & 0o007:
-                raise InvalidConfig(f"{path} holds a secret and is open to everybody: chmod o-rwx {path}")
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return None

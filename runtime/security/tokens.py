@@ -8,13 +8,13 @@ beside the old one, and taking that away when its last token has expired.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
 
 from tallybook.core.errors import InvalidConfig, Unauthenticated
+from tallybook.runtime.json_once import loads_once
 
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256", "PS256", "HS256")
 MAX_TOKEN_BYTES: Final = 8 * 1024
@@ -51,9 +51,9 @@ class TokenKeys:
                 of one ``kid``, or a shared secret of less than 32 bytes.
         """
         try:
-            found = json.loads(content)
+            found = loads_once(content)
         except (ValueError, RecursionError):
-            raise InvalidConfig(f"{path} is not JSON") from None
+            raise InvalidConfig(f"{path} is not JSON, or has a field twice") from None
         entries = found.get("keys") if isinstance(found, dict) else None
         if not isinstance(entries, list) or len(entries) > _MAX_KEYS:
             raise InvalidConfig(f"{path} is not a key set: an object with up to {_MAX_KEYS} 'keys' is wanted")

@@ -305,7 +305,8 @@ async def test_a_query_of_a_megabyte_is_refused():
         assert not served.asked
 
 
-@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff\xfe", b'{"slow": 1}', b"[" * 60_000, b"NaN"])
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff\xfe", b'{"slow": 1}', b"[" * 60_000, b"NaN",
+                                  b'{"fast": false, "fast": true}'])  # fmt: skip
 async def test_a_body_that_is_not_an_object_of_known_fields_is_refused(body):
     async with serving() as served:
         assert (await served("POST", "/api/v1/things/a/go", body, **JSON)).status == 400

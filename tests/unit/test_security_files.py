@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -78,6 +79,38 @@ def test_a_secret_that_everybody_on_the_machine_may_read_is_refused(place, name,
         opened(place)
     (place / name).chmod(0o640)
     opened(place)
+
+
+@pytest.mark.parametrize("name", ["access.toml", "ca.crt", "tls.crt"])
+def test_a_file_that_everybody_on_the_machine_may_change_is_refused(place, name):
+    (place / name).chmod(0o646)
+    with pytest.raises(InvalidConfig, match=f"everybody may change .*{name}"):
+        opened(place)
+    (place / name).chmod(0o664)
+    opened(place)
+
+
+def test_a_directory_into_which_everybody_may_put_files_is_refused_unless_they_cannot_replace_any(place):
+    place.chmod(0o777)
+    with pytest.raises(InvalidConfig, match="everybody may put files into"):
+        opened(place)
+    place.chmod(0o1777)
+    opened(place)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["fifo", "directory", "socket"])
+def test_what_is_no_file_in_place_of_one_is_refused_and_not_waited_for(place, name, kind):
+    path = place / name
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "directory":
+        path.mkdir(0o700)
+    else:
+        os.mknod(path, 0o600 | stat.S_IFSOCK)
+    with pytest.raises(InvalidConfig, match=f"{name} is no file"):
+        opened(place)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -116,6 +116,7 @@ def test_a_token_with_anything_changed_does_not_count(noise, place):
         b"[]",
         b"{}",
         b'{"keys": 1}',
+        b'{"keys": [],' + key_set()[1:],
         b'{"keys": [1]}',
         b'{"keys": [{"kty": "oct"}]}',
         key_set({"kty": "oct", "kid": "", "alg": "HS256", "k": b64(SHARED)}),

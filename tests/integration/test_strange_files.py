@@ -1,0 +1,151 @@
+"""A bookie among files that are not what it wrote: links, FIFOs, odd names, sizes and times, and very many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tallybook.core.batch import encode_batch
+from tallybook.core.errors import OK_CODE, ForeignDirectory, TallybookError
+from tallybook.core.limits import MIB
+from tallybook.sim.stage.disk_bookie import KnownMetadata
+from tallybook.sim.stage.real_bookie import RealBookie, real_bookie
+
+DEADLINE_SECONDS = 20
+STRANGERS = 100_000
+TIB = 1 << 40
+FUTURE = 4_102_444_800  # the year 2100
+FILES = ("LOCK", "FORMAT", "cookie", "journal/cookie", "ledgers/cookie", "limbo", "a log", "journal/superblock", "journal/segment-0000")
+"""What is exchanged for something else."""
+
+
+def batch(first: int) -> bytes:
+    return encode_batch(1, first, [b"x" * 1000], lac=-1, ledger_length=10**9, written_at_us=0)
+
+
+async def added(made: RealBookie, first: int) -> None:
+    """Have a batch made durable."""
+    answered = asyncio.get_running_loop().create_future()
+    made.bookie.add(batch(first), b"", answered.set_result, recovery=True)
+    assert (await answered).code == OK_CODE
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a bookie that was stopped, beside its registered cookie."""
+    root = tmp_path_factory.mktemp("written") / "data"
+    metadata = KnownMetadata()
+
+    async def work() -> None:
+        async with real_bookie(str(root), metadata, pytest.fail) as made:
+            for first in range(3):
+                await added(made, first)
+            await made.bookie.flush()
+
+    asyncio.run(work())
+    (root.parent / "registered").write_bytes(metadata.cookies["b1"])
+    return root
+
+
+@pytest.fixture
+def copy(written: Path, tmp_path: Path) -> Iterator[Path]:
+    """One that a test may spoil."""
+    root = tmp_path / "data"
+    shutil.copytree(written, root)
+    yield root
+    shutil.rmtree(tmp_path)
+
+
+async def started(root: Path, written: Path, look: Callable[[RealBookie], None] = lambda _made: None) -> list[bytes]:
+    """What the bookie in ``root`` serves of its ledger; it starts, and stops in good order, within a time."""
+    metadata = KnownMetadata(cookies={"b1": (written.parent / "registered").read_bytes()})
+    async with asyncio.timeout(DEADLINE_SECONDS), real_bookie(str(root), metadata, pytest.fail) as made:
+        look(made)
+        await added(made, 3)
+        return [bytes(each) for each in (await made.bookie.read_batches(1, 0, 9, MIB)).batches]
+
+
+WHOLE = [batch(first) for first in range(4)]
+
+
+def path_of(root: Path, name: str) -> Path:
+    if name == "a log":
+        return max((root / "ledgers").glob("*.log"), key=lambda path: path.stat().st_size)
+    return root / name
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "link to nothing", "link to itself"])
+@pytest.mark.parametrize("name", FILES)
+async def test_what_is_no_file_in_place_of_one_serves_nothing_wrong_and_is_not_waited_for(copy, written, name, kind):
+    path = path_of(copy, name)
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if kind == "link to itself" else "nothing-there")
+    try:
+        served = await started(copy, written)
+    except TallybookError as refused:
+        assert refused.message
+    else:
+        assert served == WHOLE[: len(served)] or "segment" in name
+
+
+async def test_parts_that_are_links_to_elsewhere_are_the_parts(copy, written, tmp_path):
+    for part in ("journal", "ledgers", "index"):
+        (copy / part).rename(tmp_path / part)
+        (copy / part).symlink_to(tmp_path / part)
+    assert await started(copy, written) == WHOLE
+
+
+async def test_the_data_directory_may_not_be_a_file_or_a_fifo(written, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("file", "fifo"):
+        with pytest.raises(TallybookError, match=name):
+            await started(tmp_path / name, written)
+
+
+async def test_very_many_files_of_others_names_that_are_no_text_among_them_cost_little_and_stay(copy, written):
+    ledgers = os.fsencode(copy / "ledgers")
+    first = ledgers + b"/stranger"
+    Path(os.fsdecode(first)).write_bytes(b"")
+    for number in range(STRANGERS - 1):
+        os.link(first, b"%s/\xff\xfe-%06d" % (ledgers, number))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert await started(copy, written) == WHOLE
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 128 * MIB
+    assert len(os.listdir(ledgers)) > STRANGERS
+
+
+@pytest.mark.parametrize("name", FILES)
+async def test_a_file_that_says_it_has_a_tebibyte_is_served_or_refused_and_never_read_through(copy, written, name):
+    path = path_of(copy, name)
+    os.truncate(path, TIB)
+    try:
+        assert await started(copy, written) == WHOLE
+    except TallybookError as refused:
+        assert name not in {"LOCK", "a log"}, refused
+
+
+async def test_times_in_the_future_mean_nothing(copy, written):
+    for path in [copy, *copy.rglob("*")]:
+        os.utime(path, (FUTURE, FUTURE))
+    assert await started(copy, written) == WHOLE
+
+
+async def test_the_cookie_of_another_cluster_is_refused_and_nothing_is_changed(copy, written):
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file() and "index" not in path.parts}
+    metadata = KnownMetadata(cookies={"b1": (written.parent / "registered").read_bytes()}, cluster="cluster-b")
+    with pytest.raises(ForeignDirectory, match="cluster"):
+        async with real_bookie(str(copy), metadata, pytest.fail):
+            pass
+    assert {path: path.read_bytes() for path in before} == before
