@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,17 @@ DEADLINE_SECONDS = 20
 STRANGERS = 100_000
 TIB = 1 << 40
 FUTURE = 4_102_444_800  # the year 2100
-FILES = ("LOCK", "FORMAT", "cookie", "journal/cookie", "ledgers/cookie", "limbo", "a log", "journal/superblock", "journal/segment-0000")
+FILES = (
+    "LOCK",
+    "FORMAT",
+    "cookie",
+    "journal/cookie",
+    "ledgers/cookie",
+    "limbo",
+    "a log",
+    "journal/superblock",
+    "journal/segment-0000",
+)
 """What is exchanged for something else."""
 
 
@@ -62,13 +73,17 @@ def copy(written: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
-async def started(root: Path, written: Path, look: Callable[[RealBookie], None] = lambda _made: None) -> list[bytes]:
+async def started(root: Path, written: Path) -> list[bytes]:
     """What the bookie in ``root`` serves of its ledger; it starts, and stops in good order, within a time."""
     metadata = KnownMetadata(cookies={"b1": (written.parent / "registered").read_bytes()})
     async with asyncio.timeout(DEADLINE_SECONDS), real_bookie(str(root), metadata, pytest.fail) as made:
-        look(made)
         await added(made, 3)
-        return [bytes(each) for each in (await made.bookie.read_batches(1, 0, 9, MIB)).batches]
+        try:
+            return [bytes(each) for each in (await made.bookie.read_batches(1, 0, 9, MIB)).batches]
+        except TallybookError as error:
+            # The bookie is to stop before it is raised.
+            refused = error
+    raise refused
 
 
 WHOLE = [batch(first) for first in range(4)]
@@ -91,12 +106,9 @@ async def test_what_is_no_file_in_place_of_one_serves_nothing_wrong_and_is_not_w
         path.mkdir()
     else:
         path.symlink_to(path.name if kind == "link to itself" else "nothing-there")
-    try:
+    with contextlib.suppress(TallybookError):
         served = await started(copy, written)
-    except TallybookError as refused:
-        assert refused.message
-    else:
-        assert served == WHOLE[: len(served)] or "segment" in name
+        assert served == WHOLE[: len(served)]
 
 
 async def test_parts_that_are_links_to_elsewhere_are_the_parts(copy, written, tmp_path):
@@ -114,12 +126,18 @@ async def test_the_data_directory_may_not_be_a_file_or_a_fifo(written, tmp_path)
             await started(tmp_path / name, written)
 
 
+def fill(folder: bytes) -> None:
+    """Very many names, which are no text; a file may have some ten thousand of them."""
+    for number in range(STRANGERS):
+        first = b"%s/stranger-%d" % (folder, number // 50_000)
+        if number % 50_000 == 0:
+            Path(os.fsdecode(first)).write_bytes(b"")
+        os.link(first, b"%s/\xff\xfe-%06d" % (folder, number))
+
+
 async def test_very_many_files_of_others_names_that_are_no_text_among_them_cost_little_and_stay(copy, written):
     ledgers = os.fsencode(copy / "ledgers")
-    first = ledgers + b"/stranger"
-    Path(os.fsdecode(first)).write_bytes(b"")
-    for number in range(STRANGERS - 1):
-        os.link(first, b"%s/\xff\xfe-%06d" % (ledgers, number))
+    fill(ledgers)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert await started(copy, written) == WHOLE
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 128 * MIB
@@ -130,10 +148,8 @@ async def test_very_many_files_of_others_names_that_are_no_text_among_them_cost_
 async def test_a_file_that_says_it_has_a_tebibyte_is_served_or_refused_and_never_read_through(copy, written, name):
     path = path_of(copy, name)
     os.truncate(path, TIB)
-    try:
+    with contextlib.nullcontext() if name in {"LOCK", "a log"} else contextlib.suppress(TallybookError):
         assert await started(copy, written) == WHOLE
-    except TallybookError as refused:
-        assert name not in {"LOCK", "a log"}, refused
 
 
 async def test_times_in_the_future_mean_nothing(copy, written):

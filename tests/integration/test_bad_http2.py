@@ -1,0 +1,280 @@
+"""Bad HTTP/2 on the ports of gateways, and under TLS, where it comes after a handshake: others are served meanwhile.
+
+What a bookie without TLS makes of it is in ``test_grpc_bad_input``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tallybook.core.access import Role
+from tallybook.core.limits import MIB
+from tallybook.runtime import grpc_calls, grpc_options, grpc_server
+from tallybook.runtime.calls import Call
+from tallybook.runtime.grpc_calls import bound_calls
+from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.security import open_security
+from tallybook.runtime.security.authority import Subject
+
+from .test_grpc_bad_input import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    HEADERS,
+    NOT_GRPC,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    frame,
+    header_block,
+    message,
+    peak_bytes,
+    until_closed,
+)
+
+DEADLINE_SECONDS = 20
+SILENCE_SECONDS = 0.2
+PLACES = 16
+SERVICE = "tallybook.v1.StreamService"
+DOORS = ("bookie with TLS", "gateway", "gateway with TLS")
+
+
+class Door:
+    """A port, and how one comes through it."""
+
+    def __init__(self, address: str, authority: bytes, client: Path | None) -> None:
+        self.address = address
+        self._authority = authority
+        self._client = client
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A TCP connection on which nothing was said yet."""
+        return await self._opened(None)
+
+    async def spoken(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection after the handshake of TLS, where there is one."""
+        return await self._opened(self._context())
+
+    async def http2(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that has begun to speak HTTP/2."""
+        reader, writer = await self.spoken()
+        writer.write(PREFACE + frame(SETTINGS, 0, 0))
+        return reader, writer
+
+    async def works(self) -> None:
+        """A well-behaved client comes, is answered and leaves."""
+        async with asyncio.timeout(DEADLINE_SECONDS), self._channel() as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
+
+    async def _opened(self, context: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, _, port = self.address.rpartition(":")
+        return await asyncio.open_connection(host, int(port), ssl=context)
+
+    def _context(self) -> ssl.SSLContext | None:
+        if not self._authority:
+            return None
+        context = ssl.create_default_context(cadata=self._authority.decode())
+        context.set_alpn_protocols(["h2"])
+        if self._client is not None:
+            context.load_cert_chain(self._client / "tls.crt", self._client / "tls.key")
+        return context
+
+    def _channel(self) -> grpc.aio.Channel:
+        alone = (("grpc.use_local_subchannel_pool", 1),)
+        if not self._authority:
+            return grpc.aio.insecure_channel(self.address, options=alone)
+        own = [None, None]
+        if self._client is not None:
+            own = [(self._client / name).read_bytes() for name in ("tls.key", "tls.crt")]
+        return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(self._authority, *own), options=alone)
+
+
+@pytest.fixture(params=DOORS)
+def door(request, authority, tmp_path) -> Callable[[], Any]:
+    """``async with door() as port``: one after the other, each well before and after."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Door]:
+        security, trusted, client = None, b"", None
+        if request.param != "gateway":
+            authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
+            security = open_security(str(tmp_path / "server"), serves=True)
+            trusted = (tmp_path / "server/ca.crt").read_bytes()
+        if request.param == "bookie with TLS":
+            client = tmp_path / "app"
+            authority.issue(client, Subject(Role.WRITER, "app"), days=1)
+            transport = GrpcTransport(max_streams=4096, max_connections=PLACES, security=security)
+            listener: Any = await transport.listen("127.0.0.1:0", served)
+            address = listener.address
+        else:
+            token_address = "127.0.0.1:0" if security else ""
+            listener = bound_calls(
+                "127.0.0.1:0", max_calls=512, max_connections=PLACES, max_connection_calls=64, security=security,
+                token_address=token_address,
+            )  # fmt: skip
+            await listener.serve({SERVICE: {"Append": called}})
+            address = listener.token_address or listener.address
+        port = Door(address, trusted, client)
+        try:
+            await port.works()
+            yield port
+            await port.works()
+        finally:
+            await listener.close(0)
+
+    return opened
+
+
+async def served(lane: Any, stream: Any) -> None:
+    """What takes messages of a bookie, and answers none."""
+    while await stream.receive() is not None:
+        pass
+
+
+async def called(call: Call) -> None:
+    """What takes messages of a call, and answers none."""
+    while await call.receive() is not None:
+        pass
+
+
+def begin(port: Door, stream_id: int = 1, **extra: str) -> bytes:
+    path = "/tallybook.v1.Bookie/Add" if port._client is not None else f"/{SERVICE}/Append"
+    return frame(HEADERS, END_HEADERS, stream_id, header_block(path, **extra))
+
+
+async def ended(reader: asyncio.StreamReader, silence: float = SILENCE_SECONDS) -> bytes:
+    """What the server says until it closes the connection, or has said nothing for a moment."""
+    said = b""
+    with contextlib.suppress(TimeoutError, ConnectionError, ssl.SSLError):
+        while piece := await asyncio.wait_for(reader.read(65536), silence):
+            said += piece
+    return said
+
+
+async def test_what_is_not_grpc_harms_nobody(door):
+    async with door() as port:
+        for said in NOT_GRPC.values():
+            for opened in (port.raw, port.spoken):
+                reader, writer = await opened()
+                writer.write(said)
+                await ended(reader, 0.05)
+                writer.close()
+        await port.works()
+
+
+def sooner(options: tuple[tuple[str, int | str], ...], soon: tuple[str, int]) -> tuple[tuple[str, int | str], ...]:
+    """The options with one of them, which is there, set to another value."""
+    assert 0 < dict(options)[soon[0]] <= 10_000
+    return (*(option for option in options if option[0] != soon[0]), soon)
+
+
+async def test_whoever_does_not_get_to_the_point_is_dropped_in_time_and_his_place_comes_free(door, monkeypatch):
+    soon = ("grpc.server_handshake_timeout_ms", 500)
+    bookie, gateway = grpc_options.SERVER_OPTIONS, grpc_options.gateway_options
+    monkeypatch.setattr(grpc_server, "SERVER_OPTIONS", sooner(bookie, soon))
+    monkeypatch.setattr(grpc_calls, "gateway_options", lambda **limits: sooner(gateway(**limits), soon))
+    async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
+        slow = [await port.raw() for _ in range(PLACES // 2)]
+        slow += [await port.spoken() for _ in range(PLACES // 2 - 1)]
+        for at, (_, writer) in enumerate(slow):
+            writer.write(PREFACE[: at % 10])
+        await asyncio.gather(*(until_closed(reader) for reader, _ in slow))
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_whoever_closes_half_of_his_connection_takes_no_place(door):
+    async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
+        for first in (b"", PREFACE[:10], PREFACE + frame(SETTINGS, 0, 0)):
+            reader, writer = await port.raw()
+            writer.write(first)
+            writer.write_eof()
+            await until_closed(reader)
+            writer.close()
+
+
+async def test_connections_beyond_the_limit_are_dropped_and_places_come_free(door):
+    async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
+        silent = [await port.raw() for _ in range(10 * PLACES)]
+        ends = [asyncio.ensure_future(until_closed(reader)) for reader, _ in silent]
+        while sum(end.done() for end in ends) < 9 * PLACES:
+            await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+        for _, writer in silent:
+            writer.close()
+        await asyncio.gather(*ends)
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                return await port.works()
+
+
+async def test_calls_reset_as_fast_as_they_begin_harm_nobody(door):
+    async with door() as port:
+        reader, writer = await port.http2()
+        for stream_id in range(1, 6_001, 2):
+            writer.write(begin(port, stream_id) + frame(RST_STREAM, 0, stream_id, b"\0\0\0\x08"))
+        await ended(reader)
+        await port.works()
+        writer.close()
+
+
+async def test_a_thousand_calls_on_one_connection_leave_room_for_others(door):
+    async with door() as port:
+        reader, writer = await port.http2()
+        for stream_id in range(1, 2_001, 2):
+            writer.write(begin(port, stream_id))
+        await ended(reader)
+        await port.works()
+        writer.close()
+
+
+async def test_a_flood_of_pings_is_answered_or_cut(door):
+    async with door() as port:
+        reader, writer = await port.http2()
+        writer.write(frame(PING, 0, 0, b"12345678") * 20_000)
+        await ended(reader)
+        writer.close()
+
+
+async def test_headers_that_never_end_are_cut(door):
+    async with door() as port:
+        reader, writer = await port.http2()
+        before = peak_bytes(reset=True)
+        writer.write(frame(HEADERS, 0, 1, header_block(f"/{SERVICE}/Append")))
+        piece = frame(CONTINUATION, 0, 1, b"\0\x05x-big\x7f\x00" + b"v" * 127)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            for _ in range(1000):
+                writer.write(piece * 100)
+                await writer.drain()
+        await ended(reader)
+        assert peak_bytes() - before < 40 * MIB
+        writer.close()
+
+
+async def test_a_compressed_bomb_is_not_unpacked(door):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(MIB)) for _ in range(60)) + packer.flush()
+    async with door() as port:
+        reader, writer = await port.http2()
+        before = peak_bytes(reset=True)
+        writer.write(begin(port, grpc_encoding="gzip") + message(gzip.compress(b"x"), compressed=1))
+        writer.write(message(bomb[:10_000], compressed=1, announced=len(bomb)))
+        for start in range(10_000, len(bomb), 10_000):
+            writer.write(frame(DATA, 0, 1, bomb[start : start + 10_000]))
+        assert b"grpc-status\x018" in await ended(reader, 1)  # 8: RESOURCE_EXHAUSTED
+        assert peak_bytes() - before < 40 * MIB
+        writer.close()
