@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from typing import Annotated, Final
 
 import typer
@@ -20,6 +21,7 @@ from .options import Json
 from .output import print_record
 
 TIMEOUT_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.1
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 (looked for, not listened on)
 _PORT: Final = re.compile("[0-9]{1,5}")
 _MAX_REASON_BYTES: Final = 4_096
@@ -38,18 +40,23 @@ def health(
     timeout_seconds: Annotated[
         float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="For each step.")
     ] = TIMEOUT_SECONDS,
+    wait_seconds: Annotated[
+        float,
+        typer.Option("--wait", min=0, metavar="SECONDS", help="Ask again until it serves, for so long at most."),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Ask one process whether it serves. Exit code 1 if it does not.
 
-    For health checks of containers. With TALLYBOOK_SECURITY it speaks TLS, and the certificate of the process has to be
-    for the host that is asked.
+    For health checks of containers, and with --wait for scripts that have just started it. With TALLYBOOK_SECURITY it
+    speaks TLS, and the certificate of the process has to be for the host that is asked.
     """
     host, port = _parse(address)
-    try:
-        ready, reason = _ask(host, port, timeout_seconds)
-    except (OSError, http.client.HTTPException) as error:
-        ready, reason = False, f"{host}:{port}: {str(error) or type(error).__name__}"
+    deadline = time.monotonic() + wait_seconds
+    ready, reason = _answer(host, port, timeout_seconds)
+    while not ready and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+        ready, reason = _answer(host, port, timeout_seconds)
     print_record({"ready": ready, "reason": reason}, as_json=as_json)
     if not ready:
         raise typer.Exit(Exit.FOUND_WRONG)
@@ -61,6 +68,14 @@ def _parse(address: str) -> tuple[str, int]:
         raise InvalidConfig(f"{address!r} is not a host and a port")
     host = host.strip("[]")
     return "localhost" if host in _EVERY_ADDRESS else host, int(port)
+
+
+def _answer(host: str, port: int, timeout_seconds: float) -> tuple[bool, str]:
+    """Whether it serves, and what it says; whoever does not answer does not serve."""
+    try:
+        return _ask(host, port, timeout_seconds)
+    except (OSError, http.client.HTTPException) as error:
+        return False, f"{host}:{port}: {str(error) or type(error).__name__}"
 
 
 def _ask(host: str, port: int, timeout_seconds: float) -> tuple[bool, str]:

@@ -20,10 +20,21 @@ from .conftest import Result
 
 
 @asynccontextmanager
-async def process(reason: str | None = None, security: str = "") -> AsyncIterator[str]:
-    """Something with an HTTP port; its address."""
+async def process(*reasons: str, security: str = "", at_last: bool = False) -> AsyncIterator[str]:
+    """Something with an HTTP port; its address. The reasons are given one after the other, the last for ever.
+
+    Args:
+        at_last: it serves, once it has given all of them.
+    """
+    waiting = list(reasons)
+
+    def reason() -> str | None:
+        if at_last or len(waiting) > 1:
+            return waiting.pop(0) if waiting else None
+        return waiting[0] if waiting else None
+
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name} died: {error!r}"))
-    server = HttpServer(Metrics(), lambda: reason, open_security(security, serves=True))
+    server = HttpServer(Metrics(), reason, open_security(security, serves=True))
     await server.start("127.0.0.1:0", tasks)
     try:
         yield server.address
@@ -60,6 +71,17 @@ async def test_what_serves_is_healthy_and_what_does_not_yet_says_why(health):
     found = await health(address)
     assert found.code == 1
     assert address.encode() in found.out
+
+
+async def test_what_has_just_been_started_is_asked_until_it_serves_and_no_longer_than_said(health):
+    async with process("it is loaded", "the journal is replayed", at_last=True) as address:
+        assert (await health(address, "--wait", "60", "--json")).json == {"ready": True, "reason": "ok"}
+    gone = await health(address, "--wait", "0.3")
+    assert gone.code == 1
+    async with process("the journal is replayed") as address:
+        found = await health(address, "--wait", "0.3", "--json")
+        assert found.code == 1
+        assert found.json == {"ready": False, "reason": "the journal is replayed"}
 
 
 async def test_a_process_that_listens_everywhere_is_asked_at_localhost(health):
