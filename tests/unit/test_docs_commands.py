@@ -32,12 +32,12 @@ def tree() -> Any:
 
 
 def code_lines(text: str) -> list[str]:
-    """Lines of indented and of fenced blocks, without what a shell takes for a comment."""
-    found, fenced = [], False
+    """Lines of indented and of fenced blocks, without what a shell takes for a comment; a ``text`` is an output."""
+    found, fence = [], ""
     for line in text.splitlines():
         if line.startswith("```"):
-            fenced = not fenced
-        elif fenced or line.startswith("    "):
+            fence = "" if fence else line
+        elif fence != "```text" and (fence or line.startswith("    ")):
             found.append(re.sub(r"(^|\s)#.*", "", line).strip())
     return found
 
@@ -138,5 +138,6 @@ def test_a_command_that_cannot_be_typed_is_found(line, why):
 def test_commands_are_found_wherever_they_stand():
     page = (
         "Say `tallybook fsck` or\n\n    seq 9 | tallybook ledger append 7   # nine\n    id=$(tallybook ledger create)\n"
+        "```text\ntallybook 0.1.0\n```\n"
     )
     assert commands_in(page) == ["tallybook ledger append 7", "tallybook ledger create", "tallybook fsck"]
