@@ -35,7 +35,7 @@ NOT_COPIED = shutil.ignore_patterns(
 )
 PORTS = "127.0.0.1:74"
 """How every address on the page begins."""
-BLOCK_SECONDS = 100
+BLOCK_SECONDS = 150
 VARYING = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", "TIME"),
     (r"\d{4}-\d\d-\d\d-[0-9a-f]{6}", "KEY"),
