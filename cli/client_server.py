@@ -39,7 +39,7 @@ async def serve_cluster(
         RefusedToStart: it could not.
     """
     stop = told_to_stop(RealProcess(), parent_pipe)
-    own = _own_client(settings)
+    own = own_client(settings)
     ready = False
     try:
         async with cluster(settings.metadata, own) as client, serving(client) as addresses:
@@ -57,7 +57,7 @@ async def serve_cluster(
         raise RefusedToStart(error) from error
 
 
-def _own_client(settings: GatewaySettings | ConsoleSettings) -> ClientSettings:
+def own_client(settings: GatewaySettings | ConsoleSettings) -> ClientSettings:
     """It goes by the same certificate as what it serves, and what a gateway does is part of the same traces."""
     own = settings.client
     update = {"security": own.security or settings.security}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from opentelemetry import trace
 
+from tallybook.cli.client_server import own_client as client_of
 from tallybook.cli.cluster import cluster as cluster_of
-from tallybook.cli.gateway import _client as client_of
 from tallybook.client.client import Client
 from tallybook.client.load import ClientLoad
 from tallybook.client.rpc_adds import AddStream
