@@ -20,6 +20,7 @@
     |   |-- DirectoryInUse            another process holds the data directory
     |   |-- NoSuchBookie              no bookie of this id is alive
     |   |-- ArchiveDenied             the object store refuses us, or has no such bucket
+    |   |   `-- ArchiveKeyMissing         an object is sealed with a key that is not here
     |   |-- NoSuchStream              never created, or deleted
     |   |-- StreamExists              there is one of that name
     |   |-- StreamClosed              its writer was closed
@@ -315,6 +316,12 @@ class CreditExceeded(CallerError):
     def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
+
+
+class ArchiveKeyMissing(ArchiveDenied):
+    """An object of the archive is sealed with a key that this process was not given. The object may be whole."""
+
+    wire_code = 141
 
 
 class PeerError(TallybookError):

@@ -67,6 +67,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.DirectoryInUse: FAILED_PRECONDITION,
     e.NoSuchBookie: NOT_FOUND,
     e.ArchiveDenied: FAILED_PRECONDITION,
+    e.ArchiveKeyMissing: FAILED_PRECONDITION,
     e.NoSuchStream: NOT_FOUND,
     e.StreamExists: ALREADY_EXISTS,
     e.StreamClosed: FAILED_PRECONDITION,

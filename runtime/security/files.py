@@ -58,7 +58,7 @@ def signature_of(directory: str) -> Signature:
     Raises:
         InvalidConfig: the directory cannot be looked into.
     """
-    return tuple(_seen(Path(directory, name)) for name in NAMES)
+    return tuple(seen(Path(directory, name)) for name in NAMES)
 
 
 def read_files(directory: str) -> Files:
@@ -76,13 +76,18 @@ def read_files(directory: str) -> Files:
         raise InvalidConfig(f"everybody may put files into {directory}: chmod o-w {directory}")
     for _ in range(_TRIES):
         before = signature_of(directory)
-        contents = {name: _content(Path(directory, name)) for name in NAMES}
+        contents = {name: read_file(Path(directory, name), secret=name in _SECRET) for name in NAMES}
         if signature_of(directory) == before:
             return Files(before, contents)
     raise InvalidConfig(f"the files of {directory} change all the time")
 
 
-def _seen(path: Path) -> tuple[int, int, int, int] | None:
+def seen(path: Path) -> tuple[int, int, int, int] | None:
+    """What one file looks like from outside; ``None`` if it is not there.
+
+    Raises:
+        InvalidConfig: its directory cannot be looked into.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -92,13 +97,18 @@ def _seen(path: Path) -> tuple[int, int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _content(path: Path) -> bytes | None:
+def read_file(path: Path, *, secret: bool) -> bytes | None:
+    """All of a file; ``None`` if it is not there.
+
+    Raises:
+        InvalidConfig: it cannot be read, is too large, or is ``secret`` and open to every user of this machine.
+    """
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             # Opening a FIFO would wait for somebody to write into it.
             raise InvalidConfig(f"{path} is no file")
-        if path.name in _SECRET and stat.S_IMODE(found.st_mode) & 0o007:
+        if secret and stat.S_IMODE(found.st_mode) & 0o007:
             raise InvalidConfig(f"{path} holds a secret and is open to everybody: chmod o-rwx {path}")
         if found.st_mode & stat.S_IWOTH:
             raise InvalidConfig(f"everybody may change {path}: chmod o-w {path}")

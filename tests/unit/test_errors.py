@@ -58,6 +58,7 @@ WIRE_CODES = {
     "Unauthenticated": 130,
     "AccessDenied": 131,
     "CreditExceeded": 140,
+    "ArchiveKeyMissing": 141,
     "PeerError": 200,
     "Busy": 201,
     "BookieUnavailable": 202,

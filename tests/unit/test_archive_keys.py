@@ -1,0 +1,170 @@
+"""The file of an archive's keys: read with care, taken over while a process runs, and never shown."""
+
+import base64
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
+from tallybook.runtime.deterministic import SimClock
+from tallybook.runtime.security.archive_keys import (
+    ArchiveKeyFile,
+    add_key,
+    believe_plain,
+    drop_key,
+    parse_archive_keys,
+    read_keys,
+)
+from tallybook.runtime.security.security import RELOAD_SECONDS
+from tallybook.runtime.tasks import InlineWorkers
+
+SECRET = base64.b64encode(b"s" * 32).decode()
+GOOD = {"format": 1, "current": "k1", "plain": "read", "keys": {"k1": SECRET}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    add_key(tmp_path / "keys.json")
+    return tmp_path / "keys.json"
+
+
+class Time(SimClock):
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_new_file_is_its_owners_alone_and_has_one_key(path):
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = read_keys(path)
+    assert list(found.keys) == [found.current]
+    assert found.reads_plain
+
+
+def test_a_file_that_everybody_may_read_is_refused(path):
+    path.chmod(0o644)
+    with pytest.raises(InvalidConfig, match="chmod o-rwx"):
+        read_keys(path)
+
+
+def test_a_key_that_is_added_is_current_and_those_before_stay(path):
+    first = read_keys(path)
+    added = add_key(path)
+    assert added.current not in first.keys
+    assert read_keys(path) == added
+    assert added.keys.items() > first.keys.items()
+
+
+def test_only_a_key_that_is_not_current_may_be_dropped(path):
+    first = read_keys(path).current
+    with pytest.raises(InvalidArgument, match="there are none"):
+        drop_key(path, first)
+    current = add_key(path).current
+    for name in (current, "nobody"):
+        with pytest.raises(InvalidArgument, match=first):
+            drop_key(path, name)
+    assert list(drop_key(path, first).keys) == [current]
+    assert list(read_keys(path).keys) == [current]
+
+
+def test_whether_plain_objects_are_believed_is_kept_when_keys_change(path):
+    assert not believe_plain(path, reads_plain=False).reads_plain
+    assert not add_key(path).reads_plain
+    assert believe_plain(path, reads_plain=True).reads_plain
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "not a JSON file"),
+        (b"\xff", "not a JSON file"),
+        (b"[" * 100_000, "not a JSON file"),
+        ([], "no format"),
+        ({**GOOD, "format": "1"}, "no format"),
+        ({**GOOD, "format": True}, "no format"),
+        ({**GOOD, "format": 0}, "no format"),
+        ({**GOOD, "surprise": 1}, "nothing else"),
+        ({**GOOD, "plain": "maybe"}, "plain is one of"),
+        ({**GOOD, "plain": []}, "plain is one of"),
+        ({**GOOD, "keys": {}}, "must hold"),
+        ({**GOOD, "keys": [SECRET]}, "must hold"),
+        ({**GOOD, "current": "k2"}, "current"),
+        ({**GOOD, "current": ["k1"]}, "current"),
+        ({**GOOD, "keys": {"k1": SECRET, "k 2": SECRET}}, "name of a key"),
+        ({**GOOD, "keys": {"k1": SECRET, "k" * 33: SECRET}}, "name of a key"),
+        ({**GOOD, "keys": {"k1": SECRET[:-4]}}, "32 bytes"),
+        ({**GOOD, "keys": {"k1": "ä" + SECRET}}, "32 bytes"),
+        ({**GOOD, "keys": {"k1": 7}}, "32 bytes"),
+    ],
+)
+def test_what_is_no_file_of_keys_is_refused_in_words_that_hold_no_key(content, why):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    with pytest.raises(InvalidConfig, match=why) as refused:
+        parse_archive_keys(data, "keys.json")
+    assert "keys.json" in refused.value.message
+    assert SECRET[:8] not in refused.value.message
+
+
+def test_a_file_of_a_newer_tallybook_is_told_apart():
+    with pytest.raises(NewerFormat):
+        parse_archive_keys(json.dumps({"format": 2, "kms": "x"}).encode(), "keys.json")
+
+
+def test_no_file_is_no_empty_set_of_keys(tmp_path):
+    with pytest.raises(InvalidConfig, match="there is no file"):
+        ArchiveKeyFile(str(tmp_path / "none"), Time(), InlineWorkers())
+
+
+async def test_a_file_that_changes_is_taken_over_while_a_process_runs(path):
+    clock = Time()
+    file = ArchiveKeyFile(str(path), clock, InlineWorkers())
+    first = (await file.now()).current
+    second = add_key(path).current
+    assert (await file.now()).current == first
+    clock.now += RELOAD_SECONDS
+    assert (await file.now()).current == second
+
+
+async def test_a_key_that_is_wanted_is_looked_for_at_once(path):
+    file = ArchiveKeyFile(str(path), Time(), InlineWorkers())
+    second = add_key(path).current
+    assert second in (await file.now(wanted=second)).keys
+
+
+async def test_a_file_that_cannot_be_understood_is_not_taken_and_said_once(path, caplog):
+    clock = Time()
+    file = ArchiveKeyFile(str(path), clock, InlineWorkers())
+    before = await file.now()
+    broken = path.with_name("broken")
+    broken.write_text('{"format": 1')
+    broken.chmod(0o600)
+    os.replace(broken, path)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            clock.now += RELOAD_SECONDS
+            assert await file.now() == before
+        path.unlink()
+        clock.now += RELOAD_SECONDS
+        assert await file.now() == before
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+async def test_no_text_of_the_keys_shows_one(path, caplog):
+    clock = Time()
+    with caplog.at_level(logging.DEBUG):
+        file = ArchiveKeyFile(str(path), clock, InlineWorkers())
+        add_key(path)
+        clock.now += RELOAD_SECONDS
+        found = await file.now()
+    shown = repr(found) + str(found) + repr(file) + caplog.text
+    for key in found.keys.values():
+        assert base64.b64encode(key).decode() not in shown
+        assert repr(key)[2:-1] not in shown
+        assert key.hex() not in shown
