@@ -25,7 +25,8 @@ from tallybook.core.errors import ArchiveDenied, InvalidConfig
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.security.archive_keys import ArchiveKeyFile
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
 from .clouds import CONNECT, FOREVER, ONCE, check_endpoint, open_azure, open_gcs
 from .directory_writes import DirectoryWrites
@@ -37,6 +38,7 @@ from .patient import PatientStore
 from .port import ObjectStore
 from .s3_client import S3Client
 from .s3_writes import S3Writes
+from .sealed import SealedStore
 
 _HELP: Final = (
     "expected s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///path/of/directory "
@@ -52,6 +54,8 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 """What other programs call what is one of these."""
 _CONNECTIONS: Final = 8
+_SEALERS: Final = 2
+"""Threads that seal and open frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +129,63 @@ def parse_url(url: str) -> ObjectsUrl:
     raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
 
 
+class OpenedStore(SealedStore):
+    """A store that is asked with patience, and whose objects may be sealed. Users of archives see no other."""
+
+    def __init__(self, store: PatientStore, workers: Workers, keys: ArchiveKeyFile | None) -> None:
+        super().__init__(store, workers, keys)
+        self._sealers = workers
+        self._patience = store.patience
+
+    @property
+    def patience(self) -> Patience:
+        """Of the store below: what is counted is what passes, so bytes are those of ciphertext."""
+        return self._patience
+
+    async def close(self) -> None:
+        """Close the store below, and end what seals and opens."""
+        await super().close()
+        await self._sealers.close()
+
+
 async def open_store(
-    url: str, clock: Clock, rng: Rng, settings: PatienceSettings | None = None, *, allow_http: bool = False
-) -> PatientStore:
+    url: str,
+    clock: Clock,
+    rng: Rng,
+    settings: PatienceSettings | None = None,
+    *,
+    allow_http: bool = False,
+    archive_keys: str = "",
+) -> OpenedStore:
     """Open an object store, and ask it with patience.
 
     Args:
         rng: for jitter, and for the names of unfinished files.
         allow_http: whether an endpoint elsewhere than on this host may go without TLS.
+        archive_keys: file with the keys that objects are sealed with; empty: what is written is not sealed, and what is
+            sealed cannot be read.
 
     Raises:
+        NewerFormat: a newer Tallybook has written the file of keys.
         InvalidConfig: the URL or the environment cannot be right.
         ArchiveDenied: there is no such directory, or there are no keys for S3. Buckets are not looked at, and of
             other clouds' credentials only whether they can be read.
         ArchiveUnavailable: who would say does not answer.
     """
-    where, patience = parse_url(url), Patience(clock, rng.fork("patience"), settings)
+    where, workers = parse_url(url), ThreadWorkers(_SEALERS, "seal")
+    try:
+        keys = await workers.run(ArchiveKeyFile, archive_keys, clock, workers) if archive_keys else None
+        store = await _open_plain(where, clock, rng, settings, allow_http=allow_http)
+    except BaseException:
+        await workers.close()
+        raise
+    return OpenedStore(store, workers, keys)
+
+
+async def _open_plain(
+    where: ObjectsUrl, clock: Clock, rng: Rng, settings: PatienceSettings | None, *, allow_http: bool
+) -> PatientStore:
+    patience = Patience(clock, rng.fork("patience"), settings)
     store: ObjectStore
     if isinstance(where, MemoryUrl):
         store = MemoryStore(clock)

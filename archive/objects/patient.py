@@ -7,6 +7,7 @@ slowed down and counted.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from tallybook.core.batch import Buffer
 from tallybook.runtime.span_catalogue import OBJECT_READ
@@ -48,12 +49,17 @@ class PatientStore:
 
     def __init__(self, store: ObjectStore, patience: Patience) -> None:
         self._store = store
-        self.patience = patience
+        self._patience = patience
 
     @property
     def url(self) -> str:
         """Of the store below."""
         return self._store.url
+
+    @property
+    def patience(self) -> Patience:
+        """What all requests go by."""
+        return self._patience
 
     async def put(self, key: str, data: Buffer) -> None:
         """Write a small object, again if need be: nobody else writes under its key."""
@@ -112,6 +118,14 @@ class PatientStore:
     async def close(self) -> None:
         """Close the store below."""
         await self._store.close()
+
+
+class AskedStore(ObjectStore, Protocol):
+    """A store that is asked with patience, whatever else is done to what passes."""
+
+    @property
+    def patience(self) -> Patience:
+        """What has passed, and how fast more may."""
 
 
 class _Listing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tallybook.archive.objects.patient import PatientStore
+from tallybook.archive.objects.patient import AskedStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.bench.gates import Figures
@@ -21,7 +21,7 @@ WARM_UP = 10
 class CountedReads:
     """An object store whose ranged reads are written down. Only what readers need."""
 
-    def __init__(self, store: PatientStore) -> None:
+    def __init__(self, store: AskedStore) -> None:
         self._store = store
         self.sizes: list[int] = []
 
@@ -42,7 +42,7 @@ class CountedReads:
 
 
 async def measure_reads(
-    store: PatientStore, workers: Workers, tasks: Tasks, metadata: LedgerMetadata, count: int
+    store: AskedStore, workers: Workers, tasks: Tasks, metadata: LedgerMetadata, count: int
 ) -> Figures:
     """Read ``count`` random entries of an archived ledger.
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tallybook.archive import index_codec, location, schema
+from tallybook.archive import index_codec, location, schema, sealing
 from tallybook.archive.index_codec import directory_message, read_directory, seal_part
+from tallybook.archive.objects import seal_format
 from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
 from tallybook.bookie.journal import format as journal_format
 from tallybook.bookie.journal import records, superblock
@@ -42,6 +43,7 @@ from tallybook.repair.tasks import Task, decode_task
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk
 from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.security import archive_keys
 from tallybook.runtime.wire_versions import SPOKEN
 from tallybook.spark import snapshot, stream_offset
 from tallybook.spark.records import offsets
@@ -73,6 +75,9 @@ FORMATS = {
     "ZooKeeper layout": layout.FORMAT,
     "sink": sink_record.FORMAT,
     "place of the archive": location.FORMAT,
+    "sealing of the archive": sealing.FORMAT,
+    "sealed object": seal_format.VERSION,
+    "keys of an archive": archive_keys.FORMAT,
     "leader, repair, offloader": record_format.FIRST,
     "archive object": schema.FORMAT,
     "name of a stream": catalog.FORMAT,
@@ -185,6 +190,11 @@ BYTES = {
     "ledger": next_version(
         codec, lambda: codec.encode_ledger(LEDGER), lambda data: codec.decode_ledger(data, 7, "here"), "FORMAT"
     ),
+    "wrapped key": next_version(
+        seal_format,
+        lambda: seal_format.encode_key(seal_format.wrap(bytes(32), "k1", bytes(32), bytes(12), 5, "key")),
+        lambda data: seal_format.decode_key(data, "here"),
+    ),
     "live bookie": next_version(
         codec, lambda: codec.encode_bookie(BOOKIE), lambda data: codec.decode_bookie(data, "here"), "FORMAT"
     ),
@@ -282,6 +292,14 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     "archive": (
         b'{"format":1,"url":"file:///x"}',
         lambda value: asyncio.run(read_with(location.RECORD, location.read_location, value)),
+    ),
+    "sealing": (
+        b'{"format":1,"since_ms":1}',
+        lambda value: asyncio.run(read_with(sealing.RECORD, sealing.sealed_since, value)),
+    ),
+    "keys of an archive": (
+        b'{"format":1,"current":"k","keys":{"k":"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}}',
+        lambda value: archive_keys.parse_archive_keys(value, "keys.json"),
     ),
     "pause": (
         b'{"format":1,"since_ms":1}',

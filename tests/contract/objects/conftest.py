@@ -32,8 +32,12 @@ from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.patience import PatienceSettings
 from tallybook.archive.objects.port import ObjectStore, UnfinishedUpload
+from tallybook.archive.objects.sealed import SealedStore
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.security.archive_keys import add_key
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.held_keys import HeldKeys
 
 BUCKET = "contract"
 CONTAINER = f"contract-{os.getpid()}"
@@ -236,8 +240,8 @@ def azure_place(server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @contextmanager
-def directory_place(root: Path) -> Iterator[Place]:
-    """A place in a directory."""
+def directory_place(root: Path, *, archive_keys: str = "") -> Iterator[Place]:
+    """A place in a directory; with keys, objects in it are sealed."""
     root.mkdir()
 
     def put_foreign(key: str, data: bytes) -> None:
@@ -245,13 +249,18 @@ def directory_place(root: Path) -> Iterator[Place]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
 
-    yield Place("directory", lambda: open_store(f"file://{root}", RealClock(), SystemRng(), IMPATIENT), put_foreign)
+    def opened() -> Any:
+        return open_store(f"file://{root}", RealClock(), SystemRng(), IMPATIENT, archive_keys=archive_keys)
+
+    yield Place("directory", opened, put_foreign)
 
 
 @contextmanager
-def memory_place() -> Iterator[Place]:
-    """A place in this process, which nobody else can reach."""
-    store = MemoryStore(RealClock())
+def memory_place(keys: HeldKeys | None = None) -> Iterator[Place]:
+    """A place in this process, which nobody else can reach; with keys, objects in it are sealed."""
+    store: ObjectStore = MemoryStore(RealClock())
+    if keys is not None:
+        store = SealedStore(store, InlineWorkers(), keys)
 
     async def opened() -> ObjectStore:
         return store
@@ -266,6 +275,12 @@ def place_on(store: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         made = memory_place()
     elif store == "directory":
         made = directory_place(request.getfixturevalue("tmp_path") / "archive")
+    elif store == "sealed-memory":
+        made = memory_place(HeldKeys())
+    elif store == "sealed-directory":
+        root = request.getfixturevalue("tmp_path")
+        add_key(root / "keys.json")
+        made = directory_place(root / "archive", archive_keys=str(root / "keys.json"))
     elif store == "azure":
         made = azure_place(request.getfixturevalue("azure"), monkeypatch)
     else:
@@ -274,7 +289,7 @@ def place_on(store: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         yield place
 
 
-TELLING = ["memory", "directory", *S3_SERVERS]
+TELLING = ["memory", "directory", "sealed-memory", "sealed-directory", *S3_SERVERS]
 STREAMED = ["gcs", *REAL_AZURE]
 
 

@@ -14,6 +14,7 @@ from . import (
     journal,
     ledger_metadata,
     records,
+    sealed_objects,
     security,
     spark_inputs,
     texts,
@@ -24,7 +25,7 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         batches.TARGET, wire.TARGET, journal.TARGET, entry_logs.TARGET, bookie_files.TARGET, ledger_metadata.TARGET,
-        records.TARGET, archive_index.TARGET, archive_objects.TARGET, envelopes.TARGET, texts.TARGET,
-        spark_inputs.TARGET, gateway_requests.TARGET, security.TARGET,
+        records.TARGET, archive_index.TARGET, archive_objects.TARGET, sealed_objects.TARGET, envelopes.TARGET,
+        texts.TARGET, spark_inputs.TARGET, gateway_requests.TARGET, security.TARGET,
     )
 }  # fmt: skip

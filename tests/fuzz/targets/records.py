@@ -9,6 +9,8 @@ from typing import Any
 
 from tallybook.archive.location import RECORD as LOCATION
 from tallybook.archive.location import read_location
+from tallybook.archive.sealing import RECORD as SEALED
+from tallybook.archive.sealing import sealed_since
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata import sink_record
 from tallybook.metadata.bookie_modes import PREFIX as MODES
@@ -219,6 +221,7 @@ def some_small_ones() -> Iterator[bytes]:
     "repair/service.py:repair_status",
     "repair/auditor.py:Auditor._checked",
     "archive/location.py:read_location",
+    "archive/sealing.py:sealed_since",
     "offload/status_record.py:decode_status",
     seeds=some_small_ones,
 )
@@ -229,6 +232,7 @@ def small_records(data: bytes) -> None:
     attempt(DamagedFile, finished, paused_since(OneRecord(PAUSED_RECORD, data)))
     attempt(DamagedFile, finished, repair_status(OneRecord("repair/status", data)))
     attempt(DamagedFile, finished, read_location(OneRecord(LOCATION, data)))
+    attempt(DamagedFile, finished, sealed_since(OneRecord(SEALED, data)))
     attempt(DamagedFile, decode_status, data)
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
     attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))

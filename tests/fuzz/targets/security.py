@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import jwt
 
 from tallybook.core.access import AccessRules, Credentials
-from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
+from tallybook.core.errors import AccessDenied, InvalidConfig, NewerFormat, Unauthenticated
+from tallybook.runtime.security.archive_keys import parse_archive_keys
 from tallybook.runtime.security.authority import STARTER
 from tallybook.runtime.security.files import NAMES, PRIVATE, Files
 from tallybook.runtime.security.material import parse_access, understand
 from tallybook.runtime.security.tokens import TokenKeys
 
-from ..harness import REFUSED, Target, attempt
+from ..harness import REFUSED, Target, attempt, same
 
 TARGET = Target(
     "security",
@@ -115,3 +116,26 @@ def directory(data: bytes) -> None:
     for missing in ((), (PRIVATE,), ("access.toml", "token-keys.json")):
         contents = {name: None if name in missing else data for name in NAMES}
         attempt(InvalidConfig, lambda contents: understand(Files((), contents), "path", now=NOW), contents)
+
+
+def some_archive_keys() -> Iterator[bytes]:
+    """Two keys, and what comes near to them."""
+    key = b64encode(SHARED[:32]).decode()
+    good = {"format": 1, "current": "k1", "plain": "read", "keys": {"k1": key, "k2": key}}
+    yield json.dumps(good).encode()
+    yield json.dumps({**good, "format": 2}).encode()
+    yield json.dumps({**good, "keys": {"k1": key[:-4]}}).encode()
+    yield b'{"keys": ' + b"[" * 5_000
+
+
+@TARGET.decoder(
+    "runtime/security/archive_keys.py:parse_archive_keys",
+    "runtime/security/archive_keys.py:_key",
+    seeds=some_archive_keys,
+)
+def archive_keys(data: bytes) -> None:
+    """The keys of a sealed archive."""
+    found = attempt((InvalidConfig, NewerFormat), parse_archive_keys, data, "path")
+    if found is not REFUSED:
+        same(found.current in found.keys, True, "the current key")
+        same({len(key) for key in found.keys.values()}, {32}, "lengths of keys")

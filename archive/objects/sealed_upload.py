@@ -1,0 +1,87 @@
+"""A large object that is sealed while it is written: frame by frame, a bounded number of them at a time.
+
+The last frame is sealed as the last one, so the bytes of one are always held back. When all is written, the object's
+key is wrapped and put beside it; only then there is an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tallybook.core.batch import Buffer
+from tallybook.core.errors import ArchiveUnavailable, check
+from tallybook.core.limits import MIB
+from tallybook.runtime.tasks import Workers
+
+from .port import Upload
+from .seal_format import FRAME_BYTES, MAX_PLAIN_BYTES, seal_frames
+
+PIECE_BYTES: Final = MIB
+"""Sealed at a time, and handed on: what a write holds besides what it was given."""
+
+
+class SealedUpload:
+    """An ``Upload`` that seals.
+
+    Args:
+        upload: takes the frames.
+        key: of the object, for which they are sealed.
+        complete: puts the object's key beside it; is told how many bytes of plaintext there are.
+    """
+
+    def __init__(
+        self, upload: Upload, workers: Workers, key: str, data_key: bytes, complete: Callable[[int], Awaitable[None]]
+    ) -> None:
+        self._upload = upload
+        self._workers = workers
+        self._key = key
+        self._cipher = AESGCM(data_key)
+        self._complete = complete
+        self._held = bytearray()
+        self._frames = 0
+        self._plain_bytes = 0
+        self._ended = False
+        self._whole = False
+
+    async def write(self, data: Buffer) -> None:
+        """Seal all frames that are whole and not the last; hold back the rest."""
+        check(not self._ended, f"the upload of {self._key} has ended")
+        view = memoryview(data).cast("B")
+        self._plain_bytes += view.nbytes
+        if self._plain_bytes > MAX_PLAIN_BYTES:
+            raise ArchiveUnavailable(f"{self._key}: a sealed object has at most {MAX_PLAIN_BYTES} bytes")
+        for at in range(0, view.nbytes, PIECE_BYTES):
+            await self._take(view[at : at + PIECE_BYTES])
+
+    async def finish(self) -> None:
+        """Seal the last frame, finish the object, and put its key beside it."""
+        check(not self._ended, f"the upload of {self._key} has ended")
+        self._ended = True
+        await self._seal(bytes(self._held), ends=True)
+        await self._upload.finish()
+        self._whole = True
+        await self._complete(self._plain_bytes)
+
+    async def abort(self) -> None:
+        """Give the upload up. Frames that were finished without a key are collected as an unfinished upload."""
+        self._ended = True
+        self._held.clear()
+        if not self._whole:
+            await self._upload.abort()
+
+    async def _take(self, piece: memoryview) -> None:
+        self._held += piece
+        # Of what ends with a whole frame, that one may be the last.
+        whole = (len(self._held) - 1) // FRAME_BYTES * FRAME_BYTES
+        if whole > 0:
+            plain = bytes(self._held[:whole])
+            del self._held[:whole]
+            await self._seal(plain, ends=False)
+
+    async def _seal(self, plain: bytes, *, ends: bool) -> None:
+        sealed = await self._workers.run(seal_frames, self._cipher, self._key, self._frames, plain, ends=ends)
+        self._frames += len(plain) // FRAME_BYTES
+        await self._upload.write(sealed)

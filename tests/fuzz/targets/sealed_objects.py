@@ -1,0 +1,106 @@
+"""Sealed objects: the wrapped key beside one, and its frames, in a bucket that somebody else may write to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from crc32c import crc32c
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.seal_format import (
+    FRAME_BYTES,
+    RECORD_BYTES,
+    decode_key,
+    encode_key,
+    frames_of,
+    open_frames,
+    plain_bytes_of,
+    seal_frames,
+    sealed_bytes,
+    unwrap,
+    wrap,
+)
+from tallybook.archive.objects.sealed import SealedStore
+from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, NewerFormat, ObjectDamaged
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.held_keys import HeldKeys
+
+from ..harness import REFUSED, Target, attempt, finished, same
+
+TARGET = Target("sealed_objects", words=(b"TBSK", b"\x01\x01\x10", b"k1", bytes(16)))
+
+KEY = "ledgers/a.parquet"
+DATA_KEY = bytes(range(32))
+HELD = HeldKeys()
+WRAPPING = HELD.keys.keys["k1"]
+PLAIN = bytes(range(256)) * 3
+
+
+@cache
+def some_record() -> bytes:
+    """The wrapped key of an object."""
+    return encode_key(wrap(DATA_KEY, "k1", WRAPPING, b"n" * 12, len(PLAIN), KEY))
+
+
+@cache
+def some_frame() -> bytes:
+    """The only frame of that object."""
+    return seal_frames(AESGCM(DATA_KEY), KEY, 0, PLAIN, ends=True)
+
+
+def some_records() -> Iterator[bytes]:
+    """A good one, and others whose checksum is right."""
+    good = some_record()
+    yield good
+    for at, value in ((0, 0), (4, 2), (4, 0), (5, 2), (6, 17), (7, 0), (7, 33), (8, 0xFF), (47, 0xFF), (60, 1)):
+        changed = bytearray(good[:-4])
+        changed[at] = value
+        yield bytes(changed) + crc32c(bytes(changed)).to_bytes(4, "little")
+
+
+@TARGET.decoder("archive/objects/seal_format.py:decode_key", seeds=some_records)
+def wrapped_keys(data: bytes) -> None:
+    """What lies beside an object, as it is and with a checksum that is right: only the one that was written opens."""
+    mended = data[: RECORD_BYTES - 4]
+    for record in (data, mended + crc32c(mended).to_bytes(4, "little")):
+        found = attempt((DamagedFile, NewerFormat), decode_key, record, "place")
+        if found is not REFUSED:
+            same(encode_key(found), record, "record")
+            opened = attempt(DamagedFile, unwrap, found, WRAPPING, KEY)
+            same(opened is REFUSED or record == some_record(), True, "who opens is who was written")
+
+
+def some_frames() -> Iterator[bytes]:
+    """The object, and changes of it."""
+    yield some_frame()
+    yield some_frame()[:-1]
+    yield some_frame() * 2
+    yield b""
+
+
+@TARGET.decoder(
+    "archive/objects/seal_format.py:open_frames",
+    "archive/objects/seal_format.py:plain_bytes_of",
+    "archive/objects/sealed.py:SealedStore._decoded",
+    seeds=some_frames,
+)
+def frames(data: bytes) -> None:
+    """An object as it lies in a bucket, beside a good key: all of it is what was written, or none is given."""
+    size = plain_bytes_of(len(data))
+    if sealed_bytes(size) == len(data):
+        same(frames_of(size), max(1, -(-size // FRAME_BYTES)), "frames")
+    found = attempt(DamagedFile, open_frames, AESGCM(DATA_KEY), KEY, range(1), len(PLAIN), data)
+    same(found is REFUSED or found == PLAIN, True, "plaintext")
+    attempt((ObjectDamaged, ArchiveKeyMissing, NewerFormat), finished, _read(some_record(), data))
+    attempt((ObjectDamaged, ArchiveKeyMissing, NewerFormat), finished, _read(data, some_frame()))
+
+
+async def _read(record: bytes, stored: bytes) -> None:
+    below = MemoryStore(RealClock())
+    await below.put(f"sealed/keys/{KEY}", record)
+    await below.put(f"sealed/objects/{KEY}", stored)
+    store = SealedStore(below, InlineWorkers(), HELD)
+    same(await store.read(KEY, 5, 300), PLAIN[5:305], "a range")
