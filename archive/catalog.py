@@ -21,7 +21,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveKeyMissing,
+    DamagedFile,
+    InvalidArgument,
+    NewerFormat,
+    ObjectDamaged,
+    ObjectMissing,
+)
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -54,7 +61,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All ledgers of a bucket, by id ascending, and objects that cannot be understood, by key."""
+    """All ledgers of a bucket, by id ascending, and objects that cannot be understood, or opened, by key."""
 
     ledgers: Mapping[int, Found]
     """In the youngest object of each."""
@@ -91,7 +98,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 return await _look(store, found)
             except ObjectMissing:
                 return []  # collected since the listing
-            except (ObjectDamaged, DamagedFile) as error:
+            except (ObjectDamaged, DamagedFile, ArchiveKeyMissing) as error:
                 damaged[found.key] = error.message
                 return []
 

@@ -15,7 +15,14 @@ from types import TracebackType
 from typing import Self
 
 from tallybook.core.batch import Entry, entries
-from tallybook.core.errors import InvalidArgument, InvariantViolation, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveKeyMissing,
+    InvalidArgument,
+    InvariantViolation,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+)
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -36,10 +43,12 @@ class ArchiveLibrary:
     Args:
         source: URL of the bucket, or a store that somebody else opens and closes.
         workers: where batches are put together; threads of its own unless given.
+        archive_keys: file with the keys that objects are sealed with, where ``source`` is a URL.
     """
 
-    def __init__(self, source: str | ObjectStore, workers: Workers | None = None) -> None:
+    def __init__(self, source: str | ObjectStore, workers: Workers | None = None, *, archive_keys: str = "") -> None:
         self._source = source
+        self._archive_keys = archive_keys
         self._given_workers = workers
         self._workers: Workers | None = workers
         self._store: ObjectStore | None = None
@@ -48,8 +57,11 @@ class ArchiveLibrary:
         self._reader: ArchiveReader | None = None
 
     async def __aenter__(self) -> Self:
-        store = self._source
-        self._store = await open_store(store, RealClock(), SystemRng()) if isinstance(store, str) else store
+        if isinstance(self._source, str):
+            keys = self._archive_keys
+            self._store = await open_store(self._source, RealClock(), SystemRng(), archive_keys=keys)
+        else:
+            self._store = self._source
         self._workers = self._given_workers or ThreadWorkers(2, "library")
         self._reader = ArchiveReader(self._store, self._workers, self._tasks)
         try:
@@ -79,7 +91,7 @@ class ArchiveLibrary:
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Objects that could not be understood, and why, by key."""
+        """Objects that could not be understood, or opened for want of their key, and why, by key."""
         return self._opened.damaged
 
     async def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
@@ -91,6 +103,7 @@ class ArchiveLibrary:
             NoSuchLedger: no object has it.
             InvalidArgument: the range is empty, or goes past the end.
             ObjectMissing, ObjectDamaged: every object that has it is gone, or not what it was.
+            ArchiveKeyMissing: the oldest is sealed with a key that is not here.
             ArchiveUnavailable, ArchiveDenied: the store does not give it.
         """
         found = self._opened.ledgers.get(ledger_id)
@@ -106,7 +119,7 @@ class ArchiveLibrary:
         while position <= end:
             try:
                 batches = await self._reader.batches(found.receipt, ledger_id, position, end, READ_BYTES)
-            except (ObjectMissing, ObjectDamaged):
+            except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
                 if not older:
                     raise
                 found = older.pop(0)

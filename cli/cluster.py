@@ -16,8 +16,8 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
     """A client of a cluster that exists: a mistyped path must not make an empty one.
 
     Args:
-        settings: how it behaves, if not as always. Without a security directory of its own, or a place for traces,
-            it has that of the environment.
+        settings: how it behaves, if not as always. Without a security directory, keys of the archive, or a place for
+            traces of its own, it has those of the environment.
 
     Raises:
         InvalidConfig: the URI, or the place for traces, makes no sense, here or anywhere.
@@ -29,11 +29,20 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
     if isinstance(parsed, SqliteUri) and not os.path.exists(parsed.path):
         raise MetadataUnavailable(f"there is no metadata store at {metadata}: is the cluster running?")
     chosen = settings or ClientSettings()
-    security, traces = chosen.security or security_directory(), chosen.traces or variable("TALLYBOOK_TRACES")
-    parse_traces(traces)
-    return Client(metadata, chosen.model_copy(update={"security": security, "traces": traces}))
+    own = {
+        "security": chosen.security or security_directory(),
+        "archive_keys": chosen.archive_keys or archive_keys(),
+        "traces": chosen.traces or variable("TALLYBOOK_TRACES"),
+    }
+    parse_traces(own["traces"])
+    return Client(metadata, chosen.model_copy(update=own))
 
 
 def security_directory() -> str:
     """The security directory of a command; empty: none."""
     return variable("TALLYBOOK_SECURITY")
+
+
+def archive_keys() -> str:
+    """The file with the keys of the archive that a command has; empty: none."""
+    return variable("TALLYBOOK_ARCHIVE_KEYS")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cluster import cluster, security_directory
+from .cluster import archive_keys, cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, print_json
@@ -84,7 +84,9 @@ async def _bucket(stack: AsyncExitStack, client: Client, metadata: str) -> Bucke
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.repair.fsck import Bucket  # noqa: PLC0415
 
-    archive = await stack.enter_async_context(opened(metadata, None, security=security_directory()))
+    archive = await stack.enter_async_context(
+        opened(metadata, None, security=security_directory(), archive_keys=archive_keys())
+    )
     return Bucket(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
 
 

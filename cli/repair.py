@@ -49,7 +49,9 @@ async def _run(metadata: str, settings: RepairSettings) -> None:
 
     tasks = Tasks("repair", lambda name, error: complain(f"{name} died: {error!r}"))
     try:
-        async with cluster(metadata, ClientSettings(security=settings.security)) as client:
+        async with cluster(
+            metadata, ClientSettings(security=settings.security, archive_keys=settings.archive_keys)
+        ) as client:
             service = RepairService(client, settings)
             settle_memory()
             await service.serve(tasks)

@@ -93,7 +93,8 @@ class ClusterArchive:
             raise ArchiveUnavailable(
                 "a ledger is said to be archived, but the metadata do not say where the archive is"
             )
-        self._store = await open_store(url, self._clock, self._rng.fork("archive"))
+        keys = self._settings.archive_keys
+        self._store = await open_store(url, self._clock, self._rng.fork("archive"), archive_keys=keys)
         self._workers = ThreadWorkers(2, "archive")
         bounds = ArchiveReaderSettings(self._settings.archive_index_bytes, self._settings.archive_cache_bytes)
         return ArchiveReader(self._store, self._workers, self._tasks, bounds)

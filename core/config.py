@@ -93,6 +93,14 @@ SecurityDirectory = Annotated[
         "no security.",
     ),
 ]
+ArchiveKeysFile = Annotated[
+    str,
+    Field(
+        max_length=4_096,
+        description="File with the keys of a sealed archive: docs/security.md; empty: what is archived is not sealed, "
+        "and what is sealed cannot be read.",
+    ),
+]
 
 
 def _traces(value: str) -> str:
@@ -317,6 +325,7 @@ class ClientSettings(Settings):
 
     security: SecurityDirectory = ""
     traces: Traces = ""
+    archive_keys: ArchiveKeysFile = ""
     max_batch_bytes: Size = Field(_size(528 * 1024), description="Encoded size at which a batch is sealed.")
     max_in_flight_batches: Count = Field(8, description="Unconfirmed batches of one ledger before appends gather.")
     max_pending_bytes: Size = Field(_size(64 * MIB), description="Appends not yet confirmed, over all ledgers.")
@@ -374,6 +383,7 @@ class OffloadSettings(Settings):
     """The offloader: what goes to the archive, when, and how fast."""
 
     security: SecurityDirectory = ""
+    archive_keys: ArchiveKeysFile = ""
     min_age_s: Seconds = Field(0, description="Age since its creation at which a closed ledger may be archived.")
     min_bytes: Size = Field(_size(0), description="Payload below which a ledger is never archived.")
     own_object_bytes: Size = Field(_size(32 * MIB), description="Payload from which a ledger has its own object.")
@@ -431,6 +441,7 @@ class RepairSettings(Settings):
     """The repair: when a bookie counts as lost, how often copies are looked at, and how fast they are made."""
 
     security: SecurityDirectory = ""
+    archive_keys: ArchiveKeysFile = ""
     lost_after_s: Seconds = Field(
         300,
         description="Absence after which a bookie counts as lost, and others take its places; longer than a restart.",

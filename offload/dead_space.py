@@ -12,7 +12,7 @@ from typing import Final
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import SETS_FOLDER
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
@@ -70,7 +70,7 @@ class DeadSpace:
     async def _look(self, receipt: Receipt) -> None:
         try:
             directory = await self._reader.directory(receipt)
-        except (ObjectMissing, ObjectDamaged, NewerFormat):
+        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat):
             # Whoever reads or releases it says so.
             self._failed[receipt.key] = self._failed.get(receipt.key, 0) + 1
             return

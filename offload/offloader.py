@@ -11,7 +11,7 @@ A ledger that cannot be archived now is tried again later and later, and does no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,6 +21,7 @@ from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
+    ArchiveKeyMissing,
     ArchiveUnavailable,
     Conflict,
     NewerFormat,
@@ -118,6 +119,7 @@ class Offloader:
 
     Args:
         reader: reads receipts' objects back before copies are released, and what sets held.
+        ready: raises at the beginning of a round that must not be.
     """
 
     def __init__(
@@ -129,8 +131,10 @@ class Offloader:
         reader: ArchiveReader,
         settings: OffloadSettings,
         clock: Clock,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._mover = mover
+        self._ready = ready
         self._survey = survey
         self._updater = updater
         self._store = store
@@ -155,7 +159,10 @@ class Offloader:
         Raises:
             MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
             ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
+            Whatever ``ready`` raises.
         """
+        if self._ready is not None:
+            await self._ready()
         await self._survey.look()
         await self._archive()
         await self._release()
@@ -288,7 +295,7 @@ class Offloader:
             self._reader.forget(receipt.key)
             size = (await self._store.info(receipt.key)).size_bytes
             directory = await self._reader.directory(receipt)
-        except (ObjectMissing, ObjectDamaged, NewerFormat) as error:
+        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat) as error:
             sometimes("offload: an object is not found whole before its release")
             self._say_failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
             return None

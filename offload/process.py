@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from tallybook.archive.location import read_location, settle_location
-from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.patient import PatientStore
+from tallybook.archive.objects.open import OpenedStore, open_store
+from tallybook.archive.objects.patient import AskedStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
+from tallybook.archive.sealing import refused, sealed_since, settle_sealing
 from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
@@ -42,19 +43,33 @@ class Archive:
     """The archive of a cluster, opened."""
 
     metadata: MetadataStore
-    store: PatientStore
+    store: AskedStore
     workers: Workers
     tasks: Tasks
     clock: Clock
     rng: Rng
     metadata_load: MetadataLoad | None = None
     """What is asked of the metadata store, apart from what the client that reads asks."""
+    sealing: OpenedStore | None = None
+    """The same store, as one that may seal; ``None`` in simulations."""
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
         reader = ArchiveReader(self.store, self.workers, self.tasks, _LOOKED_AT_ONCE)
         mover, updater = self.mover(client, settings), self._updater
-        return Offloader(mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock)
+        return Offloader(
+            mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock, self.refuse_plain
+        )
+
+    async def refuse_plain(self) -> None:
+        """See that nothing plain is written where others seal: they may have begun to since this was opened.
+
+        Raises:
+            ArchiveKeyMissing: it would be.
+            MetadataUnavailable, DamagedFile: the metadata do not say.
+        """
+        if self.sealing is not None and not self.sealing.seals and await sealed_since(self.metadata) is not None:
+            raise refused(self.store.url)
 
     def mover(self, client: Client, settings: OffloadSettings) -> Mover:
         """What writes objects of this cluster; ``client`` reads what goes into them."""
@@ -67,18 +82,20 @@ class Archive:
 
 @asynccontextmanager
 async def opened(
-    metadata_uri: str, url: str | None, *, settle: bool = False, security: str = ""
+    metadata_uri: str, url: str | None, *, settle: bool = False, security: str = "", archive_keys: str = ""
 ) -> AsyncIterator[Archive]:
     """Open the archive of a cluster.
 
     Args:
         security: the security directory of this process; empty: none.
+        archive_keys: file with the keys of the archive; empty: none.
         url: where it is; ``None``: where the metadata say.
-        settle: make ``url`` the cluster's archive, if it has none yet.
+        settle: make ``url`` the cluster's archive, if it has none yet, and a sealed one, if there are keys.
 
     Raises:
         InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
         MetadataUnavailable: the metadata store does not answer.
+        ArchiveKeyMissing: the archive is sealed, there are no keys, and ``settle`` says that it is written to.
         ArchiveDenied: there is no such directory; or none such bucket, or keys that do not open it, if it is about to
             become the cluster's archive.
         ArchiveUnavailable: likewise, if it does not answer.
@@ -97,17 +114,21 @@ async def opened(
             )
         if settled is not None and settled != where:
             raise InvalidConfig(f"the archive of this cluster is {settled}, not {where}: give the same URL, or none")
-        store = await open_store(where, clock, rng.fork("store"))
+        store = await open_store(where, clock, rng.fork("store"), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
         if settle:
             if settled is None:
                 await _look_at(store)
             await settle_location(metadata.store, where)
+            if store.seals:
+                await settle_sealing(metadata.store, clock.wall_us() // 1000)
+            elif await sealed_since(metadata.store) is not None or await store.any_sealed():
+                raise refused(where)
         workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
-        yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load)
+        yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load, store)
 
 
 async def _look_at(store: ObjectStore) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tallybook.archive.catalog import Catalog, Found, read_catalog
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
-from tallybook.core.errors import LedgerExists, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import ArchiveKeyMissing, LedgerExists, NoSuchLedger, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -60,7 +60,7 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
             try:
                 if key not in hashes:
                     hashes[key] = await _checked(store, workers, members[0].receipt)
-            except (ObjectMissing, ObjectDamaged) as error:
+            except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing) as error:
                 bad.add(key)
                 wanted += _fallen_back(catalog, members, bad)
                 yield Rebuilt(key, problem=error.message)

@@ -209,10 +209,12 @@ async def offloading(
         InvalidConfig: the cluster has another archive, or a URL makes no sense.
         ArchiveDenied, MetadataUnavailable: one of the stores is not there.
     """
-    reading = SCANNING.model_copy(update={"security": settings.security})
+    reading = SCANNING.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         Client(metadata_uri, reading) as client,
-        opened(metadata_uri, url, settle=True, security=settings.security) as archive,
+        opened(
+            metadata_uri, url, settle=True, security=settings.security, archive_keys=settings.archive_keys
+        ) as archive,
     ):
         offloader = archive.offloader(client, settings)
         await OffloadService(archive, offloader, settings, give_back_memory, client, listening).run()

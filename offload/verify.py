@@ -10,7 +10,7 @@ from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
 from tallybook.archive.schema import object_id_of
-from tallybook.core.errors import NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
@@ -81,7 +81,7 @@ async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts
     verdict = Verdict(key, tuple(sorted(receipts)), first.object_bytes)
     try:
         sha256, found = await check_object(store, workers, key, first.object_bytes, first.index)
-    except (ObjectMissing, ObjectDamaged, NewerFormat) as error:
+    except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat) as error:
         return Verdict(key, verdict.ledger_ids, verdict.object_bytes, error.message)
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)

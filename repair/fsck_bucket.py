@@ -10,7 +10,14 @@ from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader
-from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveDenied,
+    ArchiveKeyMissing,
+    ArchiveUnavailable,
+    NewerFormat,
+    ObjectDamaged,
+    ObjectMissing,
+)
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -63,7 +70,7 @@ async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt) 
         await reader.directory(receipt)
     except ObjectMissing:
         return "the object is not there"
-    except NewerFormat as error:
+    except (NewerFormat, ArchiveKeyMissing) as error:
         return error.message
     except ObjectDamaged as error:
         return f"the object is damaged: {error.message}"

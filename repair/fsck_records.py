@@ -104,6 +104,12 @@ RECORD_KINDS: Final = (
     RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it anew"),
     RecordKind("archive/leader", "who archives", decoding(_anything), ""),
     RecordKind("archive/location", "place of the archive", decoding(_json), "write down again where the archive is"),
+    RecordKind(
+        "archive/sealed",
+        "that the archive is sealed",
+        decoding(_json),
+        "delete it: an offloader with keys of the archive writes it anew",
+    ),
     RecordKind("archive/", "record of the archive", decoding(_json), "delete it: the offloader writes it anew"),
     RecordKind(ATTEMPTS, "attempt of a sink", decoding(_attempt), "the offloader tidies up what attempts left"),
     RecordKind(ATTEMPTS_ONCE, "attempt of a sink", decoding(_attempt), "the offloader tidies up what attempts left"),

@@ -188,7 +188,9 @@ async def repairing(metadata_uri: str, settings: RepairSettings, listening: List
         InvalidConfig: a URI or an address makes no sense.
         MetadataUnavailable: the metadata store is not there.
     """
-    async with Client(metadata_uri, ClientSettings(security=settings.security)) as client:
+    async with Client(
+        metadata_uri, ClientSettings(security=settings.security, archive_keys=settings.archive_keys)
+    ) as client:
         tasks = Tasks("repair", _died)
         try:
             await RepairService(client, settings).serve(tasks, listening)

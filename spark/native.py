@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.objects.open import AzureUrl, FileUrl, GcsUrl, MemoryUrl, S3Url, parse_url
 from tallybook.archive.schema import LEDGERS_FOLDER, SETS_FOLDER
-from tallybook.core.errors import InvalidConfig, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import ArchiveKeyMissing, InvalidConfig, ObjectDamaged, ObjectMissing
 from tallybook.metadata.archived import Receipt
 from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.settings import variable
@@ -167,14 +167,19 @@ async def _planned(options: ReadOptions) -> NativePlan:
 
 
 async def _looked_at(place: LedgerPlace, wanted: Iterable[tuple[Receipt, Sequence[EntryRange]]]) -> list[WantedObject]:
-    """The objects that are what their receipts say; who reads the others carefully finds out what is wrong."""
+    """The objects that are what their receipts say; who reads the others carefully finds out what is wrong.
+
+    Those that are sealed are no Parquet to Spark: we open them.
+    """
     turns = asyncio.Semaphore(CONCURRENT_INDEXES)
 
     async def look(receipt: Receipt, ranges: Sequence[EntryRange]) -> WantedObject | None:
         async with turns:
             try:
                 directory = await place.directory(receipt)
-            except (ObjectMissing, ObjectDamaged):
+                if await place.is_sealed(receipt):
+                    return None
+            except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
                 return None
         held = {each.ledger_id: EntryRange(each.ledger_id, 0, each.entries - 1) for each in directory.ledgers}
         if any(wanted.ledger_id not in held or wanted.last > held[wanted.ledger_id].last for wanted in ranges):

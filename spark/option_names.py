@@ -29,6 +29,11 @@ PLACE_OPTIONS: Final = (
         "Directory of certificates and keys, on the driver and on every executor, for a cluster with "
         "security: docs/security.md.",
     ),
+    OptionInfo(
+        "archiveKeys",
+        "",
+        "File with the keys of a sealed archive, on the driver and on every executor: docs/security.md.",
+    ),
 )
 
 READ_OPTIONS: Final = (

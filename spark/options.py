@@ -48,6 +48,8 @@ class Place:
     """Of every ledger that has one."""
     security: str = ""
     """The security directory, the same on every host; empty: none."""
+    archive_keys: str = ""
+    """File with the keys of a sealed archive, the same on every host; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,13 @@ class _Options:
             password = self.given.get("password", "").encode()
         except UnicodeEncodeError:
             raise self._wrong("password", "it is no text that has an encoding") from None
-        return Place(metadata or None, archive or None, password, self.given.get("security", ""))
+        return Place(
+            metadata or None,
+            archive or None,
+            password,
+            self.given.get("security", ""),
+            self.given.get("archivekeys", ""),
+        )
 
     def ledgers(self) -> IdRanges | None:
         one, many = self.given.get("ledger"), self.given.get("ledgers", "all")

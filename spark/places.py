@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeVar
 from tallybook.archive.catalog import Catalog, catalog_of, read_catalog
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.location import read_location
-from tallybook.archive.objects.open import open_store
-from tallybook.archive.objects.port import ObjectInfo, ObjectStore
+from tallybook.archive.objects.open import OpenedStore, open_store
+from tallybook.archive.objects.port import ObjectInfo
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.scan import ObjectScan
 from tallybook.client.client import Client
@@ -86,6 +86,9 @@ class LedgerPlace(Protocol):
     async def directory(self, receipt: Receipt) -> Directory:
         """What an archive object has where."""
 
+    async def is_sealed(self, receipt: Receipt) -> bool:
+        """Whether an archive object is sealed, so that nobody else can read it as Parquet."""
+
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Who is alive."""
 
@@ -111,22 +114,24 @@ async def opened(place: Place, partition: EntryPartition | None = None) -> Async
     """
     async with AsyncExitStack() as stack:
         if place.metadata is None:
-            archive = await stack.enter_async_context(archive_at(place.archive or ""))
+            archive = await stack.enter_async_context(archive_at(place.archive or "", place.archive_keys))
             if partition is None:
                 yield Bucket(place.archive or "", archive, await read_catalog(archive.store))
             else:
                 yield BucketOfTask(place.archive or "", archive, partition)
             return
-        settings = ClientSettings(security=place.security)
+        settings = ClientSettings(security=place.security, archive_keys=place.archive_keys)
         world = await open_world(place.metadata, settings)
         client = await stack.enter_async_context(Client(world, settings))
-        yield Cluster(client, world.store, await world.store.cluster_id(), _LateArchive(stack), place)
+        yield Cluster(
+            client, world.store, await world.store.cluster_id(), _LateArchive(stack, place.archive_keys), place
+        )
 
 
 class OpenedArchive:
     """An object store, with what reads from it."""
 
-    def __init__(self, store: ObjectStore, workers: ThreadWorkers, tasks: Tasks) -> None:
+    def __init__(self, store: OpenedStore, workers: ThreadWorkers, tasks: Tasks) -> None:
         self.store = store
         self.workers = workers
         self.reader = ArchiveReader(store, workers, tasks)
@@ -138,14 +143,17 @@ class OpenedArchive:
 
 
 @asynccontextmanager
-async def archive_at(url: str) -> AsyncIterator[OpenedArchive]:
+async def archive_at(url: str, archive_keys: str = "") -> AsyncIterator[OpenedArchive]:
     """Open the object store at ``url``.
+
+    Args:
+        archive_keys: file with the keys that its objects are sealed with; empty: none.
 
     Raises:
         InvalidConfig, ArchiveDenied: it cannot be.
     """
     async with AsyncExitStack() as stack:
-        store = await open_store(url, RealClock(), SystemRng())
+        store = await open_store(url, RealClock(), SystemRng(), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
         workers = ThreadWorkers(_THREADS, "scan")
         stack.push_async_callback(workers.close)
@@ -159,10 +167,12 @@ class _LateArchive:
 
     Args:
         stack: closes it in the end.
+        archive_keys: file with the keys that its objects are sealed with; empty: none.
     """
 
-    def __init__(self, stack: AsyncExitStack) -> None:
+    def __init__(self, stack: AsyncExitStack, archive_keys: str) -> None:
         self._stack = stack
+        self._archive_keys = archive_keys
         self._opened: OpenedArchive | None = None
         self._opening = asyncio.Lock()
 
@@ -170,7 +180,7 @@ class _LateArchive:
         """The archive, which is at ``url``."""
         async with self._opening:
             if self._opened is None:
-                self._opened = await self._stack.enter_async_context(archive_at(url))
+                self._opened = await self._stack.enter_async_context(archive_at(url, self._archive_keys))
             return self._opened
 
 
@@ -238,6 +248,10 @@ class Cluster:
     async def directory(self, receipt: Receipt) -> Directory:
         """What an object has where."""
         return await (await self._archive.at(await self.archive_url())).reader.directory(receipt)
+
+    async def is_sealed(self, receipt: Receipt) -> bool:
+        """Whether an object of the cluster's archive is sealed."""
+        return await (await self._archive.at(await self.archive_url())).store.is_sealed(receipt.key)
 
     async def archive_url(self) -> str:
         """Where the archive is.
@@ -309,6 +323,10 @@ class Bucket:
     async def directory(self, receipt: Receipt) -> Directory:
         """What an object has where."""
         return await self._archive.reader.directory(receipt)
+
+    async def is_sealed(self, receipt: Receipt) -> bool:
+        """Whether one of its objects is sealed."""
+        return await self._archive.store.is_sealed(receipt.key)
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Nobody."""

@@ -9,6 +9,7 @@ from typing import Final
 from tallybook.archive.entry_range import EntryRange
 from tallybook.archive.index_codec import Directory
 from tallybook.core.errors import (
+    ArchiveKeyMissing,
     BookieUnavailable,
     EntryAbsent,
     InvalidConfig,
@@ -196,7 +197,7 @@ async def row_groups(place: LedgerPlace, stretches: Iterable[Stretch]) -> dict[i
             continue
         try:
             directory = await place.directory(stretch.receipt)
-        except (ObjectMissing, ObjectDamaged):
+        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
             continue  # the task that reads it will see
         found[stretch.ledger_id] = _firsts(directory, stretch.ledger_id)
     return found

@@ -20,7 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallybook.archive.batch_rows import GatheredRows, Room
-from tallybook.core.errors import DataMissing, EntryAbsent, EntryCorrupt, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveKeyMissing,
+    DataMissing,
+    EntryAbsent,
+    EntryCorrupt,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+)
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 
@@ -109,7 +117,7 @@ async def _scanned(
                 async for table in tables:
                     yield Rows(table, receipt.key)
                     rest = _without(rest, table)
-        except (ObjectMissing, ObjectDamaged):
+        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
             pass  # what is missing is read below, and told if it cannot be
     for wanted in rest:
         async with aclosing(_ledger(place, wanted, receipt, whole_gaps)) as found:
@@ -153,7 +161,7 @@ async def _ledger(
                 async for table in tables:
                     yield Rows(table, tried.key)
                     first += table.num_rows
-        except (ObjectMissing, ObjectDamaged):
+        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
             metadata = await place.metadata(stretch.ledger_id)
             continue
         return

@@ -248,7 +248,7 @@ class Writing:
         Raises:
             InvalidConfig, MetadataUnavailable: it cannot be reached.
         """
-        settings = ClientSettings(security=options.place.security)
+        settings = ClientSettings(security=options.place.security, archive_keys=options.place.archive_keys)
         world = await open_world(options.place.metadata or "", settings)
         return cls(Client(world, settings), world.store)
 

@@ -17,6 +17,7 @@ from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
+    ArchiveKeyMissing,
     ArchiveUnavailable,
     BookieUnavailable,
     CallerError,
@@ -313,7 +314,7 @@ class LedgerReader:
         ):
             try:
                 return await self._from_archive(archive, unpack)
-            except (PeerError, StorageError):
+            except (PeerError, StorageError, ArchiveKeyMissing):
                 return await self._from_any_replica(entry_id, ask)
         if archive is None or not self._metadata.copies_released:
             try:

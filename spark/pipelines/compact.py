@@ -40,6 +40,7 @@ def compact(
     below: str = "256MiB",
     results: str | None = None,
     security: str = "",
+    archive_keys: str = "",
 ) -> DataFrame:
     """Merge small objects into large ones.
 
@@ -50,6 +51,7 @@ def compact(
         below: payload of living ledgers below which an object is merged with others.
         results: folder of Parquet files in which the rows are kept.
         security: the security directory, on the driver and on every executor; empty: none.
+        archive_keys: file with the keys of the archive, likewise; empty: none.
 
     Raises:
         InvalidConfig: the cluster has no archive, or a size makes no sense.
@@ -63,6 +65,7 @@ def compact(
                 "own_object_bytes": below,
                 "set_object_ledgers": 1_000_000,
                 "security": security,
+                "archive_keys": archive_keys,
             }
         )
     except ValidationError as error:
@@ -76,7 +79,7 @@ def compact(
 
 
 async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObject]:
-    async with opened(metadata, None, security=settings.security) as archive:
+    async with opened(metadata, None, security=settings.security, archive_keys=settings.archive_keys) as archive:
         survey = Survey(archive.metadata)
         await survey.look()
         keys = {found.key async for page in archive.store.list() for found in page}
@@ -90,10 +93,10 @@ def _moved(metadata: str, settings: str, pieces: Sequence[str]) -> Iterator[tupl
 
 
 async def _move(metadata: str, settings: OffloadSettings, ledger_ids: list[int]) -> tuple[object, ...]:
-    reading = ClientSettings(security=settings.security)
+    reading = ClientSettings(security=settings.security, archive_keys=settings.archive_keys)
     async with (
         Client(metadata, reading) as client,
-        opened(metadata, None, security=settings.security) as archive,
+        opened(metadata, None, security=settings.security, archive_keys=settings.archive_keys) as archive,
     ):
         found = []
         for ledger_id in ledger_ids:
@@ -103,6 +106,7 @@ async def _move(metadata: str, settings: OffloadSettings, ledger_ids: list[int])
                 continue
         mover: Mover = archive.mover(client, settings)
         try:
+            await archive.refuse_plain()
             moved = await mover.move(planned_of(found))
         except TallybookError as error:
             if is_defect(error):

@@ -39,6 +39,7 @@ def verify(
     archive: str | None = None,
     results: str | None = None,
     good_for: timedelta = GOOD_FOR,
+    archive_keys: str = "",
 ) -> DataFrame:
     """Read all objects of an archive, in parallel, and compare them with what is known of them.
 
@@ -50,11 +51,12 @@ def verify(
         results: folder of Parquet files in which the rows are kept. An object that was good there is not read again
             for ``good_for``, so a run that was stopped goes on where it was; the latest row of each object is given.
         good_for: how long a good result in ``results`` counts; ``timedelta(0)`` reads everything again.
+        archive_keys: file with the keys of a sealed archive, on the driver and on every executor; empty: none.
 
     Raises:
         InvalidConfig, MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be looked at.
     """
-    named = {} if archive is None else {"archive": archive}
+    named = {"archiveKeys": archive_keys, **({} if archive is None else {"archive": archive})}
     place = read_options(options_of(metadata, named)).place
     now_us = RealClock().wall_us()
     with LoopThread("tallybook") as loop:
@@ -111,7 +113,7 @@ def _verified(place: Place, url: str, now_us: int, pieces: Sequence[str]) -> lis
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)
 
     async def work() -> list[tuple[object, ...]]:
-        async with archive_at(url) as archive:
+        async with archive_at(url, place.archive_keys) as archive:
             return [row async for row in _verify_all(archive, place, [json.loads(piece) for piece in pieces])]
 
     with LoopThread("tallybook") as loop:

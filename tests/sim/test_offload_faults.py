@@ -12,9 +12,11 @@ from typing import TypeVar
 import pytest
 
 from tallybook.archive.objects.faulty import Fault, FaultyStore, RandomFaults, fits
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.patience import Patience
 from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.sealed import SealedStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
@@ -27,6 +29,7 @@ from tallybook.offload.verify import verify_objects
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.held_keys import HeldKeys
 from tallybook.sim.stage.scenario import lines, read_all, scenario
 from tallybook.sim.stage.steps import OffloadProcess, Steps
 
@@ -74,19 +77,22 @@ async def in_order(stage: ArchiveStage, written: dict[int, int]) -> None:
     assert await stage.store.unfinished_uploads() == []
 
 
+@pytest.mark.parametrize("keys", [None, HeldKeys()], ids=["plain", "sealed"])
 @pytest.mark.parametrize("seed", range(3))
-def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: int) -> None:
+def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: int, keys: HeldKeys | None) -> None:
     @scenario(seed=seed)
     async def play(cluster: MemoryCluster, client: Client) -> None:
         clock, rng = cluster.world.clock, cluster.world.rng.fork("faults")
         written = {await closed(client, count): count for count in (120, 10, 130, 0, 9)}
         odds = dict.fromkeys((Fault.FAILED, Fault.ANSWER_LOST, Fault.TIMED_OUT, Fault.LEFT_BEHIND, Fault.SHORT), 0.03)
-        async with ArchiveStage(cluster, SETTINGS) as stage:
+        below = MemoryStore(clock)
+        async with ArchiveStage(cluster, SETTINGS, store=SealedStore(below, InlineWorkers(), keys)) as stage:
             faults = RandomFaults(rng, clock, odds, storm=0.05, storm_seconds=5.0, ends_at=200.0)
             patience = Patience(clock, rng.fork("patience"))
-            store = PatientStore(FaultyStore(stage.store, faults, clock, timeout_seconds=5.0), patience)
-            worker = offloader(stage, store)
-            while clock.monotonic() < 420:
+            faulty = PatientStore(FaultyStore(below, faults, clock, timeout_seconds=5.0), patience)
+            worker = offloader(stage, SealedStore(faulty, InlineWorkers(), keys))
+            # A sealed object takes more requests, so more attempts fail; after each the next one waits twice as long.
+            while clock.monotonic() < (420 if keys is None else 560):
                 try:
                     await worker.round()
                 except (ArchiveUnavailable, ObjectDamaged):
@@ -97,6 +103,34 @@ def test_storms_and_faults_of_every_kind_are_outlasted_with_few_requests(seed: i
             assert faults.seen[Fault.BUSY] > 3
             assert faults.seen[Fault.BUSY] < 150, "one every second would be no patience"
             await in_order(stage, written)
+            assert bool([found async for page in below.list("sealed/") for found in page]) == (keys is not None)
+
+    play()
+
+
+def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
+    """It cannot be looked at, so its copies stay with bookies; the rest of the round goes on, and says so."""
+
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        keys, below = HeldKeys(), MemoryStore(cluster.world.clock)
+        async with ArchiveStage(cluster, SETTINGS, store=SealedStore(below, InlineWorkers(), keys)) as stage:
+            first = await closed(client, 120)
+            worker = offloader(stage, SealedStore(below, InlineWorkers(), keys))
+            await worker.round()
+            small = [await closed(client, 3) for _ in range(2)]
+            keys.rotate(keep=False)
+            second = await closed(client, 120)
+            worker = offloader(stage, SealedStore(below, InlineWorkers(), keys))
+            await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
+            await worker.round()
+            await cluster.world.clock.sleep(SETTINGS.deletion_lag_s + 1)
+            await worker.round()
+            found = {each: await stage.client.ledger_metadata(each) for each in (first, *small, second)}
+            assert [metadata.archived is not None for metadata in found.values()] == [True] * 4
+            assert [metadata.copies_released for metadata in found.values()] == [False, True, True, True]
+            assert "archive_keys does not have that key" in worker.totals.last_error
+            assert await read_all(stage.client, first) == lines(120)
 
     play()
 
