@@ -19,7 +19,7 @@ from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory
 
-from .cluster import cluster, security_directory
+from .cluster import archive_keys, cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, note, print_json, print_record, print_rows
@@ -28,7 +28,7 @@ from .running import run
 from .server_options import ConfigFile, PrintConfig, settings_of
 
 if TYPE_CHECKING:
-    from tallybook.archive.objects.patient import PatientStore
+    from tallybook.archive.objects.patient import AskedStore
 
 app = typer.Typer(help="Move closed ledgers to an object store, and look after them there.")
 
@@ -82,10 +82,10 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
     from tallybook.offload.process import SCANNING, opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
-    reading = SCANNING.model_copy(update={"security": settings.security})
+    reading = SCANNING.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         cluster(metadata, reading) as client,
-        opened(metadata, url, settle=True, security=settings.security) as archive,
+        opened(metadata, url, settle=True, security=settings.security, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         service = OffloadService(archive, offloader, settings, give_back_memory, client)
@@ -119,7 +119,10 @@ async def _status(metadata: str, url: str | None) -> Record:
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.service import status_of  # noqa: PLC0415
 
-    async with cluster(metadata), opened(metadata, url, security=security_directory()) as archive:
+    async with (
+        cluster(metadata),
+        opened(metadata, url, security=security_directory(), archive_keys=archive_keys()) as archive,
+    ):
         return await status_of(archive)
 
 
@@ -144,7 +147,10 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.verify import verify_objects  # noqa: PLC0415
 
-    async with cluster(metadata) as client, opened(metadata, url, security=security_directory()) as archive:
+    async with (
+        cluster(metadata) as client,
+        opened(metadata, url, security=security_directory(), archive_keys=archive_keys()) as archive,
+    ):
         members = [found async for found in _archived(client, wanted)]
         rows: list[Record] = []
         progress = Progress("verifying", archive.clock, unit="objects done")
@@ -161,7 +167,7 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
         return rows
 
 
-def _bytes_read(store: PatientStore) -> int:
+def _bytes_read(store: AskedStore) -> int:
     return store.patience.stats.get("bytes_read", 0)
 
 
@@ -185,6 +191,55 @@ async def _archived(client: Client, wanted: list[int]) -> Any:
         found = await _current(client, ledger_id)
         if found is not None and found.archived is not None:
             yield found
+
+
+@app.command()
+def rekey(
+    metadata: Metadata,
+    archive: Url = None,
+    seal_plain: Annotated[
+        bool, typer.Option("--seal-plain", help="Seal objects that are plain, too: each is copied, and checked.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Give all sealed objects the current key of the archive. Exit code 1 if one could not be given it.
+
+    Objects are not written anew, only the key of each, 112 bytes. It may be stopped and run again at any time, while
+    everything else goes on. Once it names no other key in 'keys_before', the others may be dropped
+    ('security archive-key --drop'); those of clients and offloaders that run must have the current key by then.
+    """
+    totals, problems = run(_rekey(metadata, archive, change=not dry_run, seal_plain=seal_plain))
+    shown = totals if as_json else {**totals, "keys_before": ", ".join(totals["keys_before"]) or "none"}
+    print_record(shown, as_json=as_json)
+    for problem in problems:
+        note(problem)
+    if problems:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bool) -> tuple[dict[str, Any], list[str]]:
+    from tallybook.offload.process import opened  # noqa: PLC0415
+    from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED  # noqa: PLC0415
+    from tallybook.offload.rekey import rekey as rekeyed  # noqa: PLC0415
+
+    counts = dict.fromkeys((CURRENT, REWRAPPED, SEALED, PLAIN, FAILED), 0)
+    before, problems = set[str](), list[str]()
+    async with opened(
+        metadata, url, settle=change, security=security_directory(), archive_keys=archive_keys()
+    ) as archive:
+        store = archive.sealing
+        if store is None:
+            raise InvalidConfig("there is nothing to be sealed here")
+        current = await store.current_key()
+        progress = Progress("giving keys", archive.clock, unit="objects done")
+        async with watched(progress, archive.clock, lambda: (sum(counts.values()), _bytes_read(archive.store))):
+            async for done in rekeyed(store, current, change=change, seal_plain=seal_plain):
+                counts[done.outcome] += 1
+                before |= {done.before} - {""}
+                if done.problem:
+                    problems.append(done.problem)
+    return {"current_key": current, **counts, "keys_before": sorted(before), "dry_run": not change}, problems
 
 
 @app.command("rebuild-catalog")
@@ -221,7 +276,7 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
 
     clock = RealClock()
     async with AsyncExitStack() as stack:
-        store = await open_store(url, clock, SystemRng())
+        store = await open_store(url, clock, SystemRng(), archive_keys=archive_keys())
         stack.push_async_callback(store.close)
         progress = Progress("looking into the bucket", clock, unit="requests")
         async with watched(progress, clock, lambda: (store.patience.stats.get("read_ok", 0), _bytes_read(store))):
@@ -244,7 +299,9 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
     from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
 
     entered, known, damaged = 0, 0, dict[str, str]()
-    async with opened(metadata, url, settle=True, security=security_directory()) as archive:
+    async with opened(
+        metadata, url, settle=True, security=security_directory(), archive_keys=archive_keys()
+    ) as archive:
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):

@@ -114,6 +114,50 @@ def rotate_token_key(
     print_record({"signs": keys[-1], "counts": keys if as_json else ", ".join(keys)}, as_json=as_json)
 
 
+@app.command("archive-key")
+def archive_key(
+    file: Annotated[Path, typer.Argument(parser=directory, metavar="FILE", help="The file that archive_keys names.")],
+    drop: Annotated[str | None, typer.Option(metavar="NAME", help="Take this key away instead.")] = None,
+    plain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="read|refuse", help="Say instead whether objects of the archive that are not sealed are believed."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key for sealing the archive, and the file if there is none; or change the file. Keys are not shown.
+
+    The new key is the current one at once. Where several hosts have the file, give all of them the new one before an
+    offloader has it; 'offload rekey' then gives it to what is there, and after that the old key may go: what is
+    sealed with a key that is gone is lost for ever.
+    """
+    # As above.
+    from tallybook.runtime.security import archive_keys  # noqa: PLC0415
+
+    if drop is not None and plain is not None:
+        raise InvalidConfig("--drop and --plain are two changes: make one after the other")
+    if plain is not None and plain not in archive_keys.PLAIN:
+        raise InvalidConfig(f"--plain {plain}: one of {', '.join(archive_keys.PLAIN)} is wanted")
+    try:
+        if drop is not None:
+            held = archive_keys.drop_key(file, drop)
+        elif plain is not None:
+            held = archive_keys.believe_plain(file, reads_plain=plain == archive_keys.PLAIN[0])
+        else:
+            held = archive_keys.add_key(file)
+    except OSError as error:
+        raise InvalidConfig(f"{error.filename or file} cannot be written: {error.strerror}") from None
+    names = sorted(held.keys)
+    found: Record = {
+        "file": str(file),
+        "current": held.current,
+        "keys": names if as_json else ", ".join(names),
+        "plain": archive_keys.PLAIN[0] if held.reads_plain else archive_keys.PLAIN[1],
+    }
+    print_record(found, as_json=as_json)
+
+
 @app.command()
 def check(
     target: Annotated[Path, typer.Argument(parser=directory, metavar="DIR", help="A security directory.")],

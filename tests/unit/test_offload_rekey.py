@@ -1,0 +1,108 @@
+"""Every object gets the current key, or is told by its name; a run that was cut off goes on where it was."""
+
+import pytest
+
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.sealed import SealedStore
+from tallybook.archive.schema import object_key
+from tallybook.core.errors import ArchiveUnavailable
+from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, rekey
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.held_keys import HeldKeys
+
+OBJECTS = [object_key(f"00000000-0000-4000-8000-{number:012d}", [number]) for number in range(4)]
+TEXT = bytes(range(256)) * 300
+OLD = HeldKeys(1).keys.keys
+
+
+async def some_objects() -> MemoryStore:
+    """Two sealed objects, a plain one, one sealed with a key that is nowhere, and something of somebody else."""
+    below = MemoryStore(RealClock())
+    for key in OBJECTS[:2]:
+        await store_of(below, HeldKeys(1)).put(key, TEXT)
+    await below.put(OBJECTS[2], TEXT)
+    await store_of(below, HeldKeys(0)).put(OBJECTS[3], TEXT)
+    await below.put("notes/readme", b"x")
+    return below
+
+
+def store_of(below: MemoryStore, keys: HeldKeys) -> SealedStore:
+    return SealedStore(below, InlineWorkers(), keys)
+
+
+async def outcomes(store: SealedStore, *, change: bool = True, seal_plain: bool = False) -> list[tuple[str, str]]:
+    return [
+        (done.outcome, done.before) async for done in rekey(store, "k2", change=change, seal_plain=seal_plain)
+    ]  # fmt: skip
+
+
+async def test_each_object_gets_the_current_key_and_one_that_cannot_does_not_keep_the_others():
+    below = await some_objects()
+    store = store_of(below, HeldKeys(2, others=OLD))
+    assert await outcomes(store) == [(REWRAPPED, "k1"), (REWRAPPED, "k1"), (PLAIN, ""), (FAILED, "")]
+    assert await outcomes(store) == [(CURRENT, "k2"), (CURRENT, "k2"), (PLAIN, ""), (FAILED, "")]
+    without_old = store_of(below, HeldKeys(2))
+    for key in OBJECTS[:3]:
+        assert await without_old.read(key, 7, 3) == TEXT[7:10]
+
+
+async def test_a_trial_changes_nothing():
+    below = await some_objects()
+    store = store_of(below, HeldKeys(2, others=OLD))
+    before = [found async for page in below.list() for found in page]
+    found = await outcomes(store, change=False, seal_plain=True)
+    assert found == [(REWRAPPED, "k1"), (REWRAPPED, "k1"), (SEALED, ""), (FAILED, "")]
+    assert [found async for page in below.list() for found in page] == before
+    assert await store.wrapping(OBJECTS[0]) == "k1"
+
+
+async def test_a_plain_object_is_sealed_under_its_name_also_where_plain_ones_are_refused():
+    below = await some_objects()
+    keys = HeldKeys(2, others=OLD)
+    keys.refuse_plain()
+    store = store_of(below, keys)
+    assert (SEALED, "") in await outcomes(store, seal_plain=True)
+    assert await store.is_sealed(OBJECTS[2])
+    assert await store.read(OBJECTS[2], 0, len(TEXT)) == TEXT
+    assert not [found.key async for page in below.list("ledgers/") for found in page]
+
+
+async def test_a_plain_object_stays_until_its_sealed_copy_was_read_back(monkeypatch):
+    below = await some_objects()
+    store = store_of(below, HeldKeys(2, others=OLD))
+    read = store.read
+
+    async def wrong(key: str, offset: int, size: int) -> bytes:
+        return (await read(key, offset, size))[:-1] + b"!"
+
+    monkeypatch.setattr(store, "read", wrong)
+    found = [done async for done in rekey(store, "k2", change=True, seal_plain=True) if done.key == OBJECTS[2]]
+    assert (found[0].outcome, "plain object stays" in found[0].problem) == (FAILED, True)
+    assert (await below.info(OBJECTS[2])).size_bytes == len(TEXT)
+
+
+async def test_a_run_that_is_cut_off_is_gone_on_with(monkeypatch):
+    below = await some_objects()
+    store = store_of(below, HeldKeys(2, others=OLD))
+    rewrap, left = store.rewrap, [1]
+
+    async def once(key: str, *, change: bool) -> None:
+        if not left:
+            raise ArchiveUnavailable("away")
+        left.pop()
+        await rewrap(key, change=change)
+
+    monkeypatch.setattr(store, "rewrap", once)
+    with pytest.raises(ArchiveUnavailable):
+        await outcomes(store)
+    monkeypatch.undo()
+    assert (await outcomes(store))[:2] == [(CURRENT, "k2"), (REWRAPPED, "k1")]
+
+
+async def test_a_key_that_was_rotated_meanwhile_is_told():
+    """What was asked for is not what objects have now."""
+    below = await some_objects()
+    store = store_of(below, HeldKeys(3, others=OLD))
+    found = [done async for done in rekey(store, "k2", change=True, seal_plain=False) if done.key == OBJECTS[0]]
+    assert (found[0].outcome, found[0].before) == (FAILED, "k3")
