@@ -11,7 +11,7 @@ import typer
 
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import NoSuchLedger
+from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.core.moments import moment_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
