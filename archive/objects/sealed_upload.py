@@ -53,8 +53,19 @@ class SealedUpload:
         self._plain_bytes += view.nbytes
         if self._plain_bytes > MAX_PLAIN_BYTES:
             raise ArchiveUnavailable(f"{self._key}: a sealed object has at most {MAX_PLAIN_BYTES} bytes")
-        for at in range(0, view.nbytes, PIECE_BYTES):
-            await self._take(view[at : at + PIECE_BYTES])
+        if self._held:
+            filling = FRAME_BYTES - len(self._held)
+            self._held += view[:filling]
+            view = view[filling:]
+            if not view.nbytes:
+                return
+            await self._seal(bytes(self._held), ends=False)
+            self._held.clear()
+        # Of what ends with a whole frame, that one may be the last.
+        whole = (view.nbytes - 1) // FRAME_BYTES * FRAME_BYTES if view.nbytes else 0
+        for at in range(0, whole, PIECE_BYTES):
+            await self._seal(view[at : min(at + PIECE_BYTES, whole)], ends=False)
+        self._held += view[whole:]
 
     async def finish(self) -> None:
         """Seal the last frame, finish the object, and put its key beside it."""
@@ -72,16 +83,7 @@ class SealedUpload:
         if not self._whole:
             await self._upload.abort()
 
-    async def _take(self, piece: memoryview) -> None:
-        self._held += piece
-        # Of what ends with a whole frame, that one may be the last.
-        whole = (len(self._held) - 1) // FRAME_BYTES * FRAME_BYTES
-        if whole > 0:
-            plain = bytes(self._held[:whole])
-            del self._held[:whole]
-            await self._seal(plain, ends=False)
-
-    async def _seal(self, plain: bytes, *, ends: bool) -> None:
+    async def _seal(self, plain: bytes | memoryview, *, ends: bool) -> None:
         sealed = await self._workers.run(seal_frames, self._cipher, self._key, self._frames, plain, ends=ends)
         self._frames += len(plain) // FRAME_BYTES
         await self._upload.write(sealed)
