@@ -58,7 +58,7 @@ def write(
 
     async def work() -> dict[str, list[int]]:
         async with Client(metadata) as client:
-            return {"ledgers": [await _written(client, mib * MIB, entry_bytes) for _ in range(count)]}
+            return {"ledgers": [await written(client, mib * MIB, entry_bytes) for _ in range(count)]}
 
     tune_process()
     print_json_line(asyncio.run(work()))
@@ -131,7 +131,7 @@ def adds(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measur
     print_json_line(asyncio.run(work()))
 
 
-async def _written(client: Client, payload_bytes: int, entry_bytes: int) -> int:
+async def written(client: Client, payload_bytes: int, entry_bytes: int) -> int:
     """A closed ledger of random bytes."""
     block = SeededRng(1).token(_APPEND_BYTES + entry_bytes)
     async with await client.create_ledger() as ledger:
