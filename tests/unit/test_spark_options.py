@@ -71,6 +71,7 @@ def test_without_options_everything_of_a_place_is_read() -> None:
         ("maxEntriesPerTrigger", "5", "max_entries_per_trigger", 5),
         ("password", "sécret", "place", Place("sqlite:///x", None, "sécret".encode())),
         ("security", "/etc/tb", "place", Place("sqlite:///x", None, security="/etc/tb")),
+        ("archivekeys", "/etc/keys", "place", Place("sqlite:///x", None, archive_keys="/etc/keys")),
     ],
 )  # fmt: skip
 def test_each_option_is_understood_in_any_case(name: str, value: str, field: str, expected: object) -> None:
