@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -180,9 +181,17 @@ class ArrowParser(Parser):
                 table = stream.read_all()
             # Arrow believes what a stream says of itself, and would follow an offset out of it.
             table.validate(full=True)
+            # Looked for one by one, ten thousand columns would take minutes.
+            names: list[str] = table.column_names
+            places = {name: at for at, name in enumerate(names)}
+            if len(places) < len(names):
+                seen = Counter(names)
+                twice = [field.name for field in self.type if seen[field.name] > 1]
+                if twice:
+                    raise _BadPayloadError(f"it has two columns {twice[0]}")
             columns = [
-                table[field.name].cast(field.type)
-                if field.name in table.column_names
+                table.column(places[field.name]).cast(field.type)
+                if field.name in places
                 else pa.nulls(len(table), field.type)
                 for field in self.type
             ]

@@ -369,6 +369,25 @@ def test_raw_payloads_need_no_parser() -> None:
     assert isinstance(parser("arrow", FLAT), ArrowParser)
 
 
+MANY = {f"c{number}": number for number in range(10_000)}
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "arrow"])
+def test_a_schema_of_ten_thousand_columns_is_met_and_those_that_were_not_asked_for_are_left_out(kind: str) -> None:
+    value = struct(**dict.fromkeys(MANY, LONG))
+    fields = [{"name": name, "type": "long"} for name in MANY]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+    sink = io.BytesIO()
+    row = pa.RecordBatch.from_pylist([MANY])
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_batch(row)
+    payload = {"json": json.dumps(MANY).encode(), "avro": encoded(schema, MANY), "arrow": sink.getvalue()}[kind]
+    assert Outcome(parser(kind, value, schema), payload).values == [MANY]
+    if kind != "avro":
+        found = Outcome(parser(kind, struct(c7=LONG, c10000=LONG)), payload)
+        assert found.values == [{"c7": 7, "c10000": None}]
+
+
 # --- the shape --------------------------------------------------------------------------------------------------------
 
 
