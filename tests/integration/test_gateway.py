@@ -466,6 +466,18 @@ async def test_a_deadline_ends_a_tail_at_once(gateway):
         await client.until("tallybook_gateway_streams", 0)
 
 
+async def test_a_deadline_that_is_over_ends_a_call_and_one_that_is_far_away_does_not(gateway):
+    async with gateway() as client:
+        ledger_id = (await client.stub.Create(pb.CreateRequest())).ledger_id
+        for over in (0, -1, -(10**9)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await client.stub.Tail(pb.TailRequest(ledger_id=ledger_id), timeout=over).read()
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        found = await client.stub.Describe(pb.DescribeRequest(ledger_id=ledger_id), timeout=10**9)
+        assert found.ledger_id == ledger_id
+        await client.until("tallybook_gateway_streams", 0)
+
+
 async def test_a_reader_that_takes_nothing_is_sent_little_and_cut_off(gateway):
     async with gateway(slow_reader_ms=300) as client:
         stream = await client.append(create=pb.CreateRequest())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tallybook.core import keys
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.keys import SALT_BYTES, _hkdf, digest_key, key_fits, key_verifier, ledger_key
 from tallybook.core.limits import KEY_BYTES, MAX_PASSWORD_BYTES
@@ -77,3 +78,11 @@ def test_a_password_may_be_as_long_as_the_limit_and_no_longer(derive):
     with pytest.raises(InvalidArgument) as refusal:
         derive(b"hunter2" + bytes(MAX_PASSWORD_BYTES), SALT)
     assert "hunter2" not in str(refusal.value)
+
+
+def test_keys_are_compared_in_constant_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr(keys.hmac, "compare_digest", lambda one, other: compared.append((one, other)) or False)
+    verifier = key_verifier(b"k" * KEY_BYTES)
+    assert not key_fits(b"k" * KEY_BYTES, verifier), "whether it fits is what the comparison says, and nothing else"
+    assert compared == [(verifier, verifier)]
