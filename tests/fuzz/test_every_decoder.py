@@ -121,3 +121,9 @@ def test_what_is_said_to_be_fuzzed_or_excused_is_there():
 )
 def test_a_decoder_is_known_by_its_name_or_by_what_it_calls(source: str, found: list[str]):
     assert [name for name, function in functions(ast.parse(source)) if is_decoder(function)] == found
+
+
+def test_the_page_says_what_each_target_is_about():
+    page = (ROOT / "docs" / "fuzzing.md").read_text()
+    first_table = page.partition("| target | what |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", first_table, re.MULTILINE)) == sorted(TARGETS)

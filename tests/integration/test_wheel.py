@@ -132,7 +132,7 @@ def test_the_wheel_is_the_same_whether_it_is_built_from_the_source_distribution_
 def test_the_metadata_say_what_it_is_and_how_it_may_be_used(built):
     said = wheel_metadata(built.wheel)
     assert (said["Name"], said["Version"], said["License-Expression"]) == ("tallybook", version(), "Apache-2.0")
-    assert set(said.get_all("Provides-Extra")) == {"dev", "fuzz", "s3", "spark", "testdata", "zookeeper"}
+    assert set(said.get_all("Provides-Extra")) == {"dev", "fuzz", "s3", "spark", "testdata", "traces", "zookeeper"}
     assert said["Description-Content-Type"] == "text/markdown"
     assert said.get_payload().startswith("# Tallybook\n")
 

@@ -35,7 +35,7 @@ ALL = RecordBounds("default", "s", "")
 
 
 def place_of(client: Client) -> Cluster:
-    return Cluster(client, client.world.store, "c", _LateArchive(AsyncExitStack()), Place("sim:", None))
+    return Cluster(client, client.world.store, "c", _LateArchive(AsyncExitStack(), ""), Place("sim:", None))
 
 
 def following(options: ReadOptions) -> RecordStreamReader:

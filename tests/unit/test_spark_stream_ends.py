@@ -71,7 +71,7 @@ def end_of(head: Head, **ledgers: Ledger) -> At:
             return head
 
         client: Any = SimpleNamespace(open_ledger=open_ledger)
-        place = Cluster(client, SimpleNamespace(), "c", _LateArchive(AsyncExitStack()), Place("x", None))  # type: ignore[arg-type]
+        place = Cluster(client, SimpleNamespace(), "c", _LateArchive(AsyncExitStack(), ""), Place("x", None))  # type: ignore[arg-type]
         streams = Streams(place, world.clock)
         streams.catalog = SimpleNamespace(read=read_head)  # type: ignore[assignment]
         return await streams.latest(head)
