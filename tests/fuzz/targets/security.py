@@ -76,7 +76,12 @@ def some_key_sets() -> Iterator[bytes]:
     yield b'{"keys": ' + b"[" * 5_000
 
 
-@TARGET.decoder("runtime/security/tokens.py:TokenKeys.parse", "runtime/security/tokens.py:_key", seeds=some_key_sets)
+@TARGET.decoder(
+    "runtime/security/tokens.py:TokenKeys.parse",
+    "runtime/security/tokens.py:_key",
+    "runtime/json_once.py:loads_once",
+    seeds=some_key_sets,
+)
 def key_sets(data: bytes) -> None:
     """Keys that tokens are checked with."""
     attempt(InvalidConfig, TokenKeys.parse, data, "path")
