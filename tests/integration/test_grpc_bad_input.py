@@ -31,7 +31,6 @@ from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSetti
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
-    EntryAbsent,
     InvalidBatch,
     InvalidConfig,
     ProtocolViolation,
@@ -56,7 +55,6 @@ HELLO = wire.encode_hello(wire.Hello("cluster", "test", None))
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, HEADERS, DATA, PING, RST_STREAM, CONTINUATION = 4, 1, 0, 6, 3, 9
 END_HEADERS = 4
-END_STREAM = 1
 SETTLING_SECONDS = 10.0
 MOST_GROWTH_BYTES = 96 * MIB
 
@@ -296,22 +294,6 @@ async def test_a_message_that_stops_in_the_middle_is_no_message():
         reader, writer = await port.http2()
         writer.write(begin_call() + message(HELLO) + message(b"x" * 100, announced=200))
         await ended(reader)
-        writer.close()
-
-
-async def test_a_stream_half_closed_in_the_middle_of_a_batch_leaves_nothing_of_it():
-    async with served() as port:
-        reader, writer = await port.http2()
-        whole = wire.encode_attach(wire.Attach(1, b"")) + frame_batch(batch(1)) + frame_batch(batch(2, 1000))
-        cut = struct.pack(">BI", 0, len(whole)) + whole[:-500]
-        writer.write(begin_call() + message(HELLO) + frame(DATA, END_STREAM, 1, cut))
-        await ended(reader)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while port.service.stream_count:  # noqa: ASYNC110 (nothing tells of it)
-                await asyncio.sleep(0.01)
-        assert (await port.bookie.read_lac(1)).lac == -1
-        with pytest.raises(EntryAbsent):
-            await port.bookie.read_entry(1, 1)
         writer.close()
 
 

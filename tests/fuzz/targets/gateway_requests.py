@@ -155,7 +155,7 @@ def some_bodies() -> Iterator[bytes]:
     yield b'{"reason": ' + b"[" * 5_000
 
 
-@TARGET.decoder("runtime/http_guard.py:fields_of", seeds=some_bodies)
+@TARGET.decoder("runtime/http_guard.py:fields_of", "runtime/json_once.py:loads_once", seeds=some_bodies)
 def body(data: bytes) -> None:
     """The body of a request to a console."""
     attempt(InvalidArgument, fields_of, data, ("reason",))
