@@ -83,7 +83,7 @@ class DiskWatch:
                 sometimes("disk: short of room")
             elif self.level is Level.SHORT:
                 sometimes("disk: has room again")
-            _log.warning("disk use has another level", used_fraction=round(self.used_part, 3), level=level.value)
+            _log.warning("disk use has another level", used_fraction=round(self.used_part, 3), disk_level=level.value)
             self.level = level
             self.on_level(level)
 

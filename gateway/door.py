@@ -33,16 +33,16 @@ PERMISSIONS: Final = {
     "StreamService/Append": _WRITE,
     "StreamService/Create": _WRITE,
     "StreamService/Delete": _WRITE,
-    # Who reads by a subscription keeps its position in it, and that is all he changes.
-    "StreamService/DeleteSubscription": _READ,
+    "StreamService/DeleteSubscription": _WRITE,
     "StreamService/Describe": _READ,
     "StreamService/End": _WRITE,
     "StreamService/List": _READ,
     "StreamService/ListSubscriptions": _READ,
     "StreamService/Read": _READ,
     "StreamService/Rename": _WRITE,
-    "StreamService/ResetSubscription": _READ,
+    "StreamService/ResetSubscription": _WRITE,
     "StreamService/SetPolicy": _WRITE,
+    # Who reads by a subscription keeps its position in it, and that is all he changes.
     "StreamService/Subscribe": _READ,
     "StreamService/Truncate": _WRITE,
 }

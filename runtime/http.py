@@ -28,10 +28,11 @@ from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 from .http_api import Offer
 from .http_guard import Guard
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
-from .http_security import presented, server_context
+from .http_security import presented
 from .identity import Certified
 from .metrics import Metrics
 from .tasks import Tasks
+from .tls_contexts import server_context
 
 CLOSE_SECONDS: Final = 2.0
 _METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
@@ -91,6 +92,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # who asks is who is connected, and no header says otherwise
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             http=BoundedProtocol,
             ws="none",

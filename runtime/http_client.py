@@ -8,9 +8,9 @@ from typing import Final
 
 from tallybook.core.errors import BookieUnavailable, Outcome, ProtocolViolation
 
-from .http_security import client_context
 from .identity import Certified
 from .tasks import ThreadWorkers
+from .tls_contexts import client_context
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 _THREADS: Final = 4

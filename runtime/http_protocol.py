@@ -19,6 +19,7 @@ from tallybook.core.errors import Busy, InvalidArgument, Outcome, RequestTimeout
 
 from .http_api import failed
 from .http_security import CertifiedProtocol
+from .tls_contexts import is_resumed
 
 HEAD_SECONDS: Final = 10.0
 """From the connection, or from the answer before, until the head of a request is there."""
@@ -42,7 +43,7 @@ class BoundedProtocol(CertifiedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection, after its handshake."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MOST_CONNECTIONS or is_resumed(transport):
             transport.abort()
             return
         self.app = self._limited(self.app)

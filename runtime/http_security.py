@@ -7,12 +7,7 @@ the application in the scope of each request. A handshake takes the certificates
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -20,57 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tallybook.core.access import Presented
 
-from .identity import Certified, Identity
-
 _SHOWN: Final = "tallybook.certificate"
 _KINDS: Final = ("DNS", "URI", "IP Address")
-
-
-def server_context(certified: Certified) -> ssl.SSLContext:
-    """TLS for a server: 1.2 or newer, with the certificates that are in force when somebody connects."""
-    first = _context(certified.identity)
-
-    def in_force(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
-        identity = certified.identity
-        connection.context = _context(identity)
-
-    first.sni_callback = in_force
-    return first
-
-
-@lru_cache(maxsize=4)
-def _context(identity: Identity) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_OPTIONAL
-    context.load_verify_locations(cadata=identity.authorities.decode("ascii"))
-    with _as_file(identity.secret + b"\n" + identity.chain) as path:
-        context.load_cert_chain(path)
-    return context
-
-
-@lru_cache(maxsize=4)
-def client_context(identity: Identity) -> ssl.SSLContext:
-    """TLS for a client: it shows its certificate, and checks the name of whoever answers."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=identity.authorities.decode("ascii"))
-    with _as_file(identity.secret + b"\n" + identity.chain) as path:
-        context.load_cert_chain(path)
-    return context
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """The path of a file with a secret in it: Python reads keys from files only. In memory where that is possible."""
-    if hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("tallybook"), "wb", buffering=0) as file:
-            file.write(content)
-            yield f"/proc/self/fd/{file.fileno()}"
-        return
-    with tempfile.NamedTemporaryFile(prefix="tallybook-", buffering=0) as named:
-        named.write(content)
-        yield named.name
 
 
 class CertifiedProtocol(H11Protocol):

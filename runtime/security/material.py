@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from pydantic import ValidationError
 
@@ -15,6 +17,7 @@ from tallybook.core.errors import InvalidConfig
 
 from ..identity import Identity
 from ..settings import complaints
+from ..tls_contexts import client_context, server_material
 from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS, ZOOKEEPER, Files
 from .tokens import TokenKeys
 
@@ -52,8 +55,20 @@ def understand(files: Files, directory: str, *, now: datetime | None = None) -> 
 
 
 def _identity(files: Files, directory: str, now: datetime) -> Identity:
+    """Who the process is. What comes out of here is in force at once, so TLS has to be possible with it."""
+    try:
+        identity = _understood(files, directory, now)
+        for usable in (client_context, server_material):
+            usable(identity)
+    except (ValueError, TypeError, UnsupportedAlgorithm, ssl.SSLError) as error:
+        # What a certificate holds is understood bit by bit, and each bit may be strange in a way of its own.
+        raise InvalidConfig(f"{directory}: {CERTIFICATE} and {PRIVATE} cannot be used: {error}") from None
+    return identity
+
+
+def _understood(files: Files, directory: str, now: datetime) -> Identity:
     authorities, chain, secret = (files.wanted(name, directory) for name in (AUTHORITY, CERTIFICATE, PRIVATE))
-    _certificates(authorities, f"{directory}/{AUTHORITY}")
+    trusted = _certificates(authorities, f"{directory}/{AUTHORITY}")
     own = _certificates(chain, f"{directory}/{CERTIFICATE}")[0]
     try:
         key = load_pem_private_key(secret, password=None)
@@ -65,6 +80,8 @@ def _identity(files: Files, directory: str, now: datetime) -> Identity:
     if not own.not_valid_before_utc <= now < own.not_valid_after_utc:
         span = f"{own.not_valid_before_utc.isoformat()} to {own.not_valid_after_utc.isoformat()}"
         raise InvalidConfig(f"{directory}/{CERTIFICATE} is not valid now, but from {span}")
+    # Bundles have comments, in any script, which not every library of TLS takes.
+    authorities = b"".join(each.public_bytes(Encoding.PEM) for each in trusted)
     return Identity(authorities, chain, secret, alternative_names(own), own.not_valid_after_utc)
 
 

@@ -1,6 +1,7 @@
 """A gateway and its HTTP port behind TLS: certificates and tokens, every method, and names that belong to others."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -391,6 +392,34 @@ async def test_http_speaks_no_old_tls_and_lets_in_no_certificate_of_another_auth
         Authority.create(tmp_path / "stranger").issue(tmp_path / "forged", Subject(Role.ADMIN, "root"), days=1)
         with pytest.raises((ssl.SSLError, ConnectionError, IndexError)):
             await served.http("/metrics", client=tmp_path / "forged")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_nobody_goes_on_over_http_with_a_session_whose_certificates_would_not_be_checked_again(
+    gateway, authority, tmp_path, version
+):
+    authority.issue(tmp_path / "admin", Subject(Role.ADMIN, "root"), days=1)
+    context = ssl.create_default_context(cafile=tmp_path / "authority/ca.crt")
+    context.minimum_version = context.maximum_version = version
+    context.load_cert_chain(tmp_path / "admin/tls.crt", tmp_path / "admin/tls.key")
+
+    def ask(address: tuple[str, int], session: ssl.SSLSession | None) -> tuple[bytes, bool, ssl.SSLSession | None]:
+        with (
+            socket.create_connection(address, timeout=DEADLINE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=address[0], session=session) as connection,
+        ):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            try:
+                return connection.recv(4096), bool(connection.session_reused), connection.session
+            except ConnectionError:
+                return b"", bool(connection.session_reused), None
+
+    async with gateway() as served:
+        host, _, port = served.addresses.http.rpartition(":")
+        answer, _, session = await asyncio.to_thread(ask, (host, int(port)), None)
+        assert answer.startswith(b"HTTP/1.1 200")
+        answer, resumed, _ = await asyncio.to_thread(ask, (host, int(port)), session)
+        assert not (answer and resumed)
 
 
 async def test_http_takes_renewed_certificates_with_the_next_handshake(gateway, authority, tmp_path):

@@ -7,12 +7,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from tallybook.core.access import Presented, Role
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
 from tallybook.runtime.security import open_security, zookeeper_password
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES
+from tallybook.runtime.tls_contexts import client_context, server_context
+
+DAY = timedelta(days=1)
 
 SERVER = Subject(Role.BOOKIE, "b1", ("127.0.0.1", "localhost"))
 CLIENT = Subject(Role.WRITER, "app")
@@ -201,6 +209,46 @@ def test_a_pair_of_which_one_half_is_new_is_not_taken_until_the_other_half_is_to
         security.refresh()
     assert security.days_left() > 4
     assert security.failures == 1
+
+
+def pair_of(key, *extensions: x509.ExtensionType) -> tuple[bytes, bytes]:
+    """A certificate that signs itself, and its key."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "strange")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + DAY)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return (
+        builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def a_name_that_is_none() -> tuple[bytes, bytes]:
+    names = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\xff\xff")
+    return pair_of(ec.generate_private_key(ec.SECP256R1()), names)
+
+
+def a_key_that_is_too_short() -> tuple[bytes, bytes]:
+    return pair_of(rsa.generate_private_key(65537, 1024))
+
+
+@pytest.mark.parametrize("strange", [a_name_that_is_none, a_key_that_is_too_short])
+def test_a_certificate_that_tls_cannot_use_leaves_the_one_in_force_and_the_process_goes_on(place, strange):
+    security = opened(place)
+    before = security.identity
+    for name, content in zip(("tls.crt", "tls.key"), strange(), strict=True):
+        (place / name).write_bytes(content)
+    security.refresh()
+    assert (security.identity, security.failures) == (before, 1)
+
+
+def test_authorities_may_have_comments_in_any_script(place):
+    bundle = place / "ca.crt"
+    bundle.write_bytes("# Zertifizierungsstelle für München\n".encode() + bundle.read_bytes())
+    security = opened(place)
+    server_context(security)
+    assert client_context(security.identity).cert_store_stats()["x509_ca"] == 1
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key", "access.toml", "token-keys.json"])
