@@ -136,6 +136,8 @@ class OpenedStore(SealedStore):
         super().__init__(store, workers, keys)
         self._sealers = workers
         self._patience = store.patience
+        self.below = store
+        """The store itself: its objects as they lie there."""
 
     @property
     def patience(self) -> Patience:

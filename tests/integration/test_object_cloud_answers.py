@@ -57,7 +57,7 @@ def play(answering, monkeypatch) -> Callable[..., object]:
             monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", SECRET)
             store = await open_store(url, RealClock(), SystemRng(), patience)
             try:
-                yield store, server
+                yield store.below, server
             finally:
                 await store.close()
 

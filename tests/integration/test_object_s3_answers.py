@@ -51,7 +51,7 @@ def play(answering, monkeypatch) -> Callable[..., object]:
                 monkeypatch.setenv(f"AWS_{name}", value)
             store = await open_store("s3://bucket/place", RealClock(), SystemRng(), patience)
             try:
-                yield store, server
+                yield store.below, server
             finally:
                 await store.close()
 
