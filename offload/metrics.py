@@ -84,11 +84,12 @@ OFFLOAD_METRICS: Final = (
 
 
 def numbers(offloader: Offloader, patience: Patience, *, leads: bool) -> Mapping[str, Reading]:
-    """All of them, now."""
+    """All of them, now. What waits is left out where another offloader leads: it may be long archived."""
     found: dict[str, Reading] = {"leads": leads, "request_rate_limit": patience.rate.limit}
     found["streamed_bytes"] = offloader.streamed_bytes
-    for part in (offloader.totals, offloader.backlog):
-        found |= {name: value for name, value in asdict(part).items() if name != "last_error"}
+    found |= {name: value for name, value in asdict(offloader.totals).items() if name != "last_error"}
+    if leads:
+        found |= asdict(offloader.backlog)
     for answer in ANSWERS:
         found[f"tries_{answer}"] = sum(count for kind, count in patience.stats.items() if kind.endswith(f"_{answer}"))
     for way in ("read", "written"):

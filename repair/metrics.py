@@ -8,7 +8,7 @@ from typing import Final
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
 
-from .auditor import Auditor
+from .auditor import Audit, Auditor
 from .copier import Copier
 from .needs import Why
 from .replicator import Replicator
@@ -70,14 +70,28 @@ REPAIR_METRICS: Final = (
 
 
 def numbers(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: bool) -> Mapping[str, Reading]:
-    """All of them, now."""
-    audit, totals = auditor.audit, replicator.totals
-    findings = audit.findings
+    """All of them, now. What the auditor has found is left out where another one leads: it may be long mended."""
+    totals = replicator.totals
     return {
+        **(_found(auditor.audit) if leads else {}),
         "leads": leads,
         "rounds": auditor.rounds,
         "walks": auditor.walks,
         "published": auditor.published,
+        "tasks_done": totals.tasks,
+        "ledgers_mended": totals.ledgers,
+        **replicator.mending.readings("mending"),
+        "ledgers_left": totals.left_ledgers,
+        "ledgers_lost": totals.lost_ledgers,
+        "places": totals.places,
+        "copied_batches": copier.copied_batches,
+        "copied_bytes": copier.copied_bytes,
+    }
+
+
+def _found(audit: Audit) -> dict[str, Reading]:
+    findings = audit.findings
+    return {
         "bookies_away": len(audit.away),
         "bookies_lost": len(audit.lost),
         "bookies_draining": len(audit.draining),
@@ -88,12 +102,4 @@ def numbers(auditor: Auditor, replicator: Replicator, copier: Copier, *, leads: 
         "in_one_rack": findings.in_one_rack,
         "unreadable": findings.unreadable,
         "tasks": audit.tasks,
-        "tasks_done": totals.tasks,
-        "ledgers_mended": totals.ledgers,
-        **replicator.mending.readings("mending"),
-        "ledgers_left": totals.left_ledgers,
-        "ledgers_lost": totals.lost_ledgers,
-        "places": totals.places,
-        "copied_batches": copier.copied_batches,
-        "copied_bytes": copier.copied_bytes,
     }

@@ -27,8 +27,8 @@ def first_failure(fits: Callable[[Swarm], bool]) -> str:
 def test_a_bookie_that_takes_whatever_comes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Admission._ordinary_refusal
 
-    def refusal(door: Admission, size: int, dirty_ledgers: int) -> Any:
-        found = right(door, size, dirty_ledgers)
+    def refusal(door: Admission, size: int, dirty_ledgers: int, beside: bool) -> Any:
+        found = right(door, size, dirty_ledgers, beside)
         return None if found is not None and found.reason == "bytes in flight" else found
 
     monkeypatch.setattr(Admission, "_ordinary_refusal", refusal)

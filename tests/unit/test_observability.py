@@ -18,9 +18,13 @@ from tallybook.bookie.metrics import BOOKIE_METRICS, REFUSAL_REASONS
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
 from tallybook.offload.offloader import Backlog, Totals
+from tallybook.repair.auditor import Audit
+from tallybook.repair.metrics import numbers as repair_numbers
+from tallybook.repair.replicator import ReplicatorTotals
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.heap import heap_usage
 from tallybook.runtime.http import HttpServer
+from tallybook.runtime.meter import Meter
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 from tallybook.runtime.metrics import PROCESS_METRICS, Metrics
 from tallybook.runtime.metrics_text import parse_metrics
@@ -127,6 +131,19 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
         "tallybook_archive_read_bytes_total 7.0", "tallybook_archive_request_rate_limit 2.0",
     ):  # fmt: skip
         assert line in text
+
+
+def test_what_a_leader_has_found_is_not_told_by_one_that_leads_no_more() -> None:
+    offloader = SimpleNamespace(totals=Totals(), backlog=Backlog(waiting_ledgers=3), streamed_bytes=0)
+    auditor = SimpleNamespace(audit=Audit(lost=frozenset({"b1"})), rounds=1, walks=1, published=1)
+    replicator = SimpleNamespace(totals=ReplicatorTotals(), mending=Meter(RealClock()))
+    copier = SimpleNamespace(copied_batches=0, copied_bytes=0)
+    patience = Patience(RealClock(), SeededRng(1))
+    for leads in (True, False):
+        offloads = numbers(offloader, patience, leads=leads)  # type: ignore[arg-type]
+        repairs = repair_numbers(auditor, replicator, copier, leads=leads)  # type: ignore[arg-type]
+        assert ("waiting_ledgers" in offloads, "bookies_lost" in repairs) == (leads, leads)
+        assert (offloads["leads"], repairs["leads"]) == (leads, leads)
 
 
 def test_every_reason_to_refuse_has_a_metric() -> None:
