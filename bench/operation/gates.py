@@ -16,9 +16,10 @@ turns by one client; bookies and client share the processors of the machine belo
 any of them shows. A ratio is of one turn; the gate looks at the median.
 
 *Overload*: the peak is that of one client with 5,000 entries of 1 KiB unconfirmed, measured before each turn. In the
-turn, 200 clients with connections of their own offer ten times as much together. An entry for which its client has no
-room is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which asks for 100 entries a
-second, goes on meanwhile. Jain's index is 1 where all 200 get the same, and 1/200 where one gets everything.
+turn, 200 clients with connections of their own offer ten times as much together, for four times as long. An entry for
+which its client has no room is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which
+asks for 100 entries a second, goes on meanwhile. Jain's index is 1 where all 200 get the same, and 1/200 where one gets
+everything.
 """
 
 TLS: Final = "tls"

@@ -35,6 +35,9 @@ MODEST_RATE: Final = 100.0
 """Entries a second of the client that asks for little; a two hundredth of the peak is several times as much."""
 READY_SECONDS: Final = 180.0
 LOOK_SECONDS: Final = 0.25
+OVERLOADED_SHARE: Final = 4
+"""An overload lasts as many times as long as the load that finds the peak: whether memory grows, and whether somebody
+is left out for long, does not show in some seconds."""
 _REFUSED_METRIC: Final = "tallybook_bookie_refused_adds_total"
 
 
@@ -113,7 +116,7 @@ def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> T
             each.ready(READY_SECONDS)
         time.sleep(pace.warm_up_seconds)
         began_ns = time.monotonic_ns()
-        memory = _watched(cluster, pace.seconds)
+        memory = _watched(cluster, pace.seconds * OVERLOADED_SHARE)
         window = Window(began_ns, time.monotonic_ns())
         for each in (*crowds, modest):
             each.stop()
