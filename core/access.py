@@ -23,6 +23,7 @@ from typing import Annotated, Final, NamedTuple, Protocol, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from .certificate_names import CertificateName
 from .config import Count, Room, Settings
 from .errors import AccessDenied, Unauthenticated
 
@@ -67,7 +68,7 @@ _PERMISSIONS: Final = {
 class Presented(NamedTuple):
     """What came with a connection, or a call."""
 
-    certificate: tuple[str, ...] = ()
+    certificate: tuple[CertificateName, ...] = ()
     """The alternative names of the certificate that TLS has checked: hosts, addresses, URIs."""
     authorization: tuple[str, ...] = ()
     """What stood in headers of this name. Nobody has checked it."""
@@ -76,7 +77,11 @@ class Presented(NamedTuple):
 
     def __repr__(self) -> str:
         """Never what is in a header: it may be good."""
-        return f"Presented(certificate={self.certificate!r}, {len(self.authorization)} headers)"
+        return f"Presented(certificate={_listed(self.certificate)}, {len(self.authorization)} headers)"
+
+
+def _listed(names: tuple[CertificateName, ...]) -> str:
+    return ", ".join(name.text for name in names) or "none"
 
 
 NOTHING: Final = Presented()
@@ -85,7 +90,7 @@ NOTHING: Final = Presented()
 class Credentials(NamedTuple):
     """What somebody has proven of himself. Where both are empty, he has proven nothing."""
 
-    certificate: tuple[str, ...] = ()
+    certificate: tuple[CertificateName, ...] = ()
     """The names of a certificate."""
     subject: str = ""
     """The subject of a token."""
@@ -300,16 +305,16 @@ class AccessRules:
     def __init__(self, file: AccessFile) -> None:
         self.audience = file.audience
         self.names = [rule.name for rule in file.principal]
-        self._exact: dict[str, _Fit] = {}
-        self._patterns: list[tuple[int, str, Principal]] = []
+        self._exact: dict[CertificateName, _Fit] = {}
+        self._patterns: list[tuple[int, CertificateName, Principal]] = []
         self._subjects: dict[str, Principal] = {}
         for number, rule in enumerate(file.principal):
             principal = rule.made()
-            for pattern in map(_folded, rule.certificates):
-                if pattern.startswith("*.") or pattern.endswith("/*"):
+            for pattern in map(CertificateName.written, rule.certificates):
+                if pattern.is_pattern:
                     self._patterns.append((number, pattern, principal))
                 else:
-                    self._exact.setdefault(pattern, _Fit(number, principal, pattern))
+                    self._exact.setdefault(pattern, _Fit(number, principal, pattern.text))
             for subject in rule.tokens:
                 self._subjects.setdefault(subject, principal)
 
@@ -329,26 +334,14 @@ class AccessRules:
             raise Unauthenticated("a certificate or a token is wanted")
         found = min(self._fitting(credentials.certificate), key=lambda fit: fit.number, default=None)
         if found is None:
-            raise AccessDenied(f"no principal has a certificate of {', '.join(credentials.certificate[:4])}")
+            raise AccessDenied(f"no principal has a certificate of {_listed(credentials.certificate[:4])}")
         return found.principal.known_by(found.name)
 
-    def _fitting(self, names: tuple[str, ...]) -> Iterator[_Fit]:
-        for name in map(_folded, names):
+    def _fitting(self, names: tuple[CertificateName, ...]) -> Iterator[_Fit]:
+        for name in names:
             exact = self._exact.get(name)
             if exact is not None:
                 yield exact
             for number, pattern, principal in self._patterns:
-                if _fits(name, pattern):
-                    yield _Fit(number, principal, name)
-
-
-def _folded(name: str) -> str:
-    """Hosts are the same in capitals; URIs, which have a scheme, are not."""
-    return name if "://" in name else name.lower()
-
-
-def _fits(name: str, pattern: str) -> bool:
-    if pattern.endswith("/*"):
-        return name.startswith(pattern[:-1]) and "://" in name
-    host, dot, domain = name.partition(".")
-    return bool(host and dot) and "://" not in name and domain == pattern[2:]
+                if name.fits(pattern):
+                    yield _Fit(number, principal, name.text)

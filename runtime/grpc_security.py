@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from tallybook.core.access import Presented
+from tallybook.core.certificate_names import CertificateName, NameKind
 
 from .identity import Certified, Identity
 
-_NAMES: Final = "x509_subject_alternative_name"
+_NAMES: Final = {"peer_dns": NameKind.HOST, "peer_uri": NameKind.URI, "peer_ip": NameKind.ADDRESS}
+"""What gRPC calls them. It has a property of all names as well, which mailboxes are among and which tells no kinds."""
 _TRANSPORT: Final = "transport_security_type"
 _MAX_NAMES: Final = 100
 
@@ -96,12 +100,18 @@ def open_channel(address: str, security: Certified | None, options: Any) -> grpc
 def presented(context: Any) -> Presented:
     """What came with a call. To be asked before the call can have ended: gRPC brings the process down afterwards."""
     found = context.auth_context()
-    names = found.get(_NAMES, ()) if found.get(_TRANSPORT) else ()
     metadata = context.invocation_metadata() or ()
-    known = tuple(name.decode("utf-8", "replace") for name in names[:_MAX_NAMES])
     # Of several, none is meant.
     traces = _headers(metadata, "traceparent")
-    return Presented(known, _headers(metadata, "authorization"), traces[0] if len(traces) == 1 else "")
+    trace = traces[0] if len(traces) == 1 else ""
+    return Presented(_names(found) if found.get(_TRANSPORT) else (), _headers(metadata, "authorization"), trace)
+
+
+def _names(found: Mapping[str, Sequence[bytes]]) -> tuple[CertificateName, ...]:
+    named = ((kind, name) for key, kind in _NAMES.items() for name in found.get(key, ()))
+    return tuple(
+        CertificateName.named(kind, name.decode("utf-8", "replace")) for kind, name in islice(named, _MAX_NAMES)
+    )
 
 
 def _headers(metadata: Any, wanted: str) -> tuple[str, ...]:

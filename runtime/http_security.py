@@ -14,9 +14,11 @@ from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tallybook.core.access import Presented
+from tallybook.core.certificate_names import CertificateName, NameKind
 
 _SHOWN: Final = "tallybook.certificate"
-_KINDS: Final = ("DNS", "URI", "IP Address")
+_KINDS: Final = {"DNS": NameKind.HOST, "URI": NameKind.URI, "IP Address": NameKind.ADDRESS}
+"""What Python calls them."""
 
 
 class CertifiedProtocol(H11Protocol):
@@ -30,12 +32,12 @@ class CertifiedProtocol(H11Protocol):
             self.app = _telling(self.app, _names(connection.getpeercert()))
 
 
-def _names(certificate: dict[str, Any] | None) -> tuple[str, ...]:
+def _names(certificate: dict[str, Any] | None) -> tuple[CertificateName, ...]:
     found = (certificate or {}).get("subjectAltName", ())
-    return tuple(name for kind, name in found if kind in _KINDS)
+    return tuple(CertificateName.named(_KINDS[kind], name) for kind, name in found if kind in _KINDS)
 
 
-def _telling(app: Callable[..., Awaitable[None]], names: tuple[str, ...]) -> Any:
+def _telling(app: Callable[..., Awaitable[None]], names: tuple[CertificateName, ...]) -> Any:
     async def told(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await app({**scope, _SHOWN: names}, receive, send)
 

@@ -15,6 +15,7 @@ from tallybook.core.access import (
     Presented,
     Principal,
 )
+from tallybook.core.certificate_names import CertificateName, NameKind
 from tallybook.core.errors import AccessDenied, Unauthenticated
 
 READ, WRITE, KEEP, ADMINISTER = Permission.READ, Permission.WRITE, Permission.KEEP, Permission.ADMINISTER
@@ -28,8 +29,12 @@ def rules(*principals: dict[str, object]) -> AccessRules:
     return AccessRules(AccessFile.model_validate({"principal": principals}))
 
 
+def shown(*names: str) -> Credentials:
+    return Credentials(tuple(map(CertificateName.written, names)))
+
+
 def by_certificate(found: AccessRules, *names: str) -> str:
-    return found.principal(Credentials(names)).name
+    return found.principal(shown(*names)).name
 
 
 # --- who is who -------------------------------------------------------------------------------------------------------
@@ -72,7 +77,37 @@ def test_a_name_that_only_looks_like_a_pattern_belongs_to_nobody(name):
         assert by_certificate(found, name) == "p"
         return
     with pytest.raises(AccessDenied, match="no principal"):
-        found.principal(Credentials((name,)))
+        found.principal(shown(name))
+
+
+KINDS = {
+    NameKind.HOST: ("bookie", "b1.example.com"),
+    NameKind.ADDRESS: ("192.0.2.7", "2001:db8::7"),
+    NameKind.URI: ("tallybook://admin/x", "tallybook://bookie/b1", "urn:tallybook:admin"),
+}
+
+
+@pytest.mark.parametrize("kind", NameKind)
+def test_a_name_fits_what_is_written_for_its_kind_and_nothing_else(kind):
+    found = rules(
+        rule("host", certificates=["bookie", "*.example.com"]),
+        rule("address", certificates=["192.0.2.7", "2001:db8::7"]),
+        rule("URI", certificates=["tallybook://admin/x", "tallybook://bookie/*", "urn:tallybook:admin"]),
+    )
+    for meant, texts in KINDS.items():
+        for text in texts:
+            credentials = Credentials((CertificateName.named(kind, text),))
+            if meant is kind:
+                assert found.principal(credentials).name == kind.value
+            else:
+                with pytest.raises(AccessDenied):
+                    found.principal(credentials)
+
+
+@pytest.mark.parametrize("rule_text", ["2001:db8::7", "2001:DB8:0:0:0:0:0:7", "2001:0db8::0007"])
+@pytest.mark.parametrize("name", ["2001:db8::7", "2001:DB8:0:0:0:0:0:7"])
+def test_an_address_of_ipv6_is_one_however_it_is_spelled(rule_text, name):
+    assert by_certificate(rules(rule("p", certificates=[rule_text])), name) == "p"
 
 
 def test_whoever_shows_nothing_is_told_so_and_nobody_else_is_let_in():
@@ -85,7 +120,7 @@ def test_whoever_shows_nothing_is_told_so_and_nobody_else_is_let_in():
         found.principal(Credentials(subject="p"))
     assert found.principal(Credentials(subject="app")).name == "p"
     with pytest.raises(AccessDenied):
-        rules().principal(Credentials(("any",)))
+        rules().principal(shown("any"))
 
 
 def test_a_token_is_not_taken_for_a_certificate_nor_the_other_way_round():
@@ -93,12 +128,12 @@ def test_a_token_is_not_taken_for_a_certificate_nor_the_other_way_round():
     with pytest.raises(AccessDenied):
         found.principal(Credentials(subject="app"))
     with pytest.raises(AccessDenied):
-        found.principal(Credentials(("other",)))
+        found.principal(shown("other"))
 
 
 def test_those_who_are_one_principal_are_told_apart_by_what_they_have_shown():
     found = rules(rule("p", certificates=["tallybook://writer/*"], tokens=["app"]))
-    one = found.principal(Credentials(("tallybook://writer/a",)))
+    one = found.principal(shown("tallybook://writer/a"))
     other = found.principal(Credentials(subject="app"))
     assert (one.name, one.identity, other.name, other.identity) == ("p", "tallybook://writer/a", "p", "app")
 
@@ -125,7 +160,7 @@ def test_where_access_is_not_controlled_anybody_may_do_everything():
     ],
 )
 def test_each_role_may_do_what_it_is_for_and_no_more(role, may):
-    principal = rules(rule("p", roles=[role])).principal(Credentials(("p",)))
+    principal = rules(rule("p", roles=[role])).principal(shown("p"))
     for permission in Permission:
         assert principal.may(permission) == (permission in may)
         if permission in may:
@@ -140,7 +175,7 @@ def test_each_role_may_do_what_it_is_for_and_no_more(role, may):
 
 
 def limited(**more: object) -> Principal:
-    return rules(rule("p", **more)).principal(Credentials(("p",)))
+    return rules(rule("p", **more)).principal(shown("p"))
 
 
 def stream(principal: Principal, namespace: str, name: str) -> bool:
@@ -233,4 +268,4 @@ def test_rules_that_cannot_be_meant_are_refused(wrong):
 
 
 def test_what_came_in_a_header_is_never_shown():
-    assert "secret" not in repr(Presented(("host",), ("Bearer secret",)))
+    assert "secret" not in repr(Presented(shown("host").certificate, ("Bearer secret",)))

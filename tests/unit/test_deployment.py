@@ -19,6 +19,7 @@ import yaml
 
 from tallybook.bookie.bookie import PART_CLOSE_SECONDS
 from tallybook.core.access import Permission, Presented
+from tallybook.core.certificate_names import CertificateName
 from tallybook.core.config import (
     BookieSettings,
     ConsoleSettings,
@@ -256,6 +257,11 @@ def make(root: Path) -> None:
     )
 
 
+def shown(directory: Path) -> tuple[CertificateName, ...]:
+    """The names of a process's certificate."""
+    return tuple(map(CertificateName.written, open_security(str(directory), serves=False).identity.names))
+
+
 def test_each_process_has_a_certificate_for_its_name_and_is_let_in_as_what_it_is(made):
     gateway = open_security(str(made / "security/gateway"), serves=True)
     for name in PROCESSES:
@@ -264,10 +270,10 @@ def test_each_process_has_a_certificate_for_its_name_and_is_let_in_as_what_it_is
         assert (made / "security" / name / "zookeeper.auth").exists()
     expected = {**dict.fromkeys(PROCESSES, "cluster"), "admin": "admins", "prometheus": "prometheus", "app": "apps"}
     for name, principal in expected.items():
-        names = open_security(str(made / "security" / name), serves=False).identity.names
+        names = shown(made / "security" / name)
         assert gateway.principal(Presented(names)).name == principal
     for name in ("minio", "zookeeper"):
-        names = open_security(str(made / "security" / name), serves=False).identity.names
+        names = shown(made / "security" / name)
         with pytest.raises(AccessDenied):
             gateway.principal(Presented(names)).check(Permission.READ)
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from tallybook.core.access import Presented, Role
+from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
 from tallybook.runtime.security import open_security, zookeeper_password
 from tallybook.runtime.security.authority import Authority, Subject
@@ -39,6 +40,11 @@ def opened(place: Path, *, serves: bool = True):
     return security
 
 
+def shown(name: str) -> tuple[CertificateName, ...]:
+    """The names of a certificate with this one."""
+    return (CertificateName.written(name),)
+
+
 def test_no_directory_is_no_security():
     assert open_security("", serves=True) is None
 
@@ -47,9 +53,9 @@ def test_a_server_knows_itself_and_those_of_its_authority(place):
     security = opened(place)
     assert set(security.identity.names) == {"127.0.0.1", "localhost", "tallybook://bookie/b1"}
     assert 0.9 < security.days_left() <= 1
-    assert security.principal(Presented(("tallybook://writer/app",))).name == "writers"
+    assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
     with pytest.raises(AccessDenied):
-        security.principal(Presented(("tallybook://stranger/app",)))
+        security.principal(Presented(shown("tallybook://stranger/app")))
     with pytest.raises(Unauthenticated):
         security.principal(Presented())
 
@@ -58,7 +64,7 @@ def test_a_client_lets_nobody_in(authority, tmp_path):
     authority.issue(tmp_path / "app", CLIENT, days=1)
     assert not (tmp_path / "app/access.toml").exists()
     with pytest.raises(Unauthenticated):
-        opened(tmp_path / "app", serves=False).principal(Presented(("tallybook://admin/root",)))
+        opened(tmp_path / "app", serves=False).principal(Presented(shown("tallybook://admin/root")))
 
 
 def test_a_server_without_rules_does_not_start(authority, tmp_path):
@@ -132,7 +138,7 @@ def test_files_that_are_something_else_are_refused_by_name(place, name, content)
     if name == "access.toml" and not content:
         # A file without rules lets nobody in, and may be meant.
         with pytest.raises(AccessDenied):
-            opened(place).principal(Presented(("tallybook://admin/root",)))
+            opened(place).principal(Presented(shown("tallybook://admin/root")))
         return
     with pytest.raises(InvalidConfig, match=name.replace(".", r"\.")):
         opened(place)
@@ -195,7 +201,7 @@ def test_a_renewed_certificate_and_new_rules_come_into_force(authority, place, t
     security.refresh()
     assert security.days_left() > 4
     with pytest.raises(AccessDenied):
-        security.principal(Presented(("tallybook://writer/app",)))
+        security.principal(Presented(shown("tallybook://writer/app")))
     assert (security.reloads, security.failures) == (1, 0)
 
 
@@ -259,7 +265,7 @@ def test_files_that_break_leave_what_was_in_force(place, name, caplog):
     for _ in range(3):
         security.refresh()
     assert security.failures == 3
-    assert security.principal(Presented(("tallybook://writer/app",))).name == "writers"
+    assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
     assert [record.getMessage() for record in caplog.records] == ["changed security files are not taken"], "said once"
     (place / name).write_bytes(good)
     security.refresh()
@@ -270,9 +276,9 @@ def test_rules_that_vanish_do_not_open_the_door(place):
     security = opened(place)
     (place / "access.toml").unlink()
     security.refresh()
-    assert security.principal(Presented(("tallybook://writer/app",))).name == "writers"
+    assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
     with pytest.raises(AccessDenied):
-        security.principal(Presented(("stranger",)))
+        security.principal(Presented(shown("stranger")))
 
 
 def test_links_that_are_switched_all_at_once_are_followed(authority, place, tmp_path):

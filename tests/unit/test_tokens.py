@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.access import Presented, Role
+from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Subject
@@ -171,4 +172,4 @@ def test_a_certificate_and_a_token_at_once_are_nobody(authority, tmp_path):
     security = open_security(str(tmp_path / "b"), serves=True)
     made = authority.token("app", lifetime=timedelta(hours=1))
     with pytest.raises(Unauthenticated, match="not both"):
-        security.principal(Presented(("tallybook://admin/root",), (f"Bearer {made}",)))
+        security.principal(Presented((CertificateName.written("tallybook://admin/root"),), (f"Bearer {made}",)))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import jwt
 
 from tallybook.core.access import AccessRules, Credentials
+from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidConfig, NewerFormat, Unauthenticated
 from tallybook.runtime.security.archive_keys import parse_archive_keys
 from tallybook.runtime.security.authority import STARTER
@@ -38,6 +39,7 @@ TARGET = Target(
 SHARED = b"0123456789abcdef" * 2
 KEY = {"kty": "oct", "kid": "k", "alg": "HS256", "k": urlsafe_b64encode(SHARED).rstrip(b"=").decode()}
 KEYS = TokenKeys.parse(json.dumps({"keys": [KEY]}).encode(), "keys")
+CERTIFICATE = tuple(map(CertificateName.written, ("b.a.b", "x://y/z", "10.0.0.1")))
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -59,7 +61,7 @@ def rules(data: bytes) -> None:
     found = attempt(InvalidConfig, parse_access, data, "path")
     if found is not REFUSED:
         made = AccessRules(found)
-        for credentials in (Credentials(), Credentials(("b.a.b", "x://y/z")), Credentials(subject="t")):
+        for credentials in (Credentials(), Credentials(CERTIFICATE), Credentials(subject="t")):
             attempt((Unauthenticated, AccessDenied), made.principal, credentials)
 
 
