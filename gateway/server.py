@@ -107,7 +107,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         await listener.serve({LEDGER_SERVICE: ledgers.handlers(), STREAM_SERVICE: streams.handlers()})
         undo.push_async_callback(_stop, ledgers, streams)
-        undo.push_async_callback(listener.retire)
+        undo.callback(listener.retire)
         undo.callback(stopping.set)
         addresses = Addresses(listener.address, http.address, listener.token_address)
         _log.info("ready", address=addresses.grpc, token_address=addresses.token_grpc, http_address=addresses.http)

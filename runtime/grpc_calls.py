@@ -13,16 +13,15 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
-from tallybook.core.access import Presented
+from tallybook.core.access import OpenAccess, Presented
 
 from .calls import Call, CallerGone, CallFailed, CallHandler, Services
+from .grpc_about import About
 from .grpc_options import gateway_options
 from .grpc_security import presented
 from .grpc_server import bind
-from .identity import Certified
+from .identity import Certified, Guarded
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 """The trailer in which every gRPC library looks for the details of an error."""
@@ -36,9 +35,9 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class CallListener:
     """An address, bound, and then served. Made by ``bound_calls``."""
 
-    def __init__(self, server: grpc.aio.Server, address: str, token_address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, about: About, address: str, token_address: str) -> None:
         self._server = server
-        self._health = health.aio.HealthServicer()
+        self._about = about
         self._address = address
         self.token_address = token_address
         """Host and port for clients without a certificate; empty: there is none."""
@@ -61,16 +60,12 @@ class CallListener:
                 for name, handler in methods.items()
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        served = (*services, health.SERVICE_NAME)
-        reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), self._server)
+        self._about.serve(services, self._server)
         await self._server.start()
-        for name in ("", *served):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    async def retire(self) -> None:
+    def retire(self) -> None:
         """Tell whoever asks that this server is about to stop."""
-        await self._health.enter_graceful_shutdown()
+        self._about.retire()
 
     async def close(self, grace_seconds: float) -> None:
         """Accept nothing more, give calls ``grace_seconds`` to end, then cancel them."""
@@ -83,13 +78,14 @@ def bound_calls(
     max_calls: int,
     max_connections: int,
     max_connection_calls: int,
-    security: Certified | None = None,
+    security: Guarded | None = None,
     token_address: str = "",
 ) -> CallListener:
     """Bind ``address``, and let nobody in before ``CallListener.serve``: services may want to know where they are.
 
     Args:
-        security: with TLS, to clients that have a certificate; ``None``: to anybody.
+        security: with TLS, to clients that have a certificate; ``None``: to anybody. Who somebody is, services ask
+            themselves; it is asked here for those calls about the port that last.
         token_address: another one, to clients that have none, with TLS as well; empty: none.
         max_calls: more at once are refused.
         max_connections: more are dropped as soon as they are made, whatever they want.
@@ -102,7 +98,7 @@ def bound_calls(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
-    return CallListener(server, served, for_tokens)
+    return CallListener(server, About(security or OpenAccess(), max_calls), served, for_tokens)
 
 
 def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool) -> str:

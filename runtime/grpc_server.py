@@ -14,16 +14,15 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
-from tallybook.core.access import Presented
+from tallybook.core.access import OpenAccess, Presented
 from tallybook.core.errors import BookieUnavailable, InvalidConfig
 from tallybook.proto import bookie_pb2
 
+from .grpc_about import About
 from .grpc_options import SERVER_OPTIONS, SERVICE
 from .grpc_security import add_port, presented
-from .identity import Certified
+from .identity import Certified, Guarded
 from .transport import Acceptor, Lane
 
 _ACCEPTOR_GRACE_SECONDS: Final = 2.0
@@ -40,9 +39,9 @@ class _Serving:
 class GrpcListener:
     """A served address. Made by ``listen``."""
 
-    def __init__(self, server: grpc.aio.Server, health_servicer: Any, address: str, serving: _Serving) -> None:
+    def __init__(self, server: grpc.aio.Server, about: About, address: str, serving: _Serving) -> None:
         self._server = server
-        self._health = health_servicer
+        self._about = about
         self._address = address
         self._serving = serving
 
@@ -53,7 +52,7 @@ class GrpcListener:
 
     async def close(self, grace_seconds: float) -> None:
         """Accept nothing more, give streams ``grace_seconds`` to end, then drop them."""
-        await self._health.enter_graceful_shutdown()
+        self._about.retire()
         await self._server.stop(grace_seconds)
         # The calls are over; their acceptors have yet to hear of it. A call that came last may begin even now.
         self._serving.closed = True
@@ -66,13 +65,14 @@ class GrpcListener:
 
 
 async def listen(
-    address: str, acceptor: Acceptor, *, max_streams: int, max_connections: int, security: Certified | None = None
+    address: str, acceptor: Acceptor, *, max_streams: int, max_connections: int, security: Guarded | None = None
 ) -> GrpcListener:
     """Serve ``address`` with the lanes, the standard health service and reflection.
 
     Args:
         max_connections: more are dropped as soon as they are made, whatever they want.
-        security: with TLS, to clients that have a certificate; ``None``: to anybody.
+        security: with TLS, to clients that have a certificate; ``None``: to anybody. Who somebody is, the acceptor asks
+            itself; it is asked here for those calls about the port that last.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -87,16 +87,12 @@ async def listen(
         for lane in Lane
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    served = (bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name, health.SERVICE_NAME)
-    reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), server)
+    about = About(security or OpenAccess(), most)
+    about.serve((bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name,), server)
     port = bind(server, address, security)
     await server.start()
-    for name in ("", *served):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     host = address.rpartition(":")[0]
-    return GrpcListener(server, health_servicer, f"{host}:{port}", serving)
+    return GrpcListener(server, about, f"{host}:{port}", serving)
 
 
 def bind(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool = True) -> int:

@@ -18,7 +18,7 @@ from tallybook.core.errors import BookieUnavailable
 from .grpc_options import CHANNEL_OPTIONS, SERVICE
 from .grpc_security import open_channel
 from .grpc_server import listen
-from .identity import Certified
+from .identity import Guarded
 from .transport import Acceptor, Lane, Listener, MessageStream
 
 _CLOSE_GRACE_SECONDS: Final = 1.0
@@ -34,7 +34,7 @@ class GrpcTransport:
     """
 
     def __init__(
-        self, *, max_streams: int = 4096, max_connections: int = 8192, security: Certified | None = None
+        self, *, max_streams: int = 4096, max_connections: int = 8192, security: Guarded | None = None
     ) -> None:
         self._max_streams = max_streams
         self._max_connections = max_connections

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
@@ -29,7 +29,7 @@ from .http_api import Offer
 from .http_guard import Guard
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
 from .http_security import presented
-from .identity import Certified
+from .identity import Guarded
 from .metrics import Metrics
 from .tasks import Tasks
 from .tls_contexts import server_context
@@ -41,10 +41,6 @@ _KEEP_ALIVE_SECONDS: Final = 5
 
 Listening: TypeAlias = socket.socket
 """An address that is taken: whoever connects waits until it is served."""
-
-
-class Guarded(Access, Certified, Protocol):
-    """Somebody who has certificates, and knows who others are."""
 
 
 class HttpServer:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from tallybook.core.access import Access
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -35,3 +37,7 @@ class Certified(Protocol):
     @property
     def identity(self) -> Identity:
         """Those in force now."""
+
+
+class Guarded(Access, Certified, Protocol):
+    """Somebody who has certificates, and knows who others are."""

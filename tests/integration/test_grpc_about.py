@@ -1,0 +1,194 @@
+"""What ports of gRPC say of themselves, and to whom: a moment's health to everybody, what lasts to those let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tallybook.core.access import Role
+from tallybook.runtime.calls import Call
+from tallybook.runtime.grpc_calls import CallListener, bound_calls
+from tallybook.runtime.grpc_transport import GrpcTransport
+from tallybook.runtime.security import open_security
+from tallybook.runtime.security.authority import Authority, Subject
+
+DEADLINE_SECONDS = 30
+MAX_CALLS, WATCHES = 24, 3
+SERVICE = "tallybook.api.v1.LedgerService"
+STATUS = health_pb2.HealthCheckResponse
+DENIED, NOT_KNOWN, EXHAUSTED = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+RULES = """
+[[principal]]
+name = "readers"
+roles = ["reader"]
+certificates = ["tallybook://reader/*"]
+tokens = ["app"]
+"""
+
+
+async def answer(call: Call) -> None:
+    """The one call of the service."""
+    await call.send(b"done")
+
+
+async def never(_lane: Any, stream: Any) -> None:
+    pytest.fail(f"{stream.peer} came through")
+
+
+class Port:
+    """A port, and those who come to it."""
+
+    def __init__(self, place: Path, authority: Authority, listener: Any) -> None:
+        self.listener = listener
+        self._place = place
+        self._authority = authority
+
+    def by_certificate(self, role: Role) -> grpc.aio.Channel:
+        made = self._place / role.value
+        if not made.exists():
+            self._authority.issue(made, Subject(role, "somebody"), days=1)
+        files = (made / "ca.crt", made / "tls.key", made / "tls.crt")
+        credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        return grpc.aio.secure_channel(self.listener.address, credentials)
+
+    def without(self) -> grpc.aio.Channel:
+        trusted = (self._place / "authority/ca.crt").read_bytes()
+        return grpc.aio.secure_channel(self.listener.token_address, grpc.ssl_channel_credentials(trusted))
+
+    def token(self, subject: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._authority.token(subject, lifetime=timedelta(hours=1))}"),)
+
+
+@pytest.fixture
+def served(authority: Authority, tmp_path: Path):
+    """``async with served() as port``: one of calls, or a bookie's."""
+
+    @asynccontextmanager
+    async def opened(*, bookie: bool = False) -> AsyncIterator[Port]:
+        (tmp_path / "authority/access.toml").write_text(RULES)
+        authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
+        security = open_security(str(tmp_path / "server"), serves=True)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            if bookie:
+                listener: Any = await GrpcTransport(security=security).listen("127.0.0.1:0", never)
+            else:
+                listener = bound_calls(
+                    "127.0.0.1:0", max_calls=MAX_CALLS, max_connections=MAX_CALLS, max_connection_calls=MAX_CALLS,
+                    security=security, token_address="127.0.0.1:0",
+                )  # fmt: skip
+                await listener.serve({SERVICE: {"Describe": answer}})
+            try:
+                yield Port(tmp_path, authority, listener)
+            finally:
+                await listener.close(0)
+
+    return opened
+
+
+def watched(channel: grpc.aio.Channel, metadata: Any = (), service: str = "") -> Any:
+    return health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service), metadata=metadata)
+
+
+def asked(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([question]), metadata=metadata)
+
+
+async def health(channel: grpc.aio.Channel, service: str = "") -> int:
+    answered = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+    return answered.status
+
+
+async def refusal(call: Any) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    return caught.value.code()
+
+
+async def first(watch: Any) -> Any:
+    """The first that is heard: how it is, or why it is not told."""
+    try:
+        return (await watch.read()).status
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(served):
+    async with served() as port, port.without() as channel:
+        assert await health(channel) == STATUS.SERVING
+        for metadata in ((), (("authorization", "Bearer x"),)):
+            assert await refusal(watched(channel, metadata)) is NOT_KNOWN
+            assert await refusal(asked(channel, metadata)) is NOT_KNOWN
+        assert await refusal(watched(channel, port.token("stranger"))) is DENIED
+
+
+@pytest.mark.parametrize("bookie", [False, True])
+async def test_a_certificate_without_a_rule_hears_how_it_is_now_and_holds_no_call(served, bookie):
+    async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
+        assert await health(channel) == STATUS.SERVING
+        assert await refusal(watched(channel)) is DENIED
+        assert await refusal(asked(channel)) is DENIED
+
+
+@pytest.mark.parametrize("bookie", [False, True])
+async def test_whoever_is_let_in_watches_and_asks_what_there_is(served, bookie):
+    async with served(bookie=bookie) as port, port.by_certificate(Role.READER) as channel:
+        watch = watched(channel)
+        assert (await watch.read()).status == STATUS.SERVING
+        services = {each.name for each in (await asked(channel).read()).list_services_response.service}
+        assert {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} < services
+        for service in services - {"grpc.reflection.v1alpha.ServerReflection"}:
+            assert await health(channel, service) == STATUS.SERVING
+
+
+async def test_a_token_is_enough(served):
+    async with served() as port, port.without() as channel:
+        assert (await watched(channel, port.token("app")).read()).status == STATUS.SERVING
+        assert await asked(channel, port.token("app")).read()
+
+
+async def test_those_who_are_let_in_hold_a_part_of_the_calls_and_their_places_come_free(served):
+    async with served() as port, port.by_certificate(Role.READER) as channel, port.without() as others:
+        held = [watched(channel) for _ in range(WATCHES)]
+        assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * WATCHES
+        assert await refusal(watched(channel)) is EXHAUSTED
+        assert await refusal(asked(channel)) is EXHAUSTED
+        assert await health(others) == STATUS.SERVING
+        assert await channel.unary_unary(f"/{SERVICE}/Describe")(b"") == b"done"
+        for watch in held:
+            watch.cancel()
+        again: Any = EXHAUSTED
+        for _ in range(100):
+            again = await first(watched(channel))
+            if again is not EXHAUSTED:
+                break
+            await asyncio.sleep(0.05)
+        assert again == STATUS.SERVING
+
+
+async def test_whoever_watches_hears_that_the_port_is_about_to_stop(served):
+    async with served() as port, port.by_certificate(Role.READER) as channel:
+        assert isinstance(port.listener, CallListener)
+        watch, unknown = watched(channel, service=SERVICE), watched(channel, service="nothing")
+        assert (await watch.read()).status == STATUS.SERVING
+        assert (await unknown.read()).status == STATUS.SERVICE_UNKNOWN
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health(channel, "nothing")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        port.listener.retire()
+        assert (await watch.read()).status == STATUS.NOT_SERVING
+        assert await health(channel) == STATUS.NOT_SERVING
