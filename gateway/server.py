@@ -24,6 +24,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.grpc_calls import bound_calls
 from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.rng import SystemRng
@@ -99,7 +100,9 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))
         metrics.add(STREAM_METRICS, stores.load.readings)
         show_client(metrics, client)
-        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security)
+        names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
+        offer = Offer((), hosts=names)
+        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer)
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)
         # Calls that are dropped leave ledgers and streams to be closed behind them, hence twice.

@@ -4,9 +4,9 @@
     /readyz    200 once it serves, else 503 with the reason
     /metrics   numbers in the Prometheus text format
 
-What else a process offers (``http_api``) goes through a guard (``http_guard``). It listens on loopback unless told
-otherwise. Where access is controlled it speaks TLS, and numbers are for those who may read; health and readiness are
-for everybody.
+What else a process offers (``http_api``) goes through a guard (``http_guard``), whose front is before all of this. It
+listens on loopback unless told otherwise. Where access is controlled it speaks TLS, and numbers are for those who may
+read everything; health and readiness are for everybody.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 
 from .http_api import Offer
-from .http_guard import Guard
+from .http_guard import Front, Guard
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
 from .http_security import presented
 from .identity import Guarded
@@ -68,6 +69,8 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
+        self._listens_as = ""
+        """The host that it was told to listen on, which may be a name."""
         self.address = ""
         """Host and port, once started."""
 
@@ -81,6 +84,7 @@ class HttpServer:
             InvalidConfig: the address cannot be bound; the message names it.
         """
         bound = bind(listen) if isinstance(listen, str) else listen
+        self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
         config = uvicorn.Config(
             self._application(),
@@ -114,21 +118,18 @@ class HttpServer:
         # Not ``serve``: that one would take over the signals of the process.
         await server._serve(sockets=[bound])  # noqa: SLF001
 
-    def _application(self) -> Starlette:
-        served = Starlette(
-            routes=[
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._show_metrics),
-            ]
-        )
+    def _application(self) -> ASGIApp:
+        health = {"/healthz": self._healthz, "/readyz": self._readyz}
+        own = {**health, "/metrics": self._show_metrics}
+        served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
-        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._names)
-        return served
+        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages)
+        return Front(served, self._names, anyway=health)
 
     def _names(self) -> Iterator[str]:
         """Names that this process is known by."""
         yield socket.gethostname()
+        yield self._listens_as
         yield from self._offer.hosts
         if self._security is not None:
             yield from self._security.identity.names
@@ -142,7 +143,7 @@ class HttpServer:
 
     async def _show_metrics(self, request: Request) -> Response:
         try:
-            self._access.principal(presented(request)).check(Permission.READ)
+            self._access.principal(presented(request)).check_everywhere(Permission.READ)
         except Unauthenticated as error:
             return PlainTextResponse(f"{error.message}\n", status_code=401, headers={"www-authenticate": "Bearer"})
         except AccessDenied as error:

@@ -1,6 +1,7 @@
 """The guard of what a process offers over HTTP: which requests are requests, and who may make them.
 
-    bytes -> is it one request, to us? -> method, path -> who is it, and may he? -> parameters, body -> handler
+    bytes -> is it one request, to us?                                                     Front: whatever is asked
+          -> method, path -> who is it, and may he? -> parameters, body -> handler         Guard: the table of endpoints
 
 Whatever has no line in the table is not there. A browser sends what any page tells it to, with the certificate of
 whoever sits before it, and without asking where a name leads. So, with and without security:
@@ -10,6 +11,9 @@ whoever sits before it, and without asking where a name leads. So, with and with
 - what changes something is a POST or DELETE of JSON that comes from no other origin: a form, or a script of
   another page, cannot send it without asking, and nobody answers that question (there is no CORS);
 - answers are never taken for HTML or scripts, nor kept.
+
+Health and readiness are told under any name: they are one word or one sentence, and probes come by names that nobody
+has told the process.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tallybook.core.access import Access
 from tallybook.core.errors import (
@@ -82,26 +86,65 @@ class _Found(NamedTuple):
     path: Mapping[str, str]
 
 
+class Front:
+    """Passes on what is one request to this process, and sees that browsers make nothing else of the answer.
+
+    Args:
+        app: what answers; an application as ASGI has it.
+        hosts: names that this process is known by, as they are now.
+        anyway: paths that are passed on under any name.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Callable[[], Iterable[str]], anyway: Container[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._anyway = anyway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope)
+
+        async def headed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message["headers"], *_HEADERS]
+                if message["status"] >= _FAILED and _has_body(request):
+                    # Nobody has read it, and nobody will.
+                    headers.append((b"connection", b"close"))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        answer = self._app
+        try:
+            _check_headers(request)
+            if scope["path"] not in self._anyway:
+                self._check_host(request.headers.get("host", ""))
+        except _Refused as refused:
+            answer = failed(refused.error, refused.status, refused.headers)
+        await answer(scope, receive, headed)
+
+    def _check_host(self, host: str) -> None:
+        found = _HOST.fullmatch(host)
+        if found is None:
+            raise _Refused(400, InvalidArgument("the request has no Host, or none that can be"))
+        name = found["name"].lower().strip("[]")
+        if _is_address(name) or name == "localhost" or name in {known.lower() for known in self._hosts()}:
+            return
+        known = "use an address, or for a console name it in 'hosts'"
+        raise _Refused(403, AccessDenied(f"this process is not known as {name}: {known}"))
+
+
 class Guard:
-    """Answers requests by a table of endpoints, and with pages.
+    """Answers requests by a table of endpoints, and with pages. ``Front`` stands before it.
 
     Args:
         access: tells who somebody is.
         endpoints: all that there is.
         pages: files by their paths.
-        hosts: names that this process is known by, as they are now.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        endpoints: Sequence[Endpoint],
-        pages: Mapping[str, Page],
-        hosts: Callable[[], Iterable[str]],
-    ) -> None:
+    def __init__(self, access: Access, endpoints: Sequence[Endpoint], pages: Mapping[str, Page]) -> None:
         self._access = access
         self._pages = pages
-        self._hosts = hosts
         self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             self._table.setdefault(tuple(endpoint.path.split("/")[1:]), {})[endpoint.method] = endpoint
@@ -113,16 +156,10 @@ class Guard:
             response = await self._answer(request)
         except ClientDisconnect:
             return
-        if response.status_code >= _FAILED and _has_body(request):
-            # Nobody has read it, and nobody will.
-            response.headers["connection"] = "close"
-        response.raw_headers.extend(_HEADERS)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         try:
-            _check_headers(request)
-            self._check_host(request.headers.get("host", ""))
             parts = _parts(request.scope["raw_path"])
             method = "GET" if request.method == "HEAD" else request.method
             if method not in _METHODS:
@@ -143,15 +180,6 @@ class Guard:
             return failed(refused.error, refused.status, refused.headers)
         except TallybookError as error:
             return failed(error)
-
-    def _check_host(self, host: str) -> None:
-        found = _HOST.fullmatch(host)
-        if found is None:
-            raise _Refused(400, InvalidArgument("the request has no Host, or none that can be"))
-        name = found["name"].lower().strip("[]")
-        if _is_address(name) or name == "localhost" or name in {known.lower() for known in self._hosts()}:
-            return
-        raise _Refused(403, AccessDenied(f"this process is not known as {name}: name it in 'hosts' if it is"))
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
         """The endpoint of a path; those without places go first."""

@@ -116,7 +116,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(access: Any = None, **raises: Exception) -> AsyncIterator[Served]:
+async def serving(access: Any = None, listen: str = "127.0.0.1:0", **raises: Exception) -> AsyncIterator[Served]:
     """A server whose endpoints write down what they were asked."""
 
     async def note(asked: Asked) -> object:
@@ -144,7 +144,7 @@ async def serving(access: Any = None, **raises: Exception) -> AsyncIterator[Serv
     server = HttpServer(Metrics(), lambda: None, None, offer)
     if access is not None:
         server._access = access
-    await server.start("127.0.0.1:0", tasks)
+    await server.start(listen, tasks)
     served = Served(server.address)
     try:
         yield served
@@ -206,6 +206,8 @@ async def test_health_and_the_page_are_for_everybody_and_numbers_are_not():
         assert (await served("GET", "/readyz")).status == 200
         assert (await served("GET", "/")).status == 200
         assert (await served("GET", "/metrics")).status == 401
+        assert (await served("GET", "/metrics", authorization="Bearer reader")).status == 200
+        assert (await served("GET", "/metrics", authorization="Bearer limited")).status == 403, "it shows all there is"
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
@@ -423,7 +425,19 @@ async def test_a_foreign_name_that_leads_here_is_not_this_process():
                     "evil.example@localhost", "localhost:x", "[::1", "a b"):  # fmt: skip
             assert (await served("GET", "/api/v1/things", host=bad)).status in {400, 403}, bad
             assert (await served("GET", "/", host=bad)).status in {400, 403}, bad
+            assert (await served("GET", "/metrics", host=bad)).status in {400, 403}, bad
         assert not served.asked
+
+
+async def test_health_is_told_to_probes_that_come_by_any_name():
+    async with serving() as served:
+        for path in ("/healthz", "/readyz"):
+            assert (await served("GET", path, host="bookies.example")).status == 200
+
+
+async def test_the_name_that_it_listens_on_is_its_own():
+    async with serving(listen="127.1:0") as served:
+        assert (await served("GET", "/metrics", host="127.1")).status == 200, "which is no address as others write it"
 
 
 async def test_a_page_of_another_origin_changes_nothing():
@@ -457,6 +471,11 @@ async def test_no_answer_is_open_to_other_origins_or_taken_for_html_or_kept():
             await served("GET", "/api/v1/things", origin="http://evil.example"),
             await served("GET", "/api/v1/nothing", origin="http://evil.example"),
             await served("GET", "/", origin="http://evil.example"),
+            await served("GET", "/metrics", origin="http://evil.example"),
+            await served("GET", "/metrics", host="evil.example"),
+            await served("GET", "/healthz", origin="http://evil.example"),
+            await served("GET", "/readyz", origin="http://evil.example"),
+            await served("POST", "/healthz", origin="http://evil.example"),
         ):
             assert "access-control" not in answer.head
             assert "x-content-type-options: nosniff" in answer.head
