@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,6 +30,7 @@ from .http_api import Offer
 from .http_guard import Front, Guard
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
 from .http_security import presented
+from .http_tls import TlsPort
 from .identity import Guarded
 from .metrics import Metrics
 from .tasks import Tasks
@@ -94,12 +95,10 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,  # who asks is who is connected, and no header says otherwise
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            http=BoundedProtocol,
+            http=self._protocol(),
             ws="none",
         )
         config.load()
-        if self._security is not None:
-            config.ssl = server_context(self._security)
         self._server = uvicorn.Server(config)
         self._task = tasks.spawn(self._serve(self._server, bound), name="http")
         self._lag = tasks.spawn(self._metrics.loop_lag.watch(), name="loop lag")
@@ -117,6 +116,9 @@ class HttpServer:
     async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:
         # Not ``serve``: that one would take over the signals of the process.
         await server._serve(sockets=[bound])  # noqa: SLF001
+
+    def _protocol(self) -> Any:
+        return BoundedProtocol if self._security is None else TlsPort(server_context(self._security))
 
     def _application(self) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
