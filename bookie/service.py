@@ -4,9 +4,9 @@ Each client opens one stream per lane. What they have in common is here: how man
 be, the hello, and how a stream ends. What flows on them afterwards is in ``add_lane`` (adds
 and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md shows it.
 
-A stream belongs to one life of the bookie. A client that means another life hears
-StaleIncarnation before any of its work is looked at. Where access is controlled, who a client is
-is settled then as well; the lanes see to what it may do. Whatever a client does, its stream is
+Where access is controlled, who a client is comes first: who is not let in takes no place and hears nothing of the
+bookie. The lanes see to what the others may do. A stream belongs to one life of the bookie. A client that means another
+life hears StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
 all that suffers: a message that the protocol forbids ends the stream, with one line in the
 log, and a peer that stops reading ties up no more than the credits of its stream, and not for
 long what it shares with others.
@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from tallybook.core.access import Access, OpenAccess, Permission, Principal
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
+    AccessDenied,
     BookieUnavailable,
     Busy,
     InvalidConfig,
@@ -29,6 +30,7 @@ from tallybook.core.errors import (
     RequestTimeout,
     StaleIncarnation,
     TallybookError,
+    Unauthenticated,
 )
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.marks import sometimes
@@ -53,6 +55,8 @@ from .shares import Share, Shares
 HELLO_TIMEOUT_SECONDS: Final = 10.0
 REFUSAL_TIMEOUT_SECONDS: Final = 5.0
 """How long a peer may take to accept the reason for which its stream ends."""
+PARTING_SECONDS: Final = 1.0
+"""How long who is not let in may take to say what he came with."""
 
 _log = logger("bookie.service")
 
@@ -125,14 +129,22 @@ class BookieService:
 
     async def accept(self, lane: Lane, stream: MessageStream) -> None:
         """Serve one stream until it ends."""
+        try:
+            principal = self._access.principal(stream.presented)
+            principal.check_everywhere(Permission.READ)
+        except (Unauthenticated, AccessDenied) as error:
+            _log.info("stream refused", lane=lane.value, peer=stream.peer, **_told(error))
+            await self._turn_away(stream, error)
+            return
+        await self._accept(lane, stream, principal)
+
+    async def _accept(self, lane: Lane, stream: MessageStream, principal: Principal) -> None:
         self._streams[lane] += 1
         client = ""
         try:
             hello = await self._hello(stream)
             client = hello.client_id
             version = self._checked(hello)
-            principal = self._access.principal(stream.presented)
-            principal.check_everywhere(Permission.READ)
             with self._shares.share(principal, lane) as share:
                 await self._serve(lane, stream, version, principal, share)
         except BookieUnavailable:
@@ -143,8 +155,7 @@ class BookieService:
             await self._refuse(stream, error)
         except TallybookError as error:
             say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
-            what = {"lane": lane.value, "peer": stream.peer, "client_id": client}
-            say("stream refused", **what, error_type=type(error).__name__, error=error.message)
+            say("stream refused", lane=lane.value, peer=stream.peer, client_id=client, **_told(error))
             await self._refuse(stream, error)
         finally:
             self._streams[lane] -= 1
@@ -200,6 +211,16 @@ class BookieService:
             )
         await server.serve()
 
+    async def _turn_away(self, stream: MessageStream, error: TallybookError) -> None:
+        """Refuse somebody who has said nothing yet."""
+        await self._refuse(stream, error)
+        try:
+            # On a stream that has ended he could not say it, and would take that for the reason.
+            async with asyncio.timeout(PARTING_SECONDS):
+                await stream.receive()
+        except (TimeoutError, BookieUnavailable):
+            return
+
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:
         """Tell the peer why its stream ends, if it still listens."""
         self._load.errors.count(error.wire_code)
@@ -208,3 +229,7 @@ class BookieService:
                 await stream.send(encode_refusal(error))
         except (TimeoutError, BookieUnavailable):
             stream.abort()
+
+
+def _told(error: TallybookError) -> dict[str, str]:
+    return {"error_type": type(error).__name__, "error": error.message}

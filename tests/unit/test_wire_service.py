@@ -7,8 +7,10 @@ import pytest
 
 from tallybook.bookie.request_lane import MAX_REQUESTS, MAX_WAITS
 from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS
+from tallybook.core.access import Presented, Principal
 from tallybook.core.answers import AddAnswer, Incarnation, LacAnswer, ReadAnswer
 from tallybook.core.errors import (
+    AccessDenied,
     Busy,
     InvalidArgument,
     InvalidBatch,
@@ -18,6 +20,7 @@ from tallybook.core.errors import (
     RequestTimeout,
     StaleIncarnation,
     TallybookError,
+    Unauthenticated,
 )
 from tallybook.core.limits import KIB, MIB
 from tallybook.proto import bookie_pb2 as pb
@@ -61,6 +64,33 @@ async def test_a_welcome_tells_who_it_is_and_what_it_grants(made):
 async def test_a_hello_that_does_not_fit_is_refused_with_its_reason(made, lane, said, error):
     with pytest.raises(error):
         await made.open(lane, said)
+
+
+class Nobody:
+    """Lets nobody in."""
+
+    def __init__(self, error: TallybookError) -> None:
+        self._error = error
+
+    def principal(self, presented: Presented) -> Principal:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [Unauthenticated("who is it?"), AccessDenied("not he")], ids=["unknown", "denied"])
+@bench()
+async def test_who_is_not_let_in_takes_no_place_and_hears_nothing_of_the_bookie(made, error):
+    made.service._access = Nobody(error)
+    silent = await made.raw(Lane.ADD)
+    await made.world.clock.sleep(0.5)
+    assert made.service.stream_count == 0
+    reason = await reason_of(silent)
+    assert (type(reason), reason.message) == (type(error), error.message), "before he has said anything"
+    for said in (hello(cluster_id="other"), hello(expected=Incarnation("another", 1)), hello(versions=Versions(0, 0))):
+        with pytest.raises(type(error)):
+            await made.open(Lane.ADD, said)
+    stream = await made.raw(Lane.ADD)
+    await stream.send(b"noise")
+    assert type(await reason_of(stream)) is type(error)
 
 
 @bench()
