@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tallybook.core.access import Presented
 from tallybook.core.errors import (
@@ -31,6 +31,9 @@ GuestHandler: TypeAlias = Callable[[GuestCall], Awaitable[None]]
 """Serves one call of somebody who was let in."""
 
 _log = logger("gateway")
+
+_DEFECT: Final = InvariantViolation("this is a defect; the log of the gateway says more")
+"""What is told of what nobody has foreseen: it may say anything, and to whom that may be told is not known."""
 
 
 def counted(
@@ -59,7 +62,7 @@ def counted(
         except Exception as error:
             counts.failed += 1
             counts.rejected += isinstance(error, Busy | CreditExceeded)
-            known = error if isinstance(error, TallybookError) else InvariantViolation(f"{method} failed: {error!r}")
+            known = error if isinstance(error, TallybookError) else _DEFECT
             all_counts.errors.count(known.wire_code)
             if is_defect(error):
                 _log.defect("call failed", error, method=method, peer=call.peer)

@@ -9,6 +9,8 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from tallybook.core import errors
+from tallybook.core.access import OpenAccess
+from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import (
     Busy,
     CreditExceeded,
@@ -21,7 +23,14 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
+from tallybook.gateway.counted import counted
+from tallybook.gateway.door import Door
 from tallybook.gateway.errors import MAX_MESSAGE_BYTES, STATUS_CODES, status_of
+from tallybook.gateway.limits import Limits
+from tallybook.gateway.metrics import Counts
+from tallybook.runtime.calls import CallFailed
+from tallybook.runtime.clock import RealClock
+from tallybook.sim.stage.calls import FakeCall
 from tallybook.stream import Gap, GapReason
 
 
@@ -108,3 +117,20 @@ def test_errors_of_streams_say_to_programs_what_they_say_in_words():
     assert details(ReaderTooSlow("no", position="1-2-3@5f0c9a21"))[1].metadata["position"] == "1-2-3@5f0c9a21"
     told = details(StreamGap("gone", gap=Gap(GapReason.TRUNCATED, None, 7)))[1].metadata
     assert (told["gap_reason"], told["next_sequence"], "first_sequence" in told) == ("truncated", "7", False)
+
+
+async def test_of_a_defect_clients_hear_that_it_is_one_and_the_log_hears_the_rest(caplog):
+    async def broken(call):
+        raise ValueError("/etc/somewhere holds xyzzy")
+
+    settings, counts = GatewaySettings(metadata="memory:"), Counts()
+    door = Door(OpenAccess(), None)
+    serve = counted("LedgerService/Describe", broken, counts, RealClock(), door, Limits(settings))
+    with pytest.raises(CallFailed) as caught:
+        await serve(FakeCall(Status))
+    assert (caught.value.code, "a defect" in caught.value.message) == (code_pb2.INTERNAL, True)
+    for secret in ("xyzzy", "ValueError"):
+        assert secret not in caught.value.message
+        assert secret.encode() not in caught.value.details
+    (line,) = caplog.records
+    assert "xyzzy" in str(line.exc_info)
