@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tallybook.core.errors import BookieUnavailable
+from tallybook.core.errors import BookieUnavailable, PeerError
 from tallybook.runtime.metrics_text import fetch_metrics
 
 from .programs import ProgramFailed, Server, module
@@ -107,7 +107,7 @@ class Bookie:
         """
         try:
             return fetch_metrics(self.http_port)
-        except OSError as error:
+        except PeerError as error:
             raise ProgramFailed(f"{self.name} shows no metrics: {error}") from error
 
     def kill(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallybook.core.config import StorageSettings
-from tallybook.core.errors import check
+from tallybook.core.errors import PeerError, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.metrics_text import fetch_metrics
 
@@ -97,7 +97,7 @@ class Tallybook:
         for port in self._http_ports:
             try:
                 shown = fetch_metrics(port)
-            except OSError as error:
+            except PeerError as error:
                 raise ProgramFailed(f"a bookie shows no metrics on port {port}: {error}") from error
             for name, value in shown.items():
                 found[name] = found.get(name, 0.0) + value

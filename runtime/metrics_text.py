@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tallybook.core.limits import MIB
-
-from .security.dialling import client_context
+from .http_client import fetch_text
 
 FETCH_SECONDS: Final = 10.0
-MAX_TEXT_BYTES: Final = 4 * MIB
-"""A process shows some hundred kilobytes; what shows more is none of ours."""
 
 _NUMBER: Final = r"[+-]?(?:Inf|NaN|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 _SAMPLE: Final = re.compile(rf"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{[^}}]*\}})? ({_NUMBER})(?: \d+)?$")
@@ -46,24 +41,6 @@ def fetch_metrics(port: int) -> dict[str, float]:
     """What the process on ``port`` of this machine shows.
 
     Raises:
-        OSError: it does not answer.
+        BookieUnavailable, ProtocolViolation: it does not answer, or not with that.
     """
-    return parse_metrics(fetch_text(f"127.0.0.1:{port}"))
-
-
-def fetch_text(address: str, timeout_seconds: float = FETCH_SECONDS, *, security: str = "") -> str:
-    """What the process at ``address``, host and port, shows, as it is.
-
-    Args:
-        timeout_seconds: how long each step may take, of connecting and of reading.
-        security: directory of certificates, for TLS; empty: without.
-
-    Raises:
-        OSError: it does not answer, or is somebody else.
-        ValueError: what it answers is no text.
-    """
-    url = f"{'https' if security else 'http'}://{address}/metrics"
-    context = client_context(security) if security else None
-    with urllib.request.urlopen(url, timeout=timeout_seconds, context=context) as answer:  # noqa: S310 (one of the two)
-        text: bytes = answer.read(MAX_TEXT_BYTES)
-        return text.decode()
+    return parse_metrics(fetch_text(f"127.0.0.1:{port}", "/metrics", FETCH_SECONDS))

@@ -10,6 +10,7 @@ from typing import Final
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.programs import ProgramFailed
+from tallybook.core.errors import PeerError
 from tallybook.core.limits import MIB
 from tallybook.runtime.metrics_text import fetch_metrics
 
@@ -41,7 +42,7 @@ class Watched:
         """Whether the process shows its metrics yet."""
         try:
             return bool(fetch_metrics(self.http_port))
-        except OSError:
+        except PeerError:
             return False
 
     def metrics(self) -> Figures:
@@ -52,7 +53,7 @@ class Watched:
         """
         try:
             return fetch_metrics(self.http_port)
-        except OSError as error:
+        except PeerError as error:
             raise ProgramFailed(f"{self.name} shows no metrics: {error}") from error
 
     def look(self) -> None:

@@ -6,22 +6,20 @@ import asyncio
 import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
-from tallybook.repair.diagnosis.look import AT_ONCE, Looker
+from tallybook.repair.diagnosis.look import ANSWER_SECONDS, AT_ONCE, Looker
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.metrics_text import fetch_text
 from tallybook.runtime.security import security_of_server
-from tallybook.runtime.tasks import Tasks, ThreadWorkers
+from tallybook.runtime.tasks import Tasks
 
 from ..stores import Stores
 from .bookies import Bookies
@@ -61,10 +59,9 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
         # It writes no stream, so nobody sees its name, and it has no ids to remember.
         stores = Stores(client, "console", tasks, 1)
         undo.push_async_callback(stores.close)
-        threads = ThreadWorkers(AT_ONCE, "diagnosis")
-        undo.push_async_callback(threads.close)
-        fetch = partial(fetch_text, security=settings.security)
-        looker = Looker(client.world, settings.processes, threads, fetch)
+        asking = HttpClient(security, ANSWER_SECONDS, AT_ONCE)
+        undo.push_async_callback(asking.close)
+        looker = Looker(client.world, settings.processes, asking.fetch)
         view = ClusterView(client, Scraper(http_client), Diagnosing(looker, tasks))
         table = endpoints(Bookies(client, view), Ledgers(client), Streams(stores), Upkeep(client, view, settings))
         offer = Offer(table, pages(), settings.hosts)

@@ -9,19 +9,18 @@ evidence, too.
 from __future__ import annotations
 
 import asyncio
-import http.client
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeAlias
 
 from tallybook.client.ports import ClientWorld
-from tallybook.core.errors import MetadataUnavailable
+from tallybook.core.errors import MetadataUnavailable, PeerError
 from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
 from tallybook.metadata.store import BookieInfo
+from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.metrics import StatsCollector
-from tallybook.runtime.metrics_text import fetch_text, parse_series
-from tallybook.runtime.tasks import ThreadWorkers, Workers
+from tallybook.runtime.metrics_text import parse_series
+from tallybook.runtime.security import open_security
 
 from .samples import Point, Sample
 from .verdict import Diagnosis, diagnose
@@ -36,8 +35,8 @@ THIS_COMMAND: Final = "this command"
 
 _WILDCARDS: Final = ("0.0.0.0", "[::]", "::")  # noqa: S104 (told apart, not bound)
 
-Fetch: TypeAlias = Callable[[str, float], str]
-"""Gives what a process shows at an address; raises ``OSError`` or ``ValueError``."""
+Fetch: TypeAlias = Callable[[str, str], Awaitable[str]]
+"""Gives what a process has at an address under a path, as ``HttpClient.fetch`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,11 @@ class Looker:
 
     Args:
         others: addresses of processes besides bookies.
-        workers: threads that wait for answers.
     """
 
-    def __init__(self, world: ClientWorld, others: Sequence[str], workers: Workers, fetch: Fetch = fetch_text) -> None:
+    def __init__(self, world: ClientWorld, others: Sequence[str], fetch: Fetch) -> None:
         self._world = world
         self._others = others
-        self._workers = workers
         self._fetch = fetch
 
     async def diagnosis(self, seconds: float) -> Diagnosis:
@@ -98,12 +95,14 @@ class Looker:
             async with turns:
                 try:
                     async with asyncio.timeout(2 * ANSWER_SECONDS):
-                        text = await self._workers.run(self._fetch, address, ANSWER_SECONDS)
+                        text = await self._fetch(address, "/metrics")
                     samples[name] = self._sample(name, text)
                 except TimeoutError:
                     silent[name] = f"no answer from {address} within {2 * ANSWER_SECONDS:.0f} s"
-                except (OSError, ValueError, http.client.HTTPException) as error:
-                    silent[name] = f"no answer from {address}: {str(error) or type(error).__name__}"
+                except PeerError as error:
+                    silent[name] = error.message
+                except ValueError as error:
+                    silent[name] = f"what {address} answers are no metrics: {error}"
 
         await asyncio.gather(*(ask(name, address) for name, address in places.items()))
         load = self._world.metadata_load
@@ -153,10 +152,11 @@ async def look(world: ClientWorld, others: Sequence[str], seconds: float, *, sec
         security: directory of certificates, with which processes are asked over TLS; empty: without.
 
     Raises:
+        InvalidConfig: the directory is no good.
         MetadataUnavailable: who is there cannot be told.
     """
-    workers = ThreadWorkers(AT_ONCE, "diagnosis")
+    asking = HttpClient(open_security(security, serves=False), ANSWER_SECONDS, AT_ONCE)
     try:
-        return await Looker(world, others, workers, partial(fetch_text, security=security)).diagnosis(seconds)
+        return await Looker(world, others, asking.fetch).diagnosis(seconds)
     finally:
-        await workers.close()
+        await asking.close()

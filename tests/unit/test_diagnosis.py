@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.client.metrics import CLIENT_METRICS
 from tallybook.core.answers import Incarnation
-from tallybook.core.errors import MetadataUnavailable
+from tallybook.core.errors import BookieUnavailable, MetadataUnavailable
 from tallybook.gateway.metrics import GATEWAY_METRICS
 from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
 from tallybook.metadata.store import BookieInfo
@@ -27,7 +27,6 @@ from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
 from tallybook.repair.metrics import REPAIR_METRICS
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.metrics import PROCESS_METRICS, Kind
-from tallybook.runtime.tasks import InlineWorkers
 
 SECONDS = 10.0
 Numbers = dict[str, float]
@@ -317,13 +316,20 @@ def registered(name: str, http_address: str) -> BookieInfo:
     return BookieInfo(name, "10.0.0.7:3181", Incarnation(name, 1), http_address=http_address)
 
 
+async def hang(_address: str, _path: str) -> str:
+    """A process that never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def test_bookies_are_found_by_their_registration_and_those_that_do_not_answer_are_named():
     asked: list[str] = []
 
-    def fetch(address: str, _seconds: float) -> str:
+    async def fetch(address: str, path: str) -> str:
         asked.append(address)
+        assert path == "/metrics"
         if address == "10.0.0.2:80":
-            raise OSError("connection refused")
+            raise BookieUnavailable("connection refused")
         if address == "10.0.0.3:80":
             return "<html>"
         return "# TYPE tallybook_bookie_streams gauge\ntallybook_bookie_streams 3.0\n"
@@ -332,7 +338,7 @@ async def test_bookies_are_found_by_their_registration_and_those_that_do_not_ans
         **{f"b{number}": registered(f"b{number}", f"10.0.0.{number}:80") for number in (1, 2, 3)},
         "b4": registered("b4", "0.0.0.0:80"), "b5": registered("b5", ""),
     }  # fmt: skip
-    found = await Looker(Cluster(bookies), ["10.0.0.9:81"], InlineWorkers(), fetch).diagnosis(0.01)  # type: ignore[arg-type]
+    found = await Looker(Cluster(bookies), ["10.0.0.9:81"], fetch).diagnosis(0.01)  # type: ignore[arg-type]
     assert found.processes == ("10.0.0.9:81", "b1", "b4", THIS_COMMAND)
     assert set(found.silent) == {"b2", "b3", "b5"}
     assert "connection refused" in found.silent["b2"]
@@ -343,16 +349,11 @@ async def test_bookies_are_found_by_their_registration_and_those_that_do_not_ans
 async def test_a_process_that_hangs_costs_no_more_than_its_deadline_and_is_named(monkeypatch):
     monkeypatch.setattr("tallybook.repair.diagnosis.look.ANSWER_SECONDS", 0.01)
 
-    class Hanging(InlineWorkers):
-        async def run(self, *_: object, **__: object) -> str:
-            await asyncio.Event().wait()
-            raise AssertionError
-
     world = Cluster({"b1": registered("b1", "10.0.0.1:80")})
-    found = await Looker(world, [], Hanging()).diagnosis(0.01)  # type: ignore[arg-type]
+    found = await Looker(world, [], hang).diagnosis(0.01)  # type: ignore[arg-type]
     assert found.silent["b1"].startswith("no answer from 10.0.0.1:80 within")
 
 
 async def test_metadata_that_do_not_answer_this_command_are_the_verdict():
-    found = await Looker(Cluster({}, away=True), [], InlineWorkers()).diagnosis(0.01)  # type: ignore[arg-type]
+    found = await Looker(Cluster({}, away=True), [], hang).diagnosis(0.01)  # type: ignore[arg-type]
     assert (found.verdict, found.findings[0].process) == (Cause.METADATA, THIS_COMMAND)
