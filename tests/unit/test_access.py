@@ -54,6 +54,19 @@ def test_a_certificate_belongs_to_the_first_principal_of_the_file_that_one_of_it
     assert by_certificate(found, "stranger", "tallybook://bookie/b1") == "exact"
 
 
+def test_a_principal_limited_to_nothing_and_put_first_shuts_out_one_of_those_whom_a_pattern_lets_in():
+    shut_out = rule("leaked", roles=["reader"], certificates=["tallybook://writer/app"], streams=[])
+    found = rules(shut_out, rule("writers", certificates=["tallybook://writer/*"]))
+    assert by_certificate(found, "tallybook://writer/other") == "writers"
+    leaked = found.principal(Credentials(("tallybook://writer/app",)))
+    with pytest.raises(AccessDenied):
+        leaked.check_everywhere(READ)
+    with pytest.raises(AccessDenied):
+        leaked.check_stream(READ, "default", "orders", default_namespace="default")
+    with pytest.raises(AccessDenied):
+        leaked.check_ledger(READ, 7, "orders-1")
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -19,6 +19,7 @@ from tallybook.offload.metrics import OFFLOAD_METRICS
 from tallybook.repair.metrics import REPAIR_METRICS
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 from tallybook.runtime.metrics import PROCESS_METRICS
+from tallybook.runtime.security import SECURITY_METRICS
 from tallybook.stream.load import STREAM_METRICS
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
@@ -31,12 +32,13 @@ RULES = [
 ]
 CATALOGUES = (
     *(PROCESS_METRICS, BOOKIE_METRICS, OFFLOAD_METRICS, REPAIR_METRICS),
-    *(GATEWAY_METRICS, STREAM_METRICS, CLIENT_METRICS, METADATA_METRICS),
+    *(GATEWAY_METRICS, STREAM_METRICS, CLIENT_METRICS, METADATA_METRICS, SECURITY_METRICS),
 )
 OF_PROMETHEUS = {"up", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"}
 OF_EVERY_SERIES = {"instance", "job"}
 WORDS = {
     *("absent", "and", "by", "histogram_quantile", "ignoring", "increase", "max", "on", "or", "rate", "sum", "count"),
+    "time",
     *OF_EVERY_SERIES,
 }
 

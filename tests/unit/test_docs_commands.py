@@ -12,7 +12,7 @@ import typer.main
 from tallybook.cli.app import COMMANDS, build
 
 ROOT = Path(__file__).parents[2]
-METRIC = r"tallybook_(?:process|bookie|journal|offload|archive|repair|gateway)_[a-z_]+"
+METRIC = r"tallybook_(?:process|bookie|journal|offload|archive|repair|gateway|security)_[a-z_]+"
 GENERATED = {"docs/cli.md", "docs/metrics.md", "docs/configuration.md"}
 # Files whose first line is the name of the program and a kind: they look like commands.
 TEXT_RECORDS = "docs/formats/"
