@@ -27,7 +27,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER_FOLDERS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results")
-BESIDE_PACKAGES = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+BESIDE_PACKAGES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.png", "examples/**/*.*")
 BUILD_SECONDS = 120
 NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
 NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
@@ -113,12 +114,13 @@ def test_the_wheel_has_every_package_its_types_and_its_license_and_nothing_else(
     assert files[f"{about}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_source_distribution_has_what_the_wheel_and_its_generated_code_are_made_of_and_no_tests(built):
+def test_the_source_distribution_has_what_both_are_made_of_and_what_there_is_to_read_and_no_tests(built):
     with tarfile.open(built.source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     generated_from = {f"proto/{file.name}" for file in (ROOT / "proto").glob("*.proto")}
+    to_read = {file.relative_to(built.tree).as_posix() for pattern in FOR_READERS for file in built.tree.glob(pattern)}
     assert {name for name in names if not name.startswith("tallybook.egg-info/")} == (
-        built.product() | BESIDE_PACKAGES | generated_from
+        built.product() | BESIDE_PACKAGES | generated_from | to_read
     )
 
 

@@ -1,4 +1,4 @@
-"""The lists that name every folder agree with the tree: setup.cfg, pyproject.toml, the link for type checkers.
+"""The lists that name every folder agree with the tree: setup.cfg, pyproject.toml, CONTRIBUTING.md, a link.
 
 Each comparison is a function over a root path that returns its complaints, so that it can be tried on a broken copy.
 """
@@ -186,6 +186,25 @@ def check_changelog(root: Path) -> list[str]:
     return [] if sections[:1] == [version] else [f"CHANGELOG.md: begin with a section '## [{version}]'"]
 
 
+def check_folder_table(root: Path) -> list[str]:
+    """CONTRIBUTING.md has a row for every top-level folder, and the layers of setup.cfg in their order."""
+    page = (root / "CONTRIBUTING.md").read_text()
+    rows = set(re.findall(r"^\| `([a-z]+)/` \|", page, re.MULTILINE))
+    found = differences("table in CONTRIBUTING.md", rows - NOT_PARTS, parts(root))
+    (sentence,) = re.findall(r"imports only from below: (.*?)\.\s", page, re.DOTALL)
+    told = [set(re.findall(r"`([a-z]+)`", level)) for level in sentence.split(";")]
+    layers = config(root)["importlinter:contract:layers"]["layers"].strip().splitlines()
+    held = [set(re.findall(r"tallybook\.([a-z]+)", level)) for level in layers]
+    return found if told == held else [*found, "layers in CONTRIBUTING.md: not those of setup.cfg"]
+
+
+def check_package_page(root: Path) -> list[str]:
+    """What is shown of the package elsewhere has no link that leads to a file of this tree."""
+    name = config(root)["metadata"]["long_description"].removeprefix("file:").strip()
+    links = re.findall(r"\]\(([^)]+)\)", (root / name).read_text())
+    return [f"{name}: {link} leads nowhere from there" for link in links if "://" not in link]
+
+
 def check_generated_code_floors(root: Path) -> list[str]:
     """Generated code refuses older libraries than its generator's, so setup.cfg must not promise that they work."""
     lines = config(root)["options"]["install_requires"].split()
@@ -234,6 +253,7 @@ def copy(tmp_path):
         (tmp_path / part / "py.typed").touch()
     for name in (
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "setup.cfg",
         "pyproject.toml",
         "requirements.lock",
@@ -241,6 +261,8 @@ def copy(tmp_path):
         "requirements-fuzz.lock",
     ):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs/package.md", tmp_path / "docs")
     (tmp_path / ".ns").mkdir()
     (tmp_path / ".ns" / "tallybook").symlink_to("..")
     return tmp_path
@@ -304,6 +326,14 @@ BREAKS = {
     ],
     check_changelog: [
         (lambda root: replace(root / "setup.cfg", "\nversion = ", "\nversion = 9"), "begin with a section '## [9"),
+    ],
+    check_folder_table: [
+        (lambda root: add_line(root / "part" / "__init__.py", ""), "table in CONTRIBUTING.md: add part"),
+        (lambda root: shutil.rmtree(root / "sim"), "table in CONTRIBUTING.md: remove sim"),
+        (lambda root: replace(root / "CONTRIBUTING.md", "`repair`; ", ""), "not those of setup.cfg"),
+    ],
+    check_package_page: [
+        (lambda root: add_line(root / "docs/package.md", "[here](../README.md)"), "../README.md leads nowhere"),
     ],
     check_generated_code_floors: [
         (
