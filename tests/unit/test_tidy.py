@@ -90,7 +90,16 @@ ENTRY_POINTS: dict[str, str] = (
     | dict.fromkeys(("client/sync.py", "stream/sync.py"), "for programs without asyncio; ours have it")
 )
 
-OUTSIDE_MENTIONS = re.compile(r"\.\./shared\b|/work/(?:main|shared|\.library)\b")
+# A path begins with what every system has, a server's address, a mount of the containers, or a name that tests make up.
+ABSOLUTE_PATH = re.compile(r"(?:^|[^\w./~$})\]*%?<>|-]|://)(/[A-Za-z_][\w.-]*/\S*)")
+FAMILIAR_PATHS = re.compile(
+    r"/(?:home/ada\b|(?:bin|dev|etc|mnt|opt|proc|srv|sys|tmp|usr|var"
+    r"|api|bookies|ledgers|static|streams|tallybook[\w.]*|v1"
+    r"|archive|conf|data|journal|security|wheels"
+    r"|[abds]|bookie|contract|directory|disk\d|fast|faults|index|moved|nowhere|once|other|path|r1|rocksdb)/)"
+)
+RELATIVE_PATH = re.compile(r"(?<![\w./])(?:\.\./)+[A-Za-z_][\w.-]*")
+NAMES_OF_TESTS = {"../README.md", "../a", "../archive", "../etc", "../metadata.db", "../outside", "../secrets", "../x"}
 TASK_MARKERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(: \w+ \w+ \w+)?")
 
 
@@ -250,12 +259,17 @@ def check_task_markers(root: Path) -> list[str]:
 
 
 def check_mentions(root: Path) -> list[str]:
-    """The repository stands on its own: nothing outside its tree is mentioned."""
+    """The repository stands on its own: nothing outside its tree is mentioned, and nothing where somebody has it."""
     return [
         f"{path}:{number}: mentions a path outside the repository"
         for path, text in text_files(root)
+        if path != ".gitignore"  # where a slash is the root of the tree
         for number, line in enumerate(text.splitlines(), 1)
-        if OUTSIDE_MENTIONS.search(line)
+        if any(not FAMILIAR_PATHS.match(found) for found in ABSOLUTE_PATH.findall(line))
+        or any(
+            found not in NAMES_OF_TESTS and not (root / path).parent.joinpath(found).exists()
+            for found in RELATIVE_PATH.findall(line)
+        )
     ]
 
 
@@ -427,8 +441,11 @@ PLANTED = [
     (check_excepts, "tests/a.py", "try:\n    pass\nexcept:\n    pass\n", "bare except"),
     (check_task_markers, "core/a.py", "x = 1  # TODO: later\n", "TODO without a reason"),
     (check_task_markers, "core/a.py", "# FIXME: this is all very wrong\n", "FIXME without a reason"),
-    (check_mentions, "docs/a.md", "See ../" + "shared/design.md.\n", "outside the repository"),
-    (check_mentions, "Makefile", "all:\n\tcp /work/" + "main/x .\n", "outside the repository"),
+    (check_mentions, "docs/a.md", "See ../" + "elsewhere/design.md.\n", "outside the repository"),
+    (check_mentions, "core/a.py", "# Of `../../" + "notes`.\n", "outside the repository"),
+    (check_mentions, "Makefile", "all:\n\tcp /" + "elsewhere/main/x .\n", "outside the repository"),
+    (check_mentions, "tests/a.py", "A = 'file:///" + "elsewhere/main'\n", "outside the repository"),
+    (check_mentions, "docs/a.md", "ready sqlite:///" + "home/eve/metadata.db\n", "outside the repository"),
     (check_seams, "client/a.py", "import time\nx = time.time()\n", "time.time is for runtime/ only (seam: clock)"),
     (check_seams, "client/a.py", "import time as t\nt.sleep(1)\n", "time.sleep is for runtime/ only (seam: clock)"),
     (check_seams, "client/a.py", "from time import monotonic\n", "time.monotonic is for runtime/ only (seam: clock)"),
@@ -520,6 +537,7 @@ async def f(disk, tasks, clock):
     "runtime/user.py": '"""Uses."""\nfrom tallybook.bookie.service import b\nfrom . import grpc_server, user\n',
     "sim/a.py": '"""Named in a string."""\n',
     "sim/b.py": '"""Test equipment."""\n',
+    "docs/a.md": "See [b](../" + "docs/a.md), `/api/v1/x`, <https://example.org/x/y>, /var/lib/x and and/or.\n",
     "tests/unit/test_a.py": '"""A test."""\nimport random, tallybook.runtime.user, tallybook.sim.b\nassert 1\n',
 }
 

@@ -19,7 +19,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
-/** Appends to a stream through a Tallybook gateway, and reads it back. ../README.md says how to run it. */
+/** Appends to a stream through a Tallybook gateway, and reads it back. examples/README.md says how to run it. */
 public final class Example {
   private static final String NAME = "examples/java";
   private static final long SECONDS = 30;
