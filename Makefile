@@ -224,7 +224,7 @@ bench-storage: $(STAMP) ## Measure what a bookie does beside adds and reads (BEN
 	$(BIN)/python -m tallybook.bench.storage --report docs $(BENCH_ARGS)
 
 .PHONY: bench-operation
-bench-operation: $(STAMP) ## Measure TLS and overload (BENCH_ARGS), and write docs/benchmarks-operation.md
+bench-operation: $(STAMP) ## Measure TLS, overload and imports (BENCH_ARGS), and write docs/benchmarks-operation.md
 	$(BIN)/python -m tallybook.bench.operation --report docs $(BENCH_ARGS)
 
 .PHONY: soak

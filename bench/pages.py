@@ -1,4 +1,4 @@
-"""Pages of benchmarks that have gates of their own: verdicts in words, results kept, a page in docs/."""
+"""Benchmarks that have gates and a page of their own: options, verdicts in words, results kept, a page in docs/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
 
 from tallybook.core.errors import InvalidArgument
 
@@ -16,6 +18,57 @@ from .programs import print_json_line
 from .report import table
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
+DOCS: Final = RESULTS.parent.parent / "docs"
+
+Earlier: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--with", metavar="FILE", help="Results of an earlier run, for the parts that this one leaves out."),
+]
+Report: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write a page of it there; docs/ takes none of a shorter run.")
+]
+
+
+def only_option(parts: Sequence[str]) -> Any:
+    """The option that names some of the parts."""
+    return typer.Option(metavar="PART[,PART...]", help=f"Parts: {', '.join(parts)}.")
+
+
+def wanted_parts(only: str, parts: Sequence[str]) -> list[str]:
+    """The parts that ``--only`` names, or all.
+
+    Raises:
+        typer.BadParameter: one of them there is not.
+    """
+    wanted = only.split(",") if only else list(parts)
+    if unknown := set(wanted) - set(parts):
+        raise typer.BadParameter(f"no such part: {', '.join(sorted(unknown))}")
+    return wanted
+
+
+def read_results(earlier: Iterable[Path] | None) -> list[Results]:
+    """What ``--with`` names.
+
+    Raises:
+        typer.BadParameter: there is something else in one of the files.
+    """
+    try:
+        return [Results.load(path) for path in earlier or ()]
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message) from error
+
+
+def admit(report: Path | None, sizes: Mapping[str, float], least: Mapping[str, float]) -> None:
+    """Refuse a page for docs/ of which a size is below ``least``: it would take the place of a better one.
+
+    Raises:
+        typer.BadParameter: it is.
+    """
+    if report is None or report.resolve() != DOCS:
+        return
+    if any(sizes[name] < bound for name, bound in least.items()):
+        wanted = ", ".join(f"{bound:g} {name.replace('_', ' ')}" for name, bound in least.items())
+        raise typer.BadParameter(f"docs/ takes pages of at least {wanted}: have this one written elsewhere")
 
 
 def least(figure: str, bound: float, what: str, part: str) -> Gate:
@@ -164,19 +217,21 @@ def write_page(
     Args:
         head: its title and what there is to say before the figures.
     """
-    verdicts = [(gate, figures[gate.figure]) for gate in gates if gate.figure in figures]
-    rows = [
-        (gate.what, gate.wanted, f"**{value:g}**", "yes" if gate.met_by(value) else "**no**")
-        for gate, value in verdicts
-    ]
     parts = [
         head,
         table(("machine", ""), list(machine.items())),
         table(("size", ""), [(name.replace("_", " "), f"{value:,}") for name, value in sizes.items()]),
         "## Gates\n",
-        table(("gate", "wanted", "measured", "met"), rows),
+        table(("gate", "wanted", "measured", "met"), [_row(gate, figures.get(gate.figure)) for gate in gates]),
         "## Figures\n",
         table(("figure", "value"), [(f"`{name}`", f"{value:g}") for name, value in figures.items()]),
     ]
     page.write_text("\n".join(parts))
     return page
+
+
+def _row(gate: Gate, value: float | None) -> tuple[str, str, str, str]:
+    """What the page says of a gate, also of one that nobody has looked at."""
+    if value is None:
+        return gate.what, gate.wanted, "not measured", "-"
+    return gate.what, gate.wanted, f"**{value:g}**", "yes" if gate.met_by(value) else "**no**"

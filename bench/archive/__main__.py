@@ -15,12 +15,14 @@ from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
 from tallybook.bench.gates import Figures
 from tallybook.bench.latency import median
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import Topic, conclude
+from tallybook.bench.pages import Report, Topic, admit, conclude
 from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
 
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
+LEAST: Final = {"rounds": 5}
+"""A page of less does not go to docs/."""
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 1_800.0
 BESIDE_MIB: Final = 512
@@ -35,11 +37,16 @@ def main(
     large_mib: Annotated[int, typer.Option(help="Payload of a large ledger.")] = 1024,
     small_mib: Annotated[int, typer.Option(help="Payload of each of three smaller ones.")] = 100,
     small_ledgers: Annotated[int, typer.Option(help="How many ledgers of 10 KB; 0 for none.")] = 10_000,
-    rounds: Annotated[int, typer.Option(help="How often Spark is asked each question; 0: not at all.")] = 5,
+    rounds: Annotated[int, typer.Option(help="How often Spark is asked each question; 0: not at all.")] = LEAST[
+        "rounds"
+    ],
     beside_rounds: Annotated[int, typer.Option(help="How often adds are timed beside an offloader; 0: never.")] = 5,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+    report: Report = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
+    sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
+    sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
+    admit(report, sizes, LEAST)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     with tempfile.TemporaryDirectory(dir=directory) as name, _cluster(Path(name)) as metadata:
@@ -49,8 +56,6 @@ def main(
         if beside_rounds:
             figures |= cluster.beside(scratch, beside_rounds)
     off = {name for name, size in (("merge", small_ledgers), ("spark", rounds), ("beside", beside_rounds)) if not size}
-    sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
-    sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
     raise typer.Exit(conclude(Topic("archive", HEAD, GATES), machine, sizes, figures, off=off, report=report))
 
 

@@ -1,4 +1,4 @@
-"""``python -m tallybook.bench.operation``: TLS and overload, and the gates on them."""
+"""``python -m tallybook.bench.operation``: TLS, overload and imports, and the gates on them."""
 
 from __future__ import annotations
 
@@ -13,40 +13,33 @@ import typer
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import Results, Topic, conclude
+from tallybook.bench.pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
 from tallybook.bench.workloads import Pace
-from tallybook.core.errors import InvalidArgument
 
-from .gates import GATES, HEAD, OVERLOAD, PARTS, TLS
+from .gates import GATES, HEAD, IMPORT, OVERLOAD, PARTS, TLS
+from .imports import measure_imports
 from .overload import measure_overload
 from .tls import measure_tls
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
+LEAST: Final = {"turns": 3, "seconds": Pace().seconds}
+"""A page of less does not go to docs/."""
 
 
 def main(
     directory: Annotated[
         Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, 40 GB are needed.")
     ] = ROOT / "out" / "bench",
-    turns: Annotated[int, typer.Option(min=1, help="How often what is compared takes turns.")] = 3,
+    turns: Annotated[int, typer.Option(min=1, help="How often what is compared takes turns.")] = int(LEAST["turns"]),
     seconds: Annotated[float, typer.Option(min=1.0, help="Measured time of each load.")] = Pace().seconds,
-    only: Annotated[str, typer.Option(metavar="PART[,PART...]", help=f"Parts: {', '.join(PARTS)}.")] = "",
-    earlier: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with", metavar="FILE", help="Results of an earlier run, for the parts that this one leaves out."
-        ),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+    only: Annotated[str, only_option(PARTS)] = "",
+    earlier: Earlier = None,
+    report: Report = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
-    wanted = only.split(",") if only else list(PARTS)
-    if unknown := set(wanted) - set(PARTS):
-        raise typer.BadParameter(f"no such part: {', '.join(sorted(unknown))}")
-    try:
-        before = [Results.load(path) for path in earlier or ()]
-    except InvalidArgument as error:
-        raise typer.BadParameter(error.message) from error
+    wanted, before = wanted_parts(only, PARTS), read_results(earlier)
+    sizes = {"turns": turns, "seconds": round(seconds)}
+    admit(report, sizes, LEAST)
     directory.mkdir(parents=True, exist_ok=True)
     machine, pace = facts(directory), Pace(seconds=seconds)
     figures: Figures = {}
@@ -54,7 +47,8 @@ def main(
         if part in wanted:
             with tempfile.TemporaryDirectory(dir=directory) as scratch:
                 figures |= measure(Path(scratch).resolve(), pace, turns)
-    sizes = {"turns": turns, "seconds": round(seconds)}
+    if IMPORT in wanted:
+        figures |= measure_imports()
     topic, off = Topic("operation", HEAD, GATES), set(PARTS) - set(wanted)
     raise typer.Exit(conclude(topic, machine, sizes, figures, off=off, earlier=before, report=report))
 

@@ -8,8 +8,8 @@ from tallybook.bench.pages import least, most
 
 HEAD: Final = """# Benchmarks of operation
 
-What TLS costs, and what becomes of a cluster that is asked for ten times of what it can do. This page is written by
-`make bench-operation`; it holds whatever was measured, good or bad.
+What TLS costs, what becomes of a cluster that is asked for ten times of what it can do, and how long a program waits
+for its imports. This page is written by `make bench-operation`; it holds whatever was measured, good or bad.
 
 *TLS*: two clusters of three bookies, one with certificates on both sides of every connection, one without, loaded in
 turns by one client; bookies and client share the processors of the machine below, so that what encryption takes from
@@ -20,11 +20,15 @@ turn, 200 clients with connections of their own offer ten times as much together
 which its client has no room is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which
 asks for 100 entries a second, goes on meanwhile. Jain's index is 1 where all 200 get the same, and 1/200 where one gets
 everything.
+
+*Import*: new interpreters that import one module and end, less one that imports nothing; the best of 20, with compiled
+code kept.
 """
 
 TLS: Final = "tls"
 OVERLOAD: Final = "overload"
-PARTS: Final = (TLS, OVERLOAD)
+IMPORT: Final = "import"
+PARTS: Final = (TLS, OVERLOAD, IMPORT)
 
 GATES: Final = (
     # A workload here is what may be switched off.
@@ -35,4 +39,5 @@ GATES: Final = (
     least("overload_modest_part", 0.95, "what a modest client got, of what it asked for; worst turn", OVERLOAD),
     most("overload_errors", 0, "errors of other types than BUSY", OVERLOAD),
     most("overload_memory_growth", 1.1, "memory of a bookie in the second half of it, to the first; worst", OVERLOAD),
+    most("import_client_ms", 300, "ms that a program waits for `import tallybook.client`", IMPORT),
 )

@@ -15,8 +15,7 @@ import typer
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import Results, Topic, conclude
-from tallybook.core.errors import InvalidArgument
+from tallybook.bench.pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
 
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
@@ -32,6 +31,8 @@ SETTLE_SECONDS: Final = 15.0
 REPAIR_SECONDS: Final = 1_200.0
 """Until a dead bookie is named nowhere."""
 LEAST_READ_MIB: Final = 64
+LEAST: Final = {"turns": 3, "seconds": 20}
+"""A page of less does not go to docs/."""
 
 
 def main(
@@ -39,8 +40,8 @@ def main(
         Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, five times --gib for each turn.")
     ] = ROOT / "out" / "bench",
     gib: Annotated[float, typer.Option(help="Payload that every bookie is filled with in each turn.")] = 5.0,
-    turns: Annotated[int, typer.Option(help="How often what is compared takes turns.")] = 3,
-    seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = 20.0,
+    turns: Annotated[int, typer.Option(help="How often what is compared takes turns.")] = LEAST["turns"],
+    seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = LEAST["seconds"],
     rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
     period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
     ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
@@ -49,25 +50,21 @@ def main(
     brim_mib: Annotated[int, typer.Option(help="Size of the disk that is filled to the brim.")] = 256,
     peer: Annotated[bool, typer.Option(help="Compare with BookKeeper, which needs Java and Maven.")] = True,
     port: Annotated[int, typer.Option(help="First of four ports for the peer.")] = 21810,
-    only: Annotated[str, typer.Option(metavar="PART[,PART...]", help=f"Parts: {', '.join(PARTS)}.")] = "",
-    earlier: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with", metavar="FILE", help="Results of an earlier run, for the parts that this one leaves out."
-        ),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+    only: Annotated[str, only_option(PARTS)] = "",
+    earlier: Earlier = None,
+    report: Report = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
-    wanted = only.split(",") if only else list(PARTS)
-    if unknown := set(wanted) - set(PARTS):
-        raise typer.BadParameter(f"no such part: {', '.join(sorted(unknown))}")
-    try:
-        before = [Results.load(path) for path in earlier or ()]
-    except InvalidArgument as error:
-        raise typer.BadParameter(error.message) from error
+    wanted, before = wanted_parts(only, PARTS), read_results(earlier)
+    mib = round(gib * 1024)
+    sizes = {
+        "MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate),
+        "period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "KiB_of_each_of_these": ledger_kib,
+        "MiB_of_the_disk_that_is_filled": brim_mib, "small_ledgers": small,
+    }  # fmt: skip
+    admit(report, sizes, LEAST)
     directory.mkdir(parents=True, exist_ok=True)
-    machine, mib = facts(directory), round(gib * 1024)
+    machine = facts(directory)
     figures: Figures = {}
     if ROOM in wanted:
         with _scratch(directory) as scratch:
@@ -89,11 +86,6 @@ def main(
         with _scratch(directory) as scratch:
             figures |= measure_many(scratch, small)
     measured = {*wanted, *([PEER] if peer and CATCH_UP in wanted else [])}
-    sizes = {
-        "MiB_of_a_fill": mib, "turns": turns, "seconds": round(seconds), "entries_added_a_second": round(rate),
-        "period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "KiB_of_each_of_these": ledger_kib,
-        "MiB_of_the_disk_that_is_filled": brim_mib, "small_ledgers": small,
-    }  # fmt: skip
     off = {*PARTS, PEER} - measured
     topic = Topic("storage", HEAD, GATES)
     raise typer.Exit(conclude(topic, machine, sizes, figures, off=off, earlier=before, report=report))

@@ -10,12 +10,14 @@ import typer
 
 from tallybook.bench.gates import Figures
 from tallybook.bench.machine import facts
-from tallybook.bench.pages import Topic, conclude
+from tallybook.bench.pages import Report, Topic, admit, conclude
 from tallybook.bench.programs import Server, module, run_json_lines
 
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
+LEAST: Final = {"turns": 5, "seconds": 15}
+"""A page of less does not go to docs/."""
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 600.0
 
@@ -24,14 +26,16 @@ def main(
     directory: Annotated[
         Path, typer.Option("--dir", help="Where the cluster lies: on a real disk, 10 GB are needed.")
     ] = ROOT / "out" / "bench",
-    rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = 5,
-    seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = 15,
+    rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = LEAST["turns"],
+    seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = LEAST["seconds"],
     streams: Annotated[int, typer.Option(help="Streams that are created and listed.")] = 10_000,
     writers: Annotated[int, typer.Option(help="Writers that are open at a time.")] = 2_000,
     followers: Annotated[int, typer.Option(help="Readers that follow one stream.")] = 1_000,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+    report: Report = None,
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
+    sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
+    admit(report, sizes, LEAST)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     figures: Figures = {}
@@ -52,7 +56,6 @@ def main(
             figures |= _run("many", *at, "--streams", str(streams), "--writers", str(writers))
         finally:
             server.stop()
-    sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
     raise typer.Exit(conclude(Topic("streams", HEAD, GATES), machine, sizes, figures, report=report))
 
 
