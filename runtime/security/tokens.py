@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from tallybook.core.errors import InvalidConfig, Unauthenticated
 from tallybook.runtime.json_once import loads_once
@@ -22,6 +23,8 @@ LEEWAY_SECONDS: Final = 30
 """By which clocks may differ."""
 
 _MIN_SHARED_BYTES: Final = 32
+_MIN_RSA_BITS: Final = 2048
+"""As RFC 7518 wants it: those of less may be broken by whoever has the key that checks, which is public."""
 _MAX_KEYS: Final = 100
 _SCHEME: Final = "bearer "
 _REASONS: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
@@ -48,7 +51,8 @@ class TokenKeys:
 
         Raises:
             InvalidConfig: it is none, or has a key without ``kid`` or ``alg``, of an algorithm that is not known, two
-                of one ``kid``, or a shared secret of less than 32 bytes.
+                of one ``kid``, a shared secret of less than 32 bytes, a key of RSA of less than 2048 bits, or the half
+                of a key that signs.
         """
         try:
             found = loads_once(content)
@@ -112,4 +116,8 @@ def _key(entry: Any, where: str) -> tuple[str, jwt.PyJWK]:
         raise InvalidConfig(f"{where} is malformed, or not for {entry['alg']}") from None
     if isinstance(key.key, bytes) and len(key.key) < _MIN_SHARED_BYTES:
         raise InvalidConfig(f"{where} is a shared secret of less than {_MIN_SHARED_BYTES} bytes")
+    if not isinstance(key.key, bytes) and "d" in entry:
+        raise InvalidConfig(f"{where} is the half that signs; the public one is wanted")
+    if isinstance(key.key, RSAPublicKey) and key.key.key_size < _MIN_RSA_BITS:
+        raise InvalidConfig(f"{where} is a key of RSA of less than {_MIN_RSA_BITS} bits")
     return entry["kid"], key

@@ -2,19 +2,27 @@
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, TypeAlias
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tallybook.core.access import Presented, Role
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Subject
-from tallybook.runtime.security.tokens import MAX_TOKEN_BYTES, TokenKeys
+from tallybook.runtime.security.tokens import ALGORITHMS, MAX_TOKEN_BYTES, TokenKeys
+
+PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 
 SHARED = b"0123456789abcdef" * 4
 
@@ -30,7 +38,7 @@ def key_set(*keys: dict[str, str]) -> bytes:
 KEYS = TokenKeys.parse(key_set(), "keys")
 
 
-def token(kid: str | None = "k1", key: bytes | None = SHARED, algorithm: str = "HS256", **claims: object) -> str:
+def token(kid: str | None = "k1", key: Any = SHARED, algorithm: str = "HS256", **claims: object) -> str:
     said = {"sub": "app", "aud": "tallybook", "exp": datetime.now(UTC) + timedelta(hours=1), **claims}
     said = {name: value for name, value in said.items() if value is not None}
     return jwt.encode(said, key, algorithm=algorithm, headers={} if kid is None else {"kid": kid})
@@ -87,6 +95,45 @@ def test_of_several_headers_none_counts():
         subject(f"Bearer {token()}", f"Bearer {token()}")
 
 
+@cache
+def weak() -> rsa.RSAPrivateKey:
+    """A key of RSA that can be broken in the time that somebody has."""
+    return rsa.generate_private_key(65537, 1024)
+
+
+KINDS = {"ES256": ECAlgorithm, "RS256": RSAAlgorithm, "PS256": RSAAlgorithm, "EdDSA": OKPAlgorithm}
+
+
+def published(algorithm: str, key: PrivateKey) -> dict[str, str]:
+    """The half of a key that checks."""
+    return {**KINDS[algorithm].to_jwk(key.public_key(), as_dict=True), "kid": "k1", "alg": algorithm}
+
+
+SIGNING: dict[str, Callable[[], PrivateKey]] = {
+    "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "RS256": lambda: rsa.generate_private_key(65537, 2048),
+    "PS256": lambda: rsa.generate_private_key(65537, 2048),
+    "EdDSA": Ed25519PrivateKey.generate,
+}
+
+
+def signing(algorithm: str) -> dict[str, str]:
+    """The half of a key that signs, which is no server's."""
+    return {**KINDS[algorithm].to_jwk(SIGNING[algorithm](), as_dict=True), "kid": "k1", "alg": algorithm}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_token_of_each_algorithm_counts_and_one_signed_by_another_key_does_not(algorithm):
+    if algorithm == "HS256":
+        keys, good, bad = KEYS, SHARED, SHARED[::-1]
+    else:
+        good, bad = SIGNING[algorithm](), SIGNING[algorithm]()
+        keys = TokenKeys.parse(key_set(published(algorithm, good)), "keys")
+    assert keys.subject((f"Bearer {token(key=good, algorithm=algorithm)}",), "tallybook") == "app"
+    with pytest.raises(Unauthenticated, match="not signed by the key"):
+        keys.subject((f"Bearer {token(key=bad, algorithm=algorithm)}",), "tallybook")
+
+
 def test_a_public_key_is_not_taken_for_a_shared_secret(authority, tmp_path):
     """Whoever knows the key that checks must not be able to sign with it, by another algorithm."""
     authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
@@ -127,6 +174,9 @@ def test_a_token_with_anything_changed_does_not_count(noise, place):
         key_set({"kty": "oct", "kid": "a", "alg": "HS256", "k": b64(b"short")}),
         key_set({"kty": "oct", "kid": "a", "alg": "HS256"}),
         key_set(*[{"kty": "oct", "kid": "a", "alg": "HS256", "k": b64(SHARED)}] * 2),
+        key_set(published("RS256", weak())),
+        key_set(published("PS256", weak())),
+        *(key_set(signing(algorithm)) for algorithm in ("ES256", "RS256", "PS256", "EdDSA")),
         b"[" * 100_000,
     ],
 )
