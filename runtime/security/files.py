@@ -40,6 +40,10 @@ class Files(NamedTuple):
     signature: Signature
     contents: dict[str, bytes | None]
 
+    def __repr__(self) -> str:
+        """Without what must never be shown."""
+        return f"Files({', '.join(name for name, content in self.contents.items() if content is not None)})"
+
     def wanted(self, name: str, directory: str) -> bytes:
         """The content of a file that there has to be.
 

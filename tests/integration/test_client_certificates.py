@@ -1,4 +1,4 @@
-"""The names of a certificate, by their kinds, as servers over gRPC and HTTP know their clients by them."""
+"""Certificates of clients, as servers over gRPC and HTTP see them: names by their kinds, and the time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tallybook.runtime.grpc_calls import bound_calls
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Asked, Endpoint, Offer
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.security import authority as making
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.tasks import Tasks
@@ -104,6 +106,8 @@ class Ports:
         writer.write(f"GET /who HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         answer = (await reader.read()).decode()
         writer.close()
+        if not answer:
+            raise ConnectionError("the server has closed it")
         return NOBODY if int(answer.split()[1]) in (401, 403) else answer.rpartition("\r\n")[2].strip('"')
 
 
@@ -156,3 +160,16 @@ async def test_each_name_counts_as_what_it_is_and_only_hosts_addresses_and_uris_
             authority.issue(client, Named(Role.READER, "client", (), (name,)), days=1)
             assert await served.over_grpc(client) == expected, name
             assert await served.over_http(client) == expected, name
+
+
+async def test_a_certificate_that_has_expired_comes_through_at_no_port(ports, authority, tmp_path, monkeypatch):
+    authority.issue(tmp_path / "good", Named(Role.READER, "client", (), (URI("tallybook://auditor/x"),)), days=1)
+    monkeypatch.setattr(making, "_SKEW", timedelta(days=2))
+    authority.issue(tmp_path / "old", Named(Role.READER, "client", (), (URI("tallybook://auditor/x"),)), days=-1)
+    async with ports() as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.over_grpc(tmp_path / "old")
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "it is no call"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await served.over_http(tmp_path / "old")
+        assert await served.over_grpc(tmp_path / "good") == await served.over_http(tmp_path / "good") == "uris"

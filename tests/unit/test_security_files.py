@@ -18,7 +18,7 @@ from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
 from tallybook.runtime.security import open_security, zookeeper_password
 from tallybook.runtime.security.authority import Authority, Subject
-from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES
+from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES, read_files
 from tallybook.runtime.tls_contexts import client_context, server_context
 
 DAY = timedelta(days=1)
@@ -299,10 +299,14 @@ def test_links_that_are_switched_all_at_once_are_followed(authority, place, tmp_
 
 def test_secrets_are_in_no_text_that_these_things_give_of_themselves(place):
     security = opened(place)
-    secret = (place / "tls.key").read_text().splitlines()[1]
-    shown = f"{security!r} {security.identity!r} {security._material!r} {security._material.token_keys!r}"
-    assert secret not in shown
-    assert "PRIVATE KEY" not in shown
+    (place / "zookeeper.auth").write_text("tallybook:xyzzy")
+    (place / "zookeeper.auth").chmod(0o600)
+    files = read_files(str(place))
+    material = security._material
+    shown = f"{security!r} {security.identity!r} {material!r} {material.token_keys!r} {files!r} {files}"
+    for secret in ((place / "tls.key").read_text().splitlines()[1], "PRIVATE KEY", "xyzzy", '"kid"'):
+        assert secret not in shown
+    assert "tls.key" in repr(files), "what there is may be told"
 
 
 # --- an authority of one's own ----------------------------------------------------------------------------------------
@@ -337,5 +341,7 @@ def test_names_that_could_be_taken_for_others_are_refused(authority, tmp_path, n
 
 
 def test_certificates_begin_a_little_earlier_for_clocks_that_are_behind(authority, place):
-    security = opened(place)
-    assert security.identity.expires_at < datetime.now(UTC) + timedelta(days=1)
+    for path in (place / "tls.crt", place / "ca.crt"):
+        begins = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_before_utc
+        ago = datetime.now(UTC) - begins
+        assert timedelta(minutes=4) < ago < timedelta(minutes=10), path
