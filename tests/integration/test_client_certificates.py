@@ -30,6 +30,7 @@ from tallybook.runtime.tasks import Tasks
 
 DEADLINE_SECONDS = 20
 NOBODY = "nobody"
+SERVICE = "Who"
 
 RULES = """
 [[principal]]
@@ -95,7 +96,7 @@ class Ports:
         files = (client / "ca.crt", client / "tls.key", client / "tls.crt")
         credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
         async with grpc.aio.secure_channel(self._grpc_address, credentials) as channel:
-            who: bytes = await channel.unary_unary("/Who/Am")(b"")
+            who: bytes = await channel.unary_unary(f"/{SERVICE}/Am")(b"")
         return who.decode()
 
     async def over_http(self, client: Path) -> str:
@@ -136,7 +137,7 @@ def ports(authority: Authority, tmp_path: Path):
         security = open_security(str(tmp_path / "server"), serves=True)
         tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
         calls = bound_calls("127.0.0.1:0", max_calls=9, max_connections=9, max_connection_calls=9, security=security)
-        await calls.serve({"Who": {"Am": telling(security)}})
+        await calls.serve({SERVICE: {"Am": telling(security)}})
         http = HttpServer(Metrics(), lambda: None, security, Offer([Endpoint("GET", "/who", Permission.READ, who)]))
         await http.start("127.0.0.1:0", tasks)
         try:

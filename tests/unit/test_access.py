@@ -58,7 +58,7 @@ def test_a_principal_limited_to_nothing_and_put_first_shuts_out_one_of_those_who
     shut_out = rule("leaked", roles=["reader"], certificates=["tallybook://writer/app"], streams=[])
     found = rules(shut_out, rule("writers", certificates=["tallybook://writer/*"]))
     assert by_certificate(found, "tallybook://writer/other") == "writers"
-    leaked = found.principal(Credentials(("tallybook://writer/app",)))
+    leaked = found.principal(shown("tallybook://writer/app"))
     with pytest.raises(AccessDenied):
         leaked.check_everywhere(READ)
     with pytest.raises(AccessDenied):
