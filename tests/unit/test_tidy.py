@@ -96,7 +96,7 @@ FAMILIAR_PATHS = re.compile(
     r"/(?:home/ada\b|(?:bin|dev|etc|mnt|opt|proc|srv|sys|tmp|usr|var"
     r"|api|bookies|ledgers|static|streams|tallybook[\w.]*|v1"
     r"|archive|conf|data|journal|security|wheels"
-    r"|[abds]|bookie|contract|directory|disk\d|fast|faults|index|moved|nowhere|once|other|path|r1|rocksdb)/)"
+    r"|[abds]|bookie|contract|directory|disk\d|fast|faults|index|moved|nowhere|once|other|path|r1|rocksdb|Who)/)"
 )
 RELATIVE_PATH = re.compile(r"(?<![\w./])(?:\.\./)+[A-Za-z_][\w.-]*")
 NAMES_OF_TESTS = {"../README.md", "../a", "../archive", "../etc", "../metadata.db", "../outside", "../secrets", "../x"}
