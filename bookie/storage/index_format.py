@@ -32,8 +32,11 @@ from typing import Final
 from crc32c import crc32c
 
 from tallybook.core.errors import DamagedFile, NewerFormat
+from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
-from .location import IndexRow, Location
+from .entry_log_format import LOG_HEADER_BYTES
+from .location import NOWHERE_LOG_ID, IndexRow, Location
 
 VERSION: Final = 1
 ROW_KEY_BYTES: Final = 16
@@ -77,7 +80,7 @@ def decode_row(key: bytes, value: bytes) -> IndexRow:
     """The row under ``key``.
 
     Raises:
-        DamagedFile: it fails its checks.
+        DamagedFile: it fails its checks, or passes them and leads where no batch can be.
         NewerFormat: it passes them, and is of a later version.
     """
     ledger_id, first_entry_id = split_row_key(key)
@@ -88,6 +91,20 @@ def decode_row(key: bytes, value: bytes) -> IndexRow:
     if len(value) != ROW_VALUE_BYTES or body[:4] != _HEAD or not intact:
         raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on is damaged: {value.hex()}")
     _, size, log_id, offset, entry_count = _ROW_VALUE.unpack(body)
+    # Whatever wrote the row, nobody divides by its size or reads where it says before this was seen. Plain numbers, and
+    # no call: a range read decodes a row for each batch.
+    if not (
+        1 <= entry_count <= MAX_BATCH_ENTRIES
+        and 0 <= first_entry_id <= MAX_ID - entry_count + 1
+        and ledger_id >= 0
+        and size <= MAX_BATCH_BYTES
+        and (
+            log_id > 0 and LOG_HEADER_BYTES <= offset <= MAX_ID - size and size > BATCH_HEADER_BYTES
+            if log_id != NOWHERE_LOG_ID
+            else offset == 0 < size
+        )
+    ):
+        raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on cannot be: {value.hex()}")
     return IndexRow(ledger_id, first_entry_id, Location(log_id, offset, size, entry_count))
 
 

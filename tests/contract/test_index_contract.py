@@ -16,7 +16,7 @@ from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown
 from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.core.limits import MAX_BATCH_ENTRIES
+from tallybook.core.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 from tallybook.runtime.deterministic import SimDisk
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.tasks import ThreadWorkers, Workers
@@ -161,7 +161,7 @@ async def test_ids_at_every_border_sort_as_numbers(home, ledger_id):
 
 
 async def test_every_field_of_a_location_comes_back(home):
-    location = Location(MAX_ID, MAX_ID, 2**32 - 1, MAX_BATCH_ENTRIES)
+    location = Location(MAX_ID, MAX_ID - MAX_BATCH_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES)
     async with opened(home) as index:
         await index.apply([IndexRow(7, 0, location)], {})
         assert (await index.find(7, 5)).location == location

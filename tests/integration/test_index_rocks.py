@@ -330,6 +330,16 @@ async def test_a_row_of_another_length_is_unknown(home, value):
             await index.last_entry(1)
 
 
+@pytest.mark.parametrize(("size", "offset"), [(0, 4096), (2**32 - 1, 4096), (500, -4096)])
+async def test_a_row_that_leads_where_no_batch_can_be_is_unknown_although_its_checksum_fits(home, size, offset):
+    async with home.opened(create=True) as index:
+        await index.apply([row(1, 0), IndexRow(1, 10, Location(1, offset, size, 10)), row(1, 20)], {})
+        with pytest.raises(EntryUnknown) as caught:
+            await index.find(1, 10)
+        assert isinstance(caught.value.__cause__, DamagedFile)
+        assert await index.find(1, 20) == row(1, 20)
+
+
 async def test_the_value_of_one_row_under_the_key_of_another_is_unknown(home):
     async with home.opened(create=True) as index:
         index._database._rows.put(row_key(1, 10), encode_row(row(1, 20))[1])

@@ -25,7 +25,7 @@ SETTINGS = StorageSettings(index_cache_bytes=1 << 20)
 
 
 def row(number: int, i: int) -> IndexRow:
-    return IndexRow(1, 100 * number + 10 * i, Location(number, 4096 + i, 500, 10))
+    return IndexRow(1, 100 * number + 10 * i, Location(number + 1, 4096 + i, 500, 10))
 
 
 async def write_until_killed(directory: str) -> None:
@@ -127,7 +127,7 @@ async def search_on_a_slow_disk(directory: str, library: str) -> None:
     disk, workers, draws = RealDisk(), ThreadWorkers(2, "index"), random.Random(1)
     index = await RocksIndex.open(disk, directory, workers, StorageSettings(index_cache_bytes=64 << 10), create=True)
     for ledger_id in range(100):
-        rows = [IndexRow(ledger_id, 10 * i, Location(1, draws.randrange(2**40), 500, 10)) for i in range(1000)]
+        rows = [IndexRow(ledger_id, 10 * i, Location(1, draws.randrange(4096, 2**40), 500, 10)) for i in range(1000)]
         await index.apply(rows, {ledger_id: bytes(500)})
     await asyncio.to_thread(index._database._rows.flush)
     await asyncio.to_thread(index._database._states.flush)

@@ -5,13 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.bookie.storage import index_format as fmt
-from tallybook.bookie.storage.location import IndexRow, Location
+from tallybook.bookie.storage.entry_log_format import LOG_HEADER_BYTES
+from tallybook.bookie.storage.location import NOWHERE_LOG_ID, IndexRow, Location
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
+from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
 IDS = st.integers(0, MAX_ID)
-UNSIGNED = st.integers(0, 2**32 - 1)
-ROWS = st.builds(IndexRow, IDS, IDS, st.builds(Location, IDS, IDS, UNSIGNED, UNSIGNED))
+OFFSETS = st.integers(LOG_HEADER_BYTES, MAX_ID - MAX_BATCH_BYTES)
+SIZES = st.integers(BATCH_HEADER_BYTES + 1, MAX_BATCH_BYTES)
+COUNTS = st.integers(1, MAX_BATCH_ENTRIES)
+LOCATIONS = st.one_of(
+    st.builds(Location, st.integers(1, MAX_ID), OFFSETS, SIZES, COUNTS),
+    st.builds(Location, st.just(NOWHERE_LOG_ID), st.just(0), st.integers(1, MAX_BATCH_BYTES), COUNTS),
+)
+ROWS = st.builds(IndexRow, IDS, st.integers(0, MAX_ID - MAX_BATCH_ENTRIES + 1), LOCATIONS)
 
 
 def flips(data: bytes):
@@ -52,6 +60,49 @@ def test_every_flipped_bit_and_every_cut_of_a_row_is_detected():
         fmt.decode_row(key, value + b"\0")
     with pytest.raises(DamagedFile):
         fmt.decode_row(key[:-1], value)
+
+
+WHOLE = IndexRow(7, 30, Location(5, 4192, 98, 3))
+HIGHEST = IndexRow(MAX_ID, MAX_ID, Location(MAX_ID, MAX_ID - MAX_BATCH_BYTES, MAX_BATCH_BYTES, 1))
+NOWHERE = IndexRow(0, 0, Location(NOWHERE_LOG_ID, 0, 1, MAX_BATCH_ENTRIES))
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "value"),
+    [
+        (WHOLE, "ledger_id", -1),
+        (WHOLE, "first_entry_id", -1),
+        (WHOLE, "first_entry_id", MAX_ID - 1),
+        (WHOLE, "log_id", -1),
+        (WHOLE, "offset", -4096),
+        (WHOLE, "offset", 0),
+        (WHOLE, "offset", LOG_HEADER_BYTES - 1),
+        (WHOLE, "offset", MAX_ID),
+        (WHOLE, "offset", MAX_ID - 97),
+        (WHOLE, "size", 0),
+        (WHOLE, "size", BATCH_HEADER_BYTES),
+        (WHOLE, "size", MAX_BATCH_BYTES + 1),
+        (WHOLE, "size", 2**32 - 1),
+        (WHOLE, "entry_count", 0),
+        (WHOLE, "entry_count", MAX_BATCH_ENTRIES + 1),
+        (WHOLE, "entry_count", 2**32 - 1),
+        (HIGHEST, "entry_count", 2),
+        (NOWHERE, "offset", -1),
+        (NOWHERE, "size", 0),
+        (NOWHERE, "size", MAX_BATCH_BYTES + 1),
+        (NOWHERE, "entry_count", 0),
+        (NOWHERE, "entry_count", MAX_BATCH_ENTRIES + 1),
+    ],
+)
+def test_a_row_that_cannot_be_is_damage_although_its_checksum_fits(row, field, value):
+    for good in (WHOLE, HIGHEST, NOWHERE):
+        assert fmt.decode_row(*fmt.encode_row(good)) == good
+    if field in IndexRow._fields:
+        row = row._replace(**{field: value})
+    else:
+        row = row._replace(location=row.location._replace(**{field: value}))
+    with pytest.raises(DamagedFile, match=f"ledger {row.ledger_id} from entry {row.first_entry_id} on cannot be"):
+        fmt.decode_row(*fmt.encode_row(row))
 
 
 @given(IDS, st.binary(max_size=100))

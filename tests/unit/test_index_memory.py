@@ -13,7 +13,7 @@ PATH = f"{HOME}/{FILE_NAME}"
 
 
 def row(number: int) -> IndexRow:
-    return IndexRow(1, 10 * number, Location(number, 4096, 500, 10))
+    return IndexRow(1, 10 * number, Location(number + 1, 4096, 500, 10))
 
 
 async def fill(index: MemoryIndex, number: int) -> None:

@@ -181,7 +181,7 @@ def log_name(data: bytes) -> None:
 def some_rows() -> Iterator[bytes]:
     """Keys and values, one after the other."""
     yield b"".join(index_format.encode_row(IndexRow(7, 3, Location(5, 4096, 98, 3))))
-    yield b"".join(index_format.encode_row(IndexRow(0, 0, Location(0, 0, 0, 0))))
+    yield b"".join(index_format.encode_row(IndexRow(0, 0, Location(0, 0, 1, 1))))
 
 
 @TARGET.decoder(
