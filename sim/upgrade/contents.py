@@ -16,15 +16,39 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
+import pyarrow as pa
+
+from tallybook.archive.entry_range import EntryRange
 from tallybook.client import Client
+from tallybook.metadata.commits import commit, note_attempt
 from tallybook.metadata.model import DigestType
+from tallybook.metadata.transactions import PENDING, Transaction
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.spark.id_ranges import IdRanges
+from tallybook.spark.records.offsets import Reached, RecordOffset
+from tallybook.spark.records.staging import Staging
+from tallybook.spark.snapshot import Snapshot
+from tallybook.spark.stream_offset import StreamOffset
 from tallybook.stream import StreamStore
+from tallybook.stream.deliveries import Deliveries
+from tallybook.stream.delivery_record import Delivery, deliveries_of, staging
 
 PASSWORD: Final = b"correct horse"
 MADE_BY: Final = b"\x00an earlier version"
 STREAM: Final = "orders/eu"
 ENDED_STREAM: Final = "audit"
 SUBSCRIPTION: Final = "billing"
+DOOMED: Final = "doomed"
+"""Key of the ledger that is deleted when bookies have it in their indexes, and not only in their journals."""
+SINK: Final = "sales"
+DELIVERED_STREAM: Final = "delivered"
+DELIVERED_RECORDS: Final = 40
+"""Of each of two batches; the second one is committed, and not in the stream yet."""
+NAMESPACE: Final = "sensors"
+LONG_STREAM: Final = "long"
+LONG_SEGMENTS: Final = 202
+"""So many that the older ones of them are in a chapter."""
+MADE_IN: Final = "an earlier version"
 SETTLED_RECORDS: Final = 600
 RECENT_RECORDS: Final = 120
 BIRTH_MS: Final = 1_790_000_000_000
@@ -63,16 +87,27 @@ def _say(value: dict[str, Any]) -> None:
 
 
 async def to_be_archived(client: Client, ledgers: dict[str, Any]) -> None:
-    """Ledgers that go to the archive: one alone, some together, and one of each kind that has its own way there."""
-    for tag, count in (("archived", 400), ("small-1", 20), ("small-2", 1), ("small-3", 30)):
-        async with await client.create_ledger() as writer:
-            await writer.append_many(payloads(tag, count))
-        ledgers[tag] = told(writer.id, tag, count, state="closed", archived=True)
+    """Ledgers that go to the archive: one alone, some together, and one of each kind that has its own way there.
+
+    Those that come later go to an archive that is sealed by then.
+    """
+    await archived_by(client, ledgers, (("archived", 400), ("small-1", 20), ("small-2", 1), ("small-3", 30)))
     async with await client.create_ledger(password=PASSWORD, digest=DigestType.HMAC_SHA256) as writer:
         await writer.append_many(payloads("signed-archived", 60))
     ledgers["signed-archived"] = told(
         writer.id, "signed-archived", 60, state="closed", archived=True, password=PASSWORD.decode()
     )
+    wanted("archive")
+    await archived_by(client, ledgers, (("sealed", 380), ("sealed-small-1", 25), ("sealed-small-2", 2)))
+    wanted("sealed archive")
+
+
+async def archived_by(client: Client, ledgers: dict[str, Any], counts: Iterable[tuple[str, int]]) -> None:
+    """Ledgers that the next run of the offloader takes, by how many entries they have."""
+    for tag, count in counts:
+        async with await client.create_ledger() as writer:
+            await writer.append_many(payloads(tag, count))
+        ledgers[tag] = told(writer.id, tag, count, state="closed", archived=True)
 
 
 async def closed(client: Client, ledgers: dict[str, Any]) -> None:
@@ -103,6 +138,9 @@ async def closed(client: Client, ledgers: dict[str, Any]) -> None:
         await writer.append_many(payloads("deleted", 70))
     await client.delete_ledger(writer.id)
     ledgers["deleted"] = told(writer.id, "deleted", 70, state="deleted")
+    async with await client.create_ledger(custom={DOOMED: b"1"}) as writer:
+        await writer.append_many(payloads("dropped", 50))
+    ledgers["dropped"] = told(writer.id, "dropped", 50, state="deleted")
     writer = await client.create_ledger()
     await writer.append_many(payloads("recovered", 90))
     await client.recover_ledger(writer.id)
@@ -123,7 +161,7 @@ async def one_bookie_short(client: Client, ledgers: dict[str, Any]) -> None:
 
 async def streams_of(client: Client) -> None:
     """A stream of several segments with a subscription in the midst of it, and one that has ended."""
-    async with StreamStore(client, name="an earlier version") as streams:
+    async with StreamStore(client, name=MADE_IN) as streams:
         await streams.create(STREAM, roll_bytes="16KiB", compression="zstd")
         async with await streams.writer(STREAM) as writer:
             for number, record in enumerate(payloads(STREAM, SETTLED_RECORDS)):
@@ -144,6 +182,84 @@ async def streams_of(client: Client) -> None:
         await advance(streams, SETTLED_RECORDS // 3)
 
 
+async def transactions(client: Client, ledgers: dict[str, Any]) -> None:
+    """A sink with two transactions and an attempt at a third one, and a sink that has a single one."""
+    store, updater = client.world.store, LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
+    for tag, transaction in (
+        ("sold-1", Transaction(SINK, 1, MADE_IN)),
+        ("sold-2", Transaction(SINK, 2, MADE_IN)),
+        ("sold-3", Transaction(SINK, 3, MADE_IN)),
+        ("sold-once", Transaction.once("0d3f1a52-6b0c-4f59-9f43-0c1b5b0a7e11")),
+    ):
+        async with await client.create_ledger(custom=transaction.marks) as writer:
+            await note_attempt(store, transaction, writer.id)
+            await writer.append_many(payloads(tag, 30))
+        if tag != "sold-3":
+            await commit(store, updater, transaction, [writer.id])
+        custom = {key: value.hex() for key, value in (await client.ledger_metadata(writer.id)).custom.items()}
+        seen = PENDING not in custom
+        ledgers[tag] = told(writer.id, tag, 30, state="closed", custom=custom, seen=seen)
+
+
+async def long_stream(client: Client) -> dict[str, Any]:
+    """A stream in a namespace of its own, of so many segments that the older ones are in a chapter."""
+    count = segments = 0
+    async with StreamStore(client, namespace=NAMESPACE, name=MADE_IN) as streams:
+        await streams.create_namespace(roll_bytes="1KiB", dedup_records=0)
+        await streams.create(LONG_STREAM)
+        async with await streams.writer(LONG_STREAM) as writer:
+            while segments < LONG_SEGMENTS:
+                await writer.append_many(payloads(LONG_STREAM, 16, count))
+                count += 16
+                # The next segment is begun beside what is written meanwhile.
+                await asyncio.sleep(0.02)
+                segments = (await streams.info(LONG_STREAM)).segments
+    records = payloads(LONG_STREAM, count)
+    return {"namespace": NAMESPACE, "records": count, "sha256": checksum(records), "subscriptions": {}}
+
+
+async def deliveries(client: Client) -> None:
+    """A stream into which a batch was brought, and another one whose driver was cut off behind its commit."""
+    store, updater = client.world.store, LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
+    async with StreamStore(client, name=MADE_IN) as streams:
+        await streams.create(DELIVERED_STREAM)
+        stream_id = (await streams.info(DELIVERED_STREAM)).stream_id
+        bringing = Deliveries(streams, client, updater, DELIVERED_STREAM, stream_id)
+        await bringing.deliver(SINK, staging(stream_id, SINK, 0), [await staged(client, stream_id, 0)])
+        async with await streams.writer(DELIVERED_STREAM) as writer:
+            since = writer.next_sequence
+        name = deliveries_of(stream_id) + SINK
+        known = await store.read_record(name, linearizable=True)
+        await store.write_record(name, Delivery(1, since).encode(), known.version if known else None)
+        await commit(store, updater, staging(stream_id, SINK, 1), [await staged(client, stream_id, 1)])
+
+
+async def staged(client: Client, stream_id: str, number: int) -> int:
+    """The ledger of a batch."""
+    transaction = staging(stream_id, SINK, number)
+    async with await client.create_ledger(custom=transaction.marks) as writer:
+        await note_attempt(client.world.store, transaction, writer.id)
+        rows = payloads(DELIVERED_STREAM, DELIVERED_RECORDS, number * DELIVERED_RECORDS)
+        entries = Staging(writer.id, client.max_entry_bytes, lambda: BIRTH_MS)
+        for first in range(0, DELIVERED_RECORDS, 10):
+            batch = pa.RecordBatch.from_pydict({"payload": rows[first : first + 10]})
+            await writer.append_many(list(entries.envelopes(batch)))
+    return writer.id
+
+
+async def spark_texts(client: Client, ledgers: dict[str, Any]) -> dict[str, Any]:
+    """What Spark keeps: offsets in the checkpoints of queries, and a snapshot that somebody has noted down."""
+    cluster_id, ledger_id = await client.world.store.cluster_id(), ledgers["closed"]["id"]
+    read = EntryRange(ledger_id, 0, 99)
+    async with StreamStore(client) as streams:
+        stream_id = (await streams.info(STREAM)).stream_id
+    return {
+        "ledgers": StreamOffset(cluster_id, IdRanges.of([0, 1, 3]), EntryRange(ledger_id, 100, 299), (read,)).json(),
+        "streams": RecordOffset(cluster_id, {stream_id: Reached(STREAM, (2, 0, 1), 17)}).json(),
+        "snapshot": str(Snapshot(cluster_id, (read,))),
+    }
+
+
 async def advance(streams: StreamStore, number: int) -> None:
     """Move the subscription behind that record of the stream."""
     async with await streams.subscribe(STREAM, SUBSCRIPTION, follow=False) as reader:
@@ -157,11 +273,13 @@ async def settled(client: Client) -> dict[str, Any]:
     """All of that."""
     ledgers: dict[str, Any] = {}
     await to_be_archived(client, ledgers)
-    wanted("archive")
     await closed(client, ledgers)
     await one_bookie_short(client, ledgers)
+    await transactions(client, ledgers)
     await streams_of(client)
-    return {"ledgers": ledgers}
+    long = await long_stream(client)
+    await deliveries(client)
+    return {"ledgers": ledgers, "streams": {LONG_STREAM: long}, "spark": await spark_texts(client, ledgers)}
 
 
 # --- what is not ------------------------------------------------------------------------------------------------------
@@ -170,6 +288,10 @@ async def settled(client: Client) -> dict[str, Any]:
 async def recent(client: Client) -> dict[str, Any]:
     """A ledger whose writer is about to die, one that somebody has begun to recover, and a stream with its writer."""
     ledgers: dict[str, Any] = {}
+    async for ledger_id in client.list_ledgers():
+        if DOOMED in (await client.ledger_metadata(ledger_id)).custom:
+            await client.delete_ledger(ledger_id)
+    wanted("a collection")
     writer = await client.create_ledger()
     for entry in payloads("open", 250):
         await writer.append(entry)
@@ -182,7 +304,7 @@ async def recent(client: Client) -> dict[str, Any]:
     for bookie in writer.metadata.last_fragment.bookies[:2]:
         await (await client.world.connections.get(bookie)).fence(writer.id, b"")
     ledgers["fenced"] = told(writer.id, "fenced", 120, state="open")
-    streams = await StreamStore(client, name="an earlier version").__aenter__()
+    streams = await StreamStore(client, name=MADE_IN).__aenter__()
     await advance(streams, SETTLED_RECORDS // 2)
     stream = await streams.writer(STREAM)
     for number, record in enumerate(payloads(STREAM, RECENT_RECORDS, SETTLED_RECORDS), SETTLED_RECORDS):
@@ -197,6 +319,11 @@ async def recent(client: Client) -> dict[str, Any]:
                 "subscriptions": {SUBSCRIPTION: SETTLED_RECORDS // 2 + 1},
             },
             ENDED_STREAM: {"records": 90, "sha256": checksum(payloads(ENDED_STREAM, 90)), "subscriptions": {}},
+            DELIVERED_STREAM: {
+                "records": 2 * DELIVERED_RECORDS,
+                "sha256": checksum(payloads(DELIVERED_STREAM, 2 * DELIVERED_RECORDS)),
+                "subscriptions": {},
+            },
         },
     }
 

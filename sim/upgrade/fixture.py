@@ -1,12 +1,13 @@
 """What tests/fixtures keeps of a release: the files of a whole cluster as it left them, and what there is to be read.
 
-    NAME.tar.xz     data directories of three bookies, metadata, and archive
+    NAME.tar.xz     data directories of three bookies, metadata, archive, and the keys that parts of it are sealed with
     NAME.json       the manifest: what has to be there
     NAME.wire.json  what a client and a bookie said to each other
 
 The cluster is a real one, of processes with the code of a revision. In the end all of them are killed at once, so that
 journals hold what nothing else has. Paths in it are relative but for the place of the archive, which the metadata keep
-as a URL: whoever unpacks it puts the new one there.
+as a URL: whoever unpacks it puts the new one there; and for the list of places that one bookie has elsewhere, which it
+brings up to date itself when it is started with other paths.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -48,8 +49,18 @@ SETTINGS: Final = (
     "storage.flush_interval_ms=600000",
     "admission.max_inflight_bytes=384KiB",
     "admission.stream_credit_bytes=256KiB",
+    # What a bookie notes in a while, or says in its journal when it drops a ledger, is to be there, too.
+    "collection.interval_ms=500",
+    "scrub.period_s=2",
 )
 """A small cluster, which packs well."""
+
+PLACES: Final = {
+    "b2": {"journal_directories": ("b2-journal-0", "b2-journal-1"), "ledger_directories": ("b2-logs-0", "b2-logs-1")}
+}
+"""Directories of bookies that have them elsewhere."""
+
+KEYS: Final = "archive-keys.json"
 
 AT_ONCE: Final = ("own_object_bytes=8KiB", "max_set_wait_s=0", "deletion_lag_s=0", "compact_below_bytes=0")
 """An offloader that waits for nothing."""
@@ -58,6 +69,8 @@ CONTENTS: Final = Path(__file__).with_name("contents.py")
 WIRE_PLAY: Final = Path(__file__).with_name("wire_play.py")
 PROGRAM_SECONDS: Final = 180.0
 AUDIT_SECONDS: Final = 60.0
+BY_THEMSELVES_SECONDS: Final = 60.0
+DROPPED: Final = "tallybook_bookie_ledgers_dropped_total"
 POLL_SECONDS: Final = 0.2
 SUFFIX: Final = ".tar.xz"
 WIRE_SUFFIX: Final = ".wire.json"
@@ -76,7 +89,8 @@ def make(tree: Tree, name: str, target: Path) -> Path:
     with tarfile.open(packed, "w:xz", preset=9) as files:
         for path in sorted(cluster.root.rglob("*")):
             files.add(path, path.relative_to(cluster.root), recursive=False, filter=_anonymous)
-    manifest = {"revision": tree.name, "settings": list(SETTINGS), "bookies": list(NAMES), **found}
+    facts = {"revision": tree.name, "settings": list(SETTINGS), "bookies": list(NAMES), "places": PLACES, "keys": KEYS}
+    manifest = {**facts, **found}
     (target / f"{name}.json").write_text(json.dumps(manifest, indent=1) + "\n")
     return packed
 
@@ -125,7 +139,14 @@ class _Cluster:
         self._logs.mkdir()
         self._metadata = metadata_in(self.root)
         self._bookies = [
-            Bookie(name, self.root / name, self._metadata, SETTINGS, self._logs, environment=tree.environment)
+            Bookie(
+                name,
+                self.root / name,
+                self._metadata,
+                (*SETTINGS, *places_of(name, PLACES, self.root)),
+                self._logs,
+                environment=tree.environment,
+            )
             for name in NAMES
         ]
 
@@ -135,6 +156,7 @@ class _Cluster:
         with self._program("settled") as program:
             manifest = program.until_done({
                 "archive": self._archive,
+                "sealed archive": self._sealed_archive,
                 "one bookie less": self._bookies[1].kill,
                 "all bookies": lambda: self._start(self._bookies[1]),
             })  # fmt: skip
@@ -143,10 +165,11 @@ class _Cluster:
             bookie.stop()
         self._start()
         with self._program("recent") as program:
-            last = program.until_done({})
+            last = program.until_done({"a collection": self._collected})
+            asyncio.run(_until(self._scrubbed))
             for bookie in self._bookies:
                 bookie.kill()
-        return {**last, "ledgers": {**manifest["ledgers"], **last["ledgers"]}}
+        return {part: {**found, **last.get(part, {})} for part, found in manifest.items()}
 
     def _start(self, *bookies: Bookie) -> None:
         for bookie in bookies or self._bookies:
@@ -154,16 +177,33 @@ class _Cluster:
         for bookie in bookies or self._bookies:
             bookie.ready()
 
-    def _archive(self) -> None:
+    def _archive(self, *settings: str) -> None:
         """Everything that is closed goes to the archive; by the second time, its copies are let go."""
         (self.root / "archive").mkdir(exist_ok=True)
         options = ["--metadata", self._metadata, "--archive", archive_url(self.root), "--once"]
         for _ in range(2):
-            self._run("offload", "run", *options, *(word for each in AT_ONCE for word in ("--set", each)))
+            self._run("offload", "run", *options, *(word for each in (*AT_ONCE, *settings) for word in ("--set", each)))
+
+    def _sealed_archive(self) -> None:
+        """What is archived from here on is sealed, beside what is there and is not."""
+        self._run("security", "archive-key", str(self.root / KEYS))
+        self._archive(self._with_keys)
+
+    @property
+    def _with_keys(self) -> str:
+        return f"archive_keys={self.root / KEYS}"
+
+    def _collected(self) -> None:
+        """Every bookie that had the ledger which was deleted has said so in its journal."""
+        asyncio.run(_until(lambda: all(each.metrics()[DROPPED] for each in self._bookies)))
+
+    def _scrubbed(self) -> bool:
+        return all((each.directory / "scrub").exists() for each in self._bookies)
 
     def _audit(self) -> None:
         """The auditor of the repair goes over all of it once, and writes that down."""
         command = module("tallybook.cli", "repair", "run", "--metadata", self._metadata, "--set", "interval_s=1")
+        command += ["--set", self._with_keys]
         repair = Server(command, self._logs / "repair.out", self._tree.environment)
         try:
             asyncio.run(_until_there(self._metadata, STATUS_RECORD))
@@ -186,6 +226,14 @@ class _Cluster:
             yield program
         finally:
             program.kill()
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    """Wait until bookies have done something by themselves."""
+    clock = RealClock()
+    async with asyncio.timeout(BY_THEMSELVES_SECONDS):
+        while not done():
+            await clock.sleep(POLL_SECONDS)
 
 
 async def _until_there(metadata: str, record: str) -> None:
@@ -223,6 +271,12 @@ async def unpack(folder: Path, name: str, target: Path) -> dict[str, Any]:
         await client.close()
     manifest: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return manifest
+
+
+def places_of(bookie: str, places: Mapping[str, Mapping[str, Sequence[str]]], root: Path) -> list[str]:
+    """Settings that say where a bookie has its directories, for the cluster in ``root``."""
+    found = places.get(bookie, {})
+    return [f"{name}={','.join(str(root.resolve() / each) for each in paths)}" for name, paths in found.items()]
 
 
 def archive_url(root: Path) -> str:

@@ -245,10 +245,18 @@ def cli(forker: None) -> Cli:
 class ForkedBookie:
     """One life of a bookie on ``data``, forked from a process that has loaded everything: it begins in milliseconds."""
 
-    def __init__(self, context: ForkServerContext, data: Path, bookie_id: str, metadata: str) -> None:
+    def __init__(
+        self, context: ForkServerContext, data: Path, bookie_id: str, metadata: str, settings: Sequence[str]
+    ) -> None:
         self._data = data
         words = ["bookie", "run", "--data", str(data), "--id", bookie_id, "--metadata", metadata]
-        arguments = [*words, "--log-level", "error", *SMALLEST]
+        arguments = [
+            *words,
+            "--log-level",
+            "error",
+            *SMALLEST,
+            *(word for each in settings for word in ("--set", each)),
+        ]
         self.process = context.Process(target=app.main, args=(arguments,), name=bookie_id)
         self.process.start()
 
@@ -267,15 +275,15 @@ class ForkedBookie:
 
 
 @pytest.fixture(scope="session")
-def start_bookie() -> Callable[[Path, str, str], ForkedBookie]:
-    """Begin the life of a bookie: data directory, id and metadata store are to be given."""
+def start_bookie() -> Callable[..., ForkedBookie]:
+    """Begin the life of a bookie: data directory, id and metadata store are to be given; settings may be."""
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tallybook.bookie.server", "tallybook.cli.app", "tallybook.metadata.sqlite.client"])
     warm = context.Process(target=os.getpid)
     warm.start()
     warm.join()
-    return lambda data, bookie_id, metadata: ForkedBookie(context, data, bookie_id, metadata)
+    return lambda data, bookie_id, metadata, *settings: ForkedBookie(context, data, bookie_id, metadata, settings)
 
 
 @dataclass

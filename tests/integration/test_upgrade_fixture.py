@@ -6,19 +6,48 @@ tests/fixtures has a cluster of each release, killed in the middle of its work, 
 import asyncio
 import json
 import signal
+from collections.abc import Callable
 from configparser import ConfigParser
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tallybook.bench.bookies import metadata_in
+from tallybook.bookie.journal import records
+from tallybook.bookie.journal.inspect import inspect_journal, live_blocks
 from tallybook.client import Client
+from tallybook.core.config import ClientSettings
 from tallybook.core.errors import NoSuchLedger
+from tallybook.metadata.commits import commit
 from tallybook.metadata.model import LedgerState
-from tallybook.sim.upgrade.contents import BIRTH_MS, ENDED_STREAM, STREAM, SUBSCRIPTION, checksum, payloads
-from tallybook.sim.upgrade.fixture import names_in, unpack
+from tallybook.metadata.transactions import PENDING, Transaction, names, read_view
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.rng import SystemRng
+from tallybook.sim.upgrade.contents import (
+    BIRTH_MS,
+    DELIVERED_STREAM,
+    ENDED_STREAM,
+    LONG_STREAM,
+    MADE_IN,
+    SINK,
+    STREAM,
+    SUBSCRIPTION,
+    checksum,
+    payloads,
+)
+from tallybook.sim.upgrade.fixture import WIRE_SUFFIX, names_in, places_of, unpack
+from tallybook.spark.records.offsets import RecordOffset
+from tallybook.spark.snapshot import parse_snapshot
+from tallybook.spark.stream_offset import StreamOffset
 from tallybook.stream import Start, StreamStore
+
+from ..formats import FORMATS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEW_ENTRIES = 100
@@ -27,11 +56,18 @@ NEW_ENTRIES = 100
 class Cluster:
     """The bookies of a fixture, with today's code."""
 
-    def __init__(self, start_bookie, root: Path, names: list[str]) -> None:
+    def __init__(self, start_bookie, root: Path, told: dict) -> None:
         self.metadata = metadata_in(root)
-        self._begin = lambda name: start_bookie(root / name, name, self.metadata)
-        self._names = names
+        self._settings = ClientSettings(archive_keys=str(root / told["keys"]))
+        self._begin = lambda name: start_bookie(
+            root / name, name, self.metadata, *places_of(name, told["places"], root)
+        )
+        self._names = told["bookies"]
         self._bookies = []
+
+    def client(self) -> Client:
+        """Today's, with the keys of the archive."""
+        return Client(self.metadata, self._settings)
 
     async def start(self) -> None:
         """Start all; return when all are ready."""
@@ -65,13 +101,15 @@ async def read(client: Client, told: dict, *, more: int = 0) -> list[bytes]:
 
 
 async def check_ledgers(client: Client, ledgers: dict) -> None:
-    """Every ledger is as it was left, or has come to its end."""
+    """Every ledger is as it was left, or has come to its end; and is in view, if its transaction was committed."""
+    view = await read_view(client.world.store)
     for tag, told in ledgers.items():
         if told["state"] == "deleted":
             with pytest.raises(NoSuchLedger):
                 await client.open_ledger(told["id"])
             continue
         before = await client.ledger_metadata(told["id"])
+        assert view.sees(before) == told.get("seen", True), tag
         assert (before.state is LedgerState.CLOSED) == (told["state"] == "closed")
         assert {key: value.hex() for key, value in before.custom.items()} == told.get("custom", {})
         assert (before.archived is not None, before.copies_released) == (told.get("archived", False),) * 2
@@ -83,10 +121,12 @@ async def check_ledgers(client: Client, ledgers: dict) -> None:
     assert [each async for each in client.list_ledgers()], "listings go on"
 
 
-async def check_streams(streams: StreamStore, told: dict, *, more: int) -> None:
+async def check_streams(client: Client, told: dict, *, more: int) -> None:
     """Every record of every stream, with what it carries; and subscriptions are where they were."""
+    streams = StreamStore(client)
     for name, of_stream in told.items():
-        records = [record async for record in streams.reader(name, follow=False)]
+        inside = StreamStore(client, namespace=of_stream["namespace"]) if "namespace" in of_stream else streams
+        records = [record async for record in inside.reader(name, follow=False)]
         assert len(records) == of_stream["records"] + more * (name == STREAM)
         assert checksum(record.payload for record in records[: of_stream["records"]]) == of_stream["sha256"]
         assert [record.sequence for record in records] == list(range(len(records)))
@@ -95,6 +135,24 @@ async def check_streams(streams: StreamStore, told: dict, *, more: int) -> None:
     assert (records[0].key, records[0].txid, records[0].dedup_id) == (b"2", 590, b"order-590")
     found = await anext(aiter(streams.reader(STREAM, start=Start.timestamp(BIRTH_MS + 123_000), follow=False)))
     assert found.sequence == 123
+    await streams.close()
+
+
+async def finish_what_was_begun(client: Client, streams: StreamStore, ledgers: dict) -> None:
+    """Commit the transaction that was not, and bring the batch into its stream that was committed and cut off."""
+    begun, store = ledgers["sold-3"], client.world.store
+    updater = LedgerUpdater(store, client.world.clock, client.world.rng)
+    assert await commit(store, updater, Transaction(SINK, 3, MADE_IN), [begun["id"]])
+    del begun["custom"][PENDING]
+    begun["seen"] = True
+    assert await streams.keep() == 0
+
+
+def check_spark(told: dict) -> None:
+    """What Spark has kept is understood, and would be written as it is."""
+    assert StreamOffset.parse(told["ledgers"]).json() == told["ledgers"]
+    assert RecordOffset.parse(told["streams"]).json() == told["streams"]
+    assert str(parse_snapshot(told["snapshot"])) == told["snapshot"]
 
 
 async def go_on(client: Client, streams: StreamStore, told: dict) -> tuple[int, int]:
@@ -117,19 +175,21 @@ async def go_on(client: Client, streams: StreamStore, told: dict) -> tuple[int, 
 @pytest.mark.parametrize("name", names_in(FIXTURES))
 async def test_everything_that_a_release_has_confirmed_is_read_and_gone_on_with(name, start_bookie, tmp_path):
     told = await unpack(FIXTURES, name, tmp_path)
-    cluster = Cluster(start_bookie, tmp_path, told["bookies"])
+    cluster = Cluster(start_bookie, tmp_path, told)
+    check_spark(told["spark"])
     try:
         await cluster.start()
-        async with Client(cluster.metadata) as client, StreamStore(client) as streams:
+        async with cluster.client() as client, StreamStore(client) as streams:
             await check_ledgers(client, told["ledgers"])
+            await finish_what_was_begun(client, streams, told["ledgers"])
             # What a writer that died had confirmed is seen by all once another one has taken over.
             ledger_id, count = await go_on(client, streams, told["streams"][STREAM])
-            await check_streams(streams, told["streams"], more=count)
+            await check_streams(client, told["streams"], more=count)
         await cluster.stop()
         await cluster.start()
-        async with Client(cluster.metadata) as client, StreamStore(client) as streams:
+        async with cluster.client() as client, StreamStore(client) as streams:
             await check_ledgers(client, told["ledgers"])
-            await check_streams(streams, told["streams"], more=count)
+            await check_streams(client, told["streams"], more=count)
             reader = await client.open_ledger(ledger_id)
             assert [entry.payload async for entry in reader.read(0, count - 1)] == payloads("new", count)
             async with await streams.subscribe(STREAM, SUBSCRIPTION, follow=False) as behind:
@@ -141,16 +201,133 @@ async def test_everything_that_a_release_has_confirmed_is_read_and_gone_on_with(
 
 
 @pytest.mark.parametrize("name", names_in(FIXTURES))
-def test_a_fixture_has_one_of_everything(name):
+def test_a_fixture_has_ledgers_and_streams_of_every_kind(name):
     told = json.loads((FIXTURES / f"{name}.json").read_text())
     ledgers = told["ledgers"].values()
     assert {each["state"] for each in ledgers} == {"open", "closed", "deleted"}
-    assert {"fenced", "missed", "striped", "chosen", "deferred", "empty"} <= set(told["ledgers"])
+    assert {"fenced", "missed", "striped", "chosen", "deferred", "empty", "sealed"} <= set(told["ledgers"])
     assert {(each.get("archived", False), "password" in each) for each in ledgers} == set(
         product((True, False), repeat=2)
     )
-    assert set(told["streams"]) == {STREAM, ENDED_STREAM}
+    assert set(told["streams"]) == {STREAM, ENDED_STREAM, DELIVERED_STREAM, LONG_STREAM}
     assert (FIXTURES / f"{name}.tar.xz").stat().st_size < 1_000_000
+
+
+# --- one of everything ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Left:
+    """What a fixture has.
+
+    Args:
+        kinds: of records in the journals.
+    """
+
+    root: Path
+    told: dict[str, Any]
+    records: dict[str, bytes]
+    kinds: set[str]
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of any bookie, or of the archive, whose path matches."""
+        return [path for path in sorted(self.root.glob(pattern)) if path.is_file() and path.stat().st_size]
+
+    def texts(self, pattern: str, begins: str) -> bool:
+        """Whether one of these files begins so."""
+        return any(path.read_bytes().startswith(begins.encode()) for path in self.files(pattern))
+
+    def formats(self, prefix: str) -> set[int]:
+        """Of the records whose names begin so."""
+        return {json.loads(value)["format"] for name, value in self.records.items() if name.startswith(prefix)}
+
+
+def file(pattern: str) -> Callable[[Left], object]:
+    return lambda left: left.files(pattern)
+
+
+def record(prefix: str, version: int = 1) -> Callable[[Left], object]:
+    return lambda left: version in left.formats(prefix)
+
+
+HELD: dict[str, Callable[[Left], object]] = {
+    "batch": file("b*/ledgers/entrylog-*.log"),
+    "superblock of a journal": file("b*/journal/superblock"),
+    "segment and block of a journal": file("b*/journal/segment-*"),
+    "record of a journal": lambda left: left.kinds == KINDS,
+    "entry log": file("b2-logs-*/entrylog-*.log"),
+    "lengths of entry logs": file("b*/ledgers/lengths"),
+    "row and state in the index": file("b*/index/rocksdb/*.sst"),
+    "state of a ledger": file("b*/index/rocksdb/*.sst"),
+    "mark of the index": file("b*/index/synced"),
+    "cookie": lambda left: left.texts("b*/cookie", "tallybook cookie 1"),
+    "format file": lambda left: left.texts("b2/FORMAT", "tallybook bookie-directory 2"),
+    "cookie of a place": lambda left: left.texts("b2-*/cookie", "tallybook place 1"),
+    "limbo marker": file("b*/limbo"),
+    "note of the scrub": file("b*/scrub"),
+    "run file": lambda left: all('"format"' in path.read_text() for path in left.files("b*/run.json")),
+    "ledger and live bookie": file("metadata.db"),
+    "SQLite schema": file("metadata.db"),
+    "sink": record("sinks/", 2),
+    "place of the archive": record("archive/location"),
+    "sealing of the archive": record("archive/sealed"),
+    "sealed object": file("archive/sealed/keys/**/*"),
+    "keys of an archive": file("archive-keys.json"),
+    "leader, repair, offloader": record("repair/status"),
+    "archive object": file("archive/sets/*.parquet"),
+    "name of a stream": record("stream-names/"),
+    "stream and chapter": lambda left: left.formats("stream-heads/") and left.formats("stream-chapters/"),
+    "namespace": record("stream-namespaces/"),
+    "subscription": record("stream-subscriptions/"),
+    "delivery": record("stream-deliveries/"),
+    "envelope": lambda left: left.told["streams"],
+    "Spark offset over ledgers": lambda left: left.told["spark"]["ledgers"],
+    "Spark offset over streams": lambda left: left.told["spark"]["streams"],
+    "snapshot": lambda left: left.told["spark"]["snapshot"],
+    "wire": lambda left: (FIXTURES / f"{left.told['name']}{WIRE_SUFFIX}").exists(),
+}
+"""How each format shows in a fixture."""
+
+ELSEWHERE = {"ZooKeeper layout": "tests/unit/test_metadata_zookeeper_layout.py"}
+"""What no file of ours holds, and which test has its bytes."""
+
+KINDS = {name.removeprefix("KIND_").lower().replace("_", " ") for name in vars(records) if name.startswith("KIND_")}
+
+
+async def kinds_in(directory: str) -> set[str]:
+    """Kinds of the records in a journal."""
+    disk = RealDisk()
+    try:
+        blocks = live_blocks(disk, await inspect_journal(disk, directory))
+        return {each.kind async for block in blocks for each in block.records}
+    finally:
+        await disk.close()
+
+
+def journals_in(root: Path) -> list[str]:
+    return [
+        str(path.parent) for pattern in ("b*/journal", "b*-journal-*") for path in root.glob(f"{pattern}/superblock")
+    ]
+
+
+async def left_by(name: str, root: Path) -> Left:
+    told = await unpack(FIXTURES, name, root)
+    client = await open_metadata(metadata_in(root), clock=RealClock(), rng=SystemRng())
+    try:
+        found = {each: await client.store.read_record(each) async for each in names(client.store, "")}
+    finally:
+        await client.close()
+    kinds = set().union(*[await kinds_in(directory) for directory in journals_in(root)])
+    values = {each: record.value for each, record in found.items() if record is not None}
+    return Left(root, {**told, "name": name}, values, kinds)
+
+
+async def test_the_newest_fixture_has_one_of_every_format(tmp_path):
+    """A format that comes before its version is released: have the fixture of that version made anew."""
+    assert HELD.keys() | ELSEWHERE.keys() == FORMATS.keys()
+    assert all((FIXTURES.parents[1] / path).exists() for path in ELSEWHERE.values())
+    left = await left_by(names_in(FIXTURES)[-1], tmp_path)
+    assert [name for name, shows in HELD.items() if not shows(left)] == []
 
 
 def test_every_release_has_a_fixture():

@@ -1,6 +1,6 @@
 """Every format that is stored, one version later: refused as what it is, by its number, and never as damage.
 
-``FORMATS`` is the list of them; docs/upgrade.md has it for people, and is held to it here.
+``formats.py`` is the list of them; docs/upgrade.md has it for people, and is held to it here.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tallybook.archive import index_codec, location, schema, sealing
+from tallybook.archive import index_codec, location, sealing
 from tallybook.archive.index_codec import directory_message, read_directory, seal_part
 from tallybook.archive.objects import seal_format
 from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
 from tallybook.bookie.journal import format as journal_format
-from tallybook.bookie.journal import records, superblock
+from tallybook.bookie.journal import superblock
 from tallybook.bookie.journal.format import Geometry, Mark, SegmentHeader
 from tallybook.bookie.storage import entry_log_format, entry_log_lengths, index_format, index_mark
 from tallybook.bookie.storage.location import IndexRow, Location
@@ -29,14 +29,12 @@ from tallybook.core.answers import Incarnation
 from tallybook.core.batch import encode_batch, verify_batch
 from tallybook.core.errors import NewerFormat, TallybookError
 from tallybook.core.quorum import Quorum
-from tallybook.metadata import codec, record_format, sink_record
+from tallybook.metadata import codec, record_format
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.sink_record import SinkRecord
-from tallybook.metadata.sqlite import schema as sqlite_schema
 from tallybook.metadata.store import BookieInfo, BookieMode
-from tallybook.metadata.zookeeper import layout
 from tallybook.repair.pause import paused_since
 from tallybook.repair.service import repair_status
 from tallybook.repair.tasks import Task, decode_task
@@ -44,54 +42,16 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security import archive_keys
-from tallybook.runtime.wire_versions import SPOKEN
 from tallybook.spark import snapshot, stream_offset
 from tallybook.spark.records import offsets
-from tallybook.stream import catalog, delivery_record, envelope, head_codec, namespaces
+from tallybook.stream import catalog, envelope, head_codec, namespaces
 from tallybook.stream.delivery_record import Delivery
 from tallybook.stream.envelope import Columns, Envelope, Marks
 from tallybook.stream.head import Head
 from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.subscription import record as subscription
 
-FORMATS = {
-    "batch": batch.VERSION,
-    "superblock of a journal": superblock.VERSION,
-    "segment and block of a journal": journal_format.VERSION,
-    "record of a journal": records.KIND_DELETE,
-    "entry log": entry_log_format.VERSION,
-    "lengths of entry logs": entry_log_lengths._VERSION,
-    "row and state in the index": index_format.VERSION,
-    "state of a ledger": ledger_state.NEWEST_VERSION,
-    "mark of the index": index_mark._VERSION,
-    "cookie": cookie.VERSION,
-    "format file": directories.FORMAT_WITH_PLACES,
-    "cookie of a place": places.PLACE_VERSION,
-    "limbo marker": limbo.VERSION,
-    "note of the scrub": scrub.VERSION,
-    "run file": record_format.FIRST,
-    "ledger and live bookie": codec.FORMAT,
-    "SQLite schema": sqlite_schema.FORMAT,
-    "ZooKeeper layout": layout.FORMAT,
-    "sink": sink_record.FORMAT,
-    "place of the archive": location.FORMAT,
-    "sealing of the archive": sealing.FORMAT,
-    "sealed object": seal_format.VERSION,
-    "keys of an archive": archive_keys.FORMAT,
-    "leader, repair, offloader": record_format.FIRST,
-    "archive object": schema.FORMAT,
-    "name of a stream": catalog.FORMAT,
-    "stream and chapter": head_codec.FORMAT,
-    "namespace": namespaces.FORMAT,
-    "subscription": subscription.FORMAT,
-    "delivery": delivery_record.FORMAT,
-    "envelope": envelope.VERSION,
-    "Spark offset over ledgers": stream_offset.FORMAT,
-    "Spark offset over streams": offsets.FORMAT,
-    "snapshot": snapshot.FORMAT,
-    "wire": SPOKEN.newest,
-}
-"""What docs/upgrade.md says of each: the newest version that is read and written."""
+from ..formats import FORMATS
 
 LEDGER = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
 BOOKIE = codec.Registered(BookieInfo("b1", "host:1", Incarnation("d", 1), BookieMode.WRITABLE), "session")
