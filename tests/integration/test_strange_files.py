@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.bookie import scrub
+from tallybook.bookie.text_record import encode_record
 from tallybook.core.batch import encode_batch
-from tallybook.core.errors import OK_CODE, ForeignDirectory, TallybookError
+from tallybook.core.errors import OK_CODE, EntryAbsent, ForeignDirectory, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.sim.stage.disk_bookie import KnownMetadata
 from tallybook.sim.stage.real_bookie import RealBookie, real_bookie
@@ -28,8 +30,12 @@ FILES = (
     "cookie",
     "journal/cookie",
     "ledgers/cookie",
+    "index/cookie",
     "limbo",
+    "scrub",
     "a log",
+    "ledgers/lengths",
+    "index/synced",
     "journal/superblock",
     "journal/segment-0000",
 )
@@ -60,6 +66,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await made.bookie.flush()
 
     asyncio.run(work())
+    # As a scrub leaves it that was in the midst of its round.
+    (root / "scrub").write_bytes(encode_record(scrub.KIND, scrub.VERSION, {"after": "1"}))
     (root.parent / "registered").write_bytes(metadata.cookies["b1"])
     return root
 
@@ -73,13 +81,23 @@ def copy(written: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
+async def all_of(made: RealBookie) -> list[bytes]:
+    """The whole ledger; an error where its rest is not to be had."""
+    found: list[bytes] = []
+    while len(found) < len(WHOLE):
+        page = (await made.bookie.read_batches(1, len(found), 9, MIB)).batches
+        assert page, "an answer without a batch"
+        found += map(bytes, page)
+    return found
+
+
 async def started(root: Path, written: Path) -> list[bytes]:
     """What the bookie in ``root`` serves of its ledger; it starts, and stops in good order, within a time."""
     metadata = KnownMetadata(cookies={"b1": (written.parent / "registered").read_bytes()})
     async with asyncio.timeout(DEADLINE_SECONDS), real_bookie(str(root), metadata, pytest.fail) as made:
-        await added(made, 3)
         try:
-            return [bytes(each) for each in (await made.bookie.read_batches(1, 0, 9, MIB)).batches]
+            await added(made, 3)
+            return await all_of(made)
         except TallybookError as error:
             # The bookie is to stop before it is raised.
             refused = error
@@ -87,6 +105,27 @@ async def started(root: Path, written: Path) -> list[bytes]:
 
 
 WHOLE = [batch(first) for first in range(4)]
+
+
+def replace(path: Path, kind: str) -> None:
+    """Put what is no file in the place of one."""
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if kind == "link to itself" else "nothing-there")
+
+
+@contextlib.contextmanager
+def refused_or_served() -> Iterator[None]:
+    """Anything but "there is no such entry": whoever recovers the ledger would take that for its end."""
+    try:
+        yield
+    except EntryAbsent as error:
+        pytest.fail(f"what was acked is called absent: {error}")
+    except TallybookError:
+        pass
 
 
 def path_of(root: Path, name: str) -> Path:
@@ -100,15 +139,35 @@ def path_of(root: Path, name: str) -> Path:
 async def test_what_is_no_file_in_place_of_one_serves_nothing_wrong_and_is_not_waited_for(copy, written, name, kind):
     path = path_of(copy, name)
     path.unlink()
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "directory":
-        path.mkdir()
-    else:
-        path.symlink_to(path.name if kind == "link to itself" else "nothing-there")
-    with contextlib.suppress(TallybookError):
-        served = await started(copy, written)
-        assert served == WHOLE[: len(served)]
+    replace(path, kind)
+    with refused_or_served():
+        assert await started(copy, written) == WHOLE
+
+
+def test_what_is_no_file_in_place_of_the_run_file_gives_way_or_is_refused(start_bookie, cli, tmp_path):
+    run_file = tmp_path / "data" / "run.json"
+    run_file.parent.mkdir()
+
+    def life(kind: str) -> int:
+        bookie = start_bookie(tmp_path / "data", "b1", f"sqlite://{tmp_path}/metadata.db")
+        try:
+            if kind != "directory":
+                cli.wait_until(lambda: not_special(run_file) and bookie.ready(), f"it is ready, with a {kind} there")
+                bookie.process.terminate()
+            bookie.process.join(cli.patience)
+            return bookie.process.exitcode
+        finally:
+            bookie.kill()
+
+    assert life("nothing") == 0
+    for kind in ("fifo", "link to nothing", "link to itself", "directory"):
+        replace(run_file, kind)
+        assert life(kind) == (3 if kind == "directory" else 0), kind
+
+
+def not_special(path: Path) -> bool:
+    """Whether it can be opened without waiting."""
+    return path.is_file() and not path.is_symlink()
 
 
 async def test_parts_that_are_links_to_elsewhere_are_the_parts(copy, written, tmp_path):
@@ -148,7 +207,7 @@ async def test_very_many_files_of_others_names_that_are_no_text_among_them_cost_
 async def test_a_file_that_says_it_has_a_tebibyte_is_served_or_refused_and_never_read_through(copy, written, name):
     path = path_of(copy, name)
     os.truncate(path, TIB)
-    with contextlib.nullcontext() if name in {"LOCK", "a log"} else contextlib.suppress(TallybookError):
+    with contextlib.nullcontext() if name in {"LOCK", "a log"} else refused_or_served():
         assert await started(copy, written) == WHOLE
 
 
