@@ -391,6 +391,19 @@ GARBAGE = {
     "a close before the open": pb.AppendRequest(close=pb.AppendClose()).SerializeToString(),
     "no ledger": pb.AppendRequest(open=pb.AppendOpen()).SerializeToString(),
     "a field cut short": pb.AppendRequest(open=pb.AppendOpen(password=bytes(50))).SerializeToString()[:-7],
+    "an open that is a number": b"\x08\x01",
+    "payloads that are a number": pb.AppendRequest(close=pb.AppendClose()).SerializeToString() + b"\x18\x01",
+    "text that is not UTF-8": pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest(custom={"abc": b""})))
+    .SerializeToString()
+    .replace(b"abc", b"\xff\xfe\xfd"),
+    **{
+        f"groups within groups, {depth} deep": pb.AppendRequest(
+            open=pb.AppendOpen(create=pb.CreateRequest())
+        ).SerializeToString()
+        + b"\xa3\x06" * depth
+        + b"\xa4\x06" * depth
+        for depth in (101, 5_000, 1_000_000)
+    },
 }
 
 
@@ -402,6 +415,10 @@ async def test_bytes_that_open_no_ledger_are_refused_and_leave_nothing(gateway):
                 await raw([garbage]).read()
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"):
             await raw([]).read()
+        for depth in (10, 90):
+            # What a newer client may say; 100 are followed, and no more.
+            create = client.channel.unary_unary(f"/{LEDGER_SERVICE}/Create")
+            assert await create(b"\xa3\x06" * depth + b"\xa4\x06" * depth)
         stream = await client.append(create=pb.CreateRequest())
         await stream.send(b"kept")
         await stream.ack()

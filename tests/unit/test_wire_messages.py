@@ -201,6 +201,13 @@ def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
     assert wire.decode_request(unknown) == wire.Request(5, None)
 
 
+def not_utf8(message) -> bytes:
+    """The message with bytes in the place of the text "abc" that are no text."""
+    found = message.SerializeToString()
+    assert found.count(b"abc") == 1
+    return found.replace(b"abc", b"\xff\xfe\xfd")
+
+
 @pytest.mark.parametrize(
     ("decode", "message"),
     [
@@ -228,6 +235,13 @@ def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
         ),
         (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(), batches=[bytes(64)]).SerializeToString()),
         (wire.decode_request, pb.Request(request_id=1, fence=pb.Fence(key=bytes(5000))).SerializeToString()),
+        (wire.decode_hello, b"\x08\x01"),  # the hello as a number
+        (wire.decode_welcome, b"\x08\x01"),
+        (wire.decode_request, b"\x12\x01a"),  # an id that is text
+        (wire.decode_reply, b"\x12\x01a"),
+        (wire.decode_welcome, not_utf8(pb.Reply(welcome=pb.Welcome(bookie_id="abc")))),
+        (wire.decode_reply, not_utf8(pb.Reply(request_id=1, failure=pb.Failure(code=1, message="abc")))),
+        (wire.decode_acks, not_utf8(pb.AddReply(failure=pb.Failure(code=1, message="abc")))),
         (wire.decode_reply, b""),
         (wire.decode_reply, pb.Reply(request_id=1).SerializeToString()),
         (
@@ -239,6 +253,34 @@ def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
 def test_what_is_not_a_message_of_its_kind_is_a_violation(decode, message):
     with pytest.raises(ProtocolViolation):
         decode(message)
+
+
+def test_batches_of_the_wrong_type_are_passed_over_as_any_field_is_that_is_not_known():
+    number = b"\x78\x01"
+    assert wire.decode_adds(number) == wire.Adds(None, [])
+    fence = pb.Request(request_id=1, fence=pb.Fence(ledger_id=7)).SerializeToString()
+    assert wire.decode_request(fence + number) == wire.decode_request(fence)
+
+
+@pytest.mark.parametrize("depth", [10, 90, 101, 5_000, 250_000])
+@pytest.mark.parametrize("ended", [True, False], ids=["whole", "cut"])
+def test_groups_within_groups_are_passed_over_or_refused_and_not_followed_down(depth, ended):
+    nested = b"\xa3\x06" * depth + b"\xa4\x06" * (depth - (not ended))
+    hello = wire.encode_hello(wire.Hello("cluster", "client", None))
+    welcome = wire.encode_welcome(wire.Welcome("b1", Incarnation("uuid", 1), 1, 1, 1))
+    acks = wire.encode_acks([(7, AddAnswer(1, 0, 1))])
+    for decode, good in ((wire.decode_hello, hello), (wire.decode_welcome, welcome), (wire.decode_acks, acks)):
+        if ended and depth <= 100 and len(good + nested) <= 4096:
+            assert decode(good + nested) == decode(good)
+        else:
+            with pytest.raises(ProtocolViolation):
+                decode(good + nested)
+    # What may carry batches is looked through for them first: by fields, of which none is a group.
+    fence = pb.Request(request_id=1, fence=pb.Fence()).SerializeToString()
+    reply = wire.encode_reply(1, LacAnswer(4, False))
+    for decode, good in ((wire.decode_request, fence), (wire.decode_reply, reply), (wire.decode_adds, b"")):
+        with pytest.raises(ProtocolViolation):
+            decode(good + nested)
 
 
 @pytest.mark.parametrize(
