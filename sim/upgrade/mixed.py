@@ -1,33 +1,42 @@
-"""A cluster of two revisions: bookies and clients of both, an upgrade bookie by bookie under load, and the way back.
+"""A cluster of two revisions: processes of both, an upgrade bookie by bookie under load, and the way back.
 
-In each step two loads write all the time, one with the code of each revision; at the end of it, clients of both
-revisions read everything that was ever confirmed. Bookies change their revision with a clean stop on the way up and on
-the way back, and then once more by a kill, so that each revision replays a journal of the other.
+In each step two loads write ledgers all the time, one with the code of each revision, and two more a stream each,
+through a gateway of the other revision than their own. A repair looks on, and at the end an offloader moves what is
+closed to the archive and has its copies dropped; of either, one revision's turn comes after the other's. Then programs
+of both revisions read everything that was ever confirmed: ledgers from bookies and archive, streams through the other's
+gateway.
+
+Bookies change their revision with a clean stop on the way up and on the way back, and then once more by a kill, so that
+each revision replays a journal of the other.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from tallybook.bench.bookies import Bookie, metadata_in
-from tallybook.bench.programs import ProgramFailed
+from tallybook.bench.programs import ProgramFailed, Server, module
 from tallybook.bench.revisions import Tree
 
 from .asking import AskingProgram
-from .fixture import SETTINGS
+from .fixture import AT_ONCE, SETTINGS, archive_url
 
 BOOKIES: Final = 4
 """One more than a ledger needs, so that writers have somewhere to go while one is away."""
 LOAD: Final = Path(__file__).with_name("mixed_load.py")
+STREAMS: Final = Path(__file__).with_name("mixed_streams.py")
+OTHER: Final = {"old": "new", "new": "old"}
+START_SECONDS: Final = 60.0
+OFFLOAD_SECONDS: Final = 180.0
 HOLD_SECONDS: Final = 3.0
-"""How long the loads run between two changes."""
 
 Say = Callable[[str], None]
 
@@ -38,18 +47,21 @@ class MixedCluster:
     Args:
         directory: for everything.
         say: told of each step.
+        hold_seconds: how long the loads run between two changes.
     """
 
-    def __init__(self, old: Tree, new: Tree, directory: Path, say: Say) -> None:
+    def __init__(self, old: Tree, new: Tree, directory: Path, say: Say, hold_seconds: float = HOLD_SECONDS) -> None:
         self._trees = {"old": old, "new": new}
         self._directory = directory
         self._say = say
+        self._hold_seconds = hold_seconds
         self._metadata = metadata_in(directory)
         self._bookies = [
             Bookie(f"b{number}", directory / f"b{number}", self._metadata, SETTINGS, environment=old.environment)
             for number in range(BOOKIES)
         ]
-        self._written: list[dict[str, Any]] = []
+        self._written: dict[Path, list[dict[str, Any]]] = {LOAD: [], STREAMS: []}
+        self._gateways: dict[str, str] = {}
         self._steps = 0
 
     def run(self) -> None:
@@ -58,14 +70,13 @@ class MixedCluster:
         Raises:
             ProgramFailed: something that was confirmed is not there, or a process ended that should not.
         """
-        try:
-            self._start(self._bookies)
+        with self._cluster():
             with self._step("old bookies"):
-                time.sleep(HOLD_SECONDS)
+                time.sleep(self._hold_seconds)
             with self._step("bookies become new, one by one"):
                 self._change("new", self._bookies, kill=False)
             with self._step("new bookies"):
-                time.sleep(HOLD_SECONDS)
+                time.sleep(self._hold_seconds)
             with self._step("bookies become old again, one by one"):
                 self._change("old", self._bookies, kill=False)
             with self._step("some are killed and become new"):
@@ -73,9 +84,30 @@ class MixedCluster:
             with self._step("they are killed and become old, the others new"):
                 self._change("old", self._bookies[: BOOKIES // 2], kill=True)
                 self._change("new", self._bookies[BOOKIES // 2 :], kill=True)
-        finally:
+
+    def run_briefly(self) -> None:
+        """One step, with bookies of both revisions and one that changes its own by a kill.
+
+        Raises:
+            ProgramFailed: as ``run``.
+        """
+        for bookie in self._bookies[: BOOKIES // 2]:
+            bookie.environment = self._trees["new"].environment
+        with self._cluster(), self._step("bookies of both, of which one is killed and becomes new"):
+            self._change("new", self._bookies[-1:], kill=True)
+
+    @contextmanager
+    def _cluster(self) -> Iterator[None]:
+        """Bookies, and a gateway of each revision."""
+        with ExitStack() as stack:
             for bookie in self._bookies:
-                bookie.stop()
+                stack.callback(bookie.stop)
+            self._start(self._bookies)
+            for side in self._trees:
+                gateway = self._server(side, "gateway", "run", "--json")
+                stack.callback(gateway.stop)
+                self._gateways[side] = gateway.ready(START_SECONDS)["ready"]
+            yield
 
     def _start(self, bookies: Sequence[Bookie]) -> None:
         for bookie in bookies:
@@ -85,50 +117,85 @@ class MixedCluster:
 
     def _change(self, side: str, bookies: Sequence[Bookie], *, kill: bool) -> None:
         for bookie in bookies:
-            time.sleep(HOLD_SECONDS)
+            time.sleep(self._hold_seconds)
             if kill:
                 bookie.kill()
             else:
                 bookie.stop()
             bookie.environment = self._trees[side].environment
             self._start([bookie])
-        time.sleep(HOLD_SECONDS)
+        time.sleep(self._hold_seconds)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
-        """Both loads run through it; then both sides read everything."""
+        """All loads run through it; then both sides read everything."""
         self._steps += 1
-        loads = [self._program(side, "write", f"{side}-{self._steps}") for side in self._trees]
-        try:
-            for load in loads:
+        turn = list(self._trees)[self._steps % 2]
+        with ExitStack() as stack:
+            repair = self._server(turn, "repair", "run", "--set", "interval_s=1")
+            stack.callback(repair.stop)
+            loads = [
+                (kind, self._program(kind, side, "write", f"{kind.stem}-{side}-{self._steps}"))
+                for kind in self._written
+                for side in self._trees
+            ]
+            for _, load in loads:
+                stack.callback(load.kill)
+            for _, load in loads:
                 load.says()
             yield
-            for load in loads:
+            for _, load in loads:
                 load.terminate()
-            found = [load.says() for load in loads]
-        finally:
-            for load in loads:
-                load.kill()
-        self._written += found
+            found = [(kind, load.says()) for kind, load in loads]
+            if repair.ended is not None:
+                raise ProgramFailed(f"a repair of the {turn} side ended with {repair.ended}")
+        self._offload(turn)
         errors = Counter[str]()
-        for each in found:
+        for kind, each in found:
+            self._written[kind].append(each)
             errors.update(each["errors"])
-        confirmed = " and ".join(f"{sum(each['confirmed'].values()):,}" for each in found)
-        self._say(f"{what}: {confirmed} entries by an old and a new client; errors: {dict(errors) or 'none'}")
+        counts = [f"{sum(each['confirmed'].values()):,}" for _, each in found]
+        self._say(
+            f"{what}: {' and '.join(counts[:2])} entries by an old and a new client, {' and '.join(counts[2:])} "
+            f"records through a gateway of the other side; {turn} offloader and repair; "
+            f"errors: {dict(errors) or 'none'}"
+        )
         for side in self._trees:
-            self._read(side)
+            for kind in self._written:
+                self._read(kind, side)
 
-    def _read(self, side: str) -> None:
-        reading = self._program(side, "read")
+    def _offload(self, side: str) -> None:
+        """What is closed goes to the archive, and its copies are let go of."""
+        (self._directory / "archive").mkdir(exist_ok=True)
+        words = ["--archive", archive_url(self._directory), "--once", *(w for each in AT_ONCE for w in ("--set", each))]
+        command = module("tallybook.cli", "offload", "run", "--metadata", self._metadata, *words)
+        for _ in range(2):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=OFFLOAD_SECONDS, check=False,
+                env=self._trees[side].environment,
+            )  # fmt: skip
+            if done.returncode:
+                raise ProgramFailed(f"the {side} offloader ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+
+    def _read(self, kind: Path, side: str) -> None:
+        reading = self._program(kind, side, "read")
         try:
-            reading.answer(json.dumps(self._written))
+            reading.answer(json.dumps(self._written[kind]))
             found = reading.says()
         finally:
             reading.kill()
         if found["lost"]:
             raise ProgramFailed(f"not as it was confirmed, to a client of the {side} side: {found['lost'][:10]}")
-        self._say(f"    all {found['entries']:,} entries until now are read by the {side} client")
+        what = "records" if kind is STREAMS else "entries"
+        self._say(f"    all {found['entries']:,} {what} until now are read by the {side} client")
 
-    def _program(self, side: str, *words: str) -> AskingProgram:
-        command = [sys.executable, "-P", str(LOAD), self._metadata, *words]
-        return AskingProgram(command, self._directory / f"{side}-{words[0]}.log", self._trees[side].environment)
+    def _server(self, side: str, *words: str) -> Server:
+        command = module("tallybook.cli", *words, "--metadata", self._metadata)
+        return Server(command, self._directory / f"{side}-{words[0]}.out", self._trees[side].environment)
+
+    def _program(self, kind: Path, side: str, *words: str) -> AskingProgram:
+        where = self._gateways[OTHER[side]] if kind is STREAMS else self._metadata
+        command = [sys.executable, "-P", str(kind), where, *words]
+        return AskingProgram(
+            command, self._directory / f"{side}-{kind.stem}-{words[0]}.log", self._trees[side].environment
+        )

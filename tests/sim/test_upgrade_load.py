@@ -3,8 +3,10 @@
 import asyncio
 
 from tallybook.client.client import Client
+from tallybook.proto import stream_pb2 as pb
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
+from tallybook.sim.upgrade import mixed_streams
 from tallybook.sim.upgrade.mixed_load import AT_ONCE, Load, read
 
 
@@ -32,3 +34,29 @@ async def test_what_a_load_has_confirmed_is_read_and_what_is_missing_is_named(
     assert (await read(client, [fewer]))["lost"] == [[int(ledger_id), confirmed - AT_ONCE - 1, confirmed]]
     other = {**told, "tag": "another"}
     assert len((await read(client, [other]))["lost"]) == len(told["confirmed"])
+
+
+class RecordedStreams:
+    """A gateway's streams, as a client of it sees them."""
+
+    def __init__(self, **records: list[bytes]) -> None:
+        self._records = records
+
+    async def Read(self, request):  # noqa: N802 - as the service has it
+        for each in self._records[request.name]:
+            yield pb.ReadStreamReply(records=pb.StreamRecords(records=[pb.StreamRecord(payload=each)]))
+
+
+async def test_records_that_are_missing_or_twice_or_in_another_order_are_named() -> None:
+    ten = [mixed_streams.payload("s", number) for number in range(10)]
+    told = {"tag": "s", "confirmed": {"s": 10}}
+    assert await mixed_streams.read(RecordedStreams(s=ten), [told]) == {"entries": 10, "lost": []}
+    more = [mixed_streams.payload("s", number) for number in range(10 + mixed_streams.AT_ONCE)]
+    assert (await mixed_streams.read(RecordedStreams(s=more), [told]))["lost"] == []
+    for wrong in (
+        ten[:-1],
+        [*ten, ten[-1]],
+        [ten[1], ten[0], *ten[2:]],
+        [*more, mixed_streams.payload("s", len(more))],
+    ):
+        assert (await mixed_streams.read(RecordedStreams(s=wrong), [told]))["lost"] == [["s", 10, len(wrong)]]

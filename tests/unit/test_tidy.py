@@ -67,11 +67,11 @@ ALLOWED_SEAMS = {  # the first match counts
 PURE = ("core/*", "metadata/model.py", "metadata/codec.py", "*/machine.py", "*/format.py", "*_format.py")
 IMPURE_IMPORTS = ("asyncio", "concurrent", "selectors", "threading", "tallybook.runtime")
 
-A_CLIENT_OF_GATEWAYS = "bench/streams/gateway_load.py"
-USERS_OF_GRPC = ("runtime/*", A_CLIENT_OF_GATEWAYS)
+CLIENTS_OF_GATEWAYS = ("bench/streams/gateway_load.py", "sim/upgrade/mixed_streams.py")
+USERS_OF_GRPC = ("runtime/*", *CLIENTS_OF_GATEWAYS)
 USERS_OF_MESSAGES = (
     "runtime/grpc_*", "metadata/codec.py", "archive/index_codec.py", "bookie/service.py", "client/bookie_rpc.py",
-    "gateway/*", "sim/stage/gateways.py", A_CLIENT_OF_GATEWAYS,
+    "gateway/*", "sim/stage/gateways.py", *CLIENTS_OF_GATEWAYS,
 )  # fmt: skip
 
 # Equipment of tests counts as used when a test imports it; everything else must serve the product.
