@@ -17,6 +17,7 @@ from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.budgets import look_at_budgets
 from tallybook.sim.run import Universe
+from tallybook.sim.stage.cut_off import each_cut
 from tallybook.sim.stage.scenario import lines, read_all
 from tallybook.sim.swarm import swarm_of
 from tallybook.sim.workload import ClientProcess
@@ -239,6 +240,55 @@ async def _recovered(cluster: Cluster, client: ClientProcess, ledger_id: int) ->
             await cluster.world.clock.sleep(0.2)
         else:
             return metadata.last_entry_id, metadata.length
+
+
+# -- requests that are given up ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", ["add", "read", "LAC", "wait for the LAC", "fence"])
+def test_a_request_that_is_cancelled_at_any_of_its_awaits_leaves_nothing_and_others_are_served(request_: str) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with cluster.clients("caller", "other") as (calling, other):
+            old = await other.client.create_ledger()
+            await old.append_many(lines(20))
+            await old.close()
+            ledger, theirs = await calling.client.create_ledger(), await other.client.create_ledger()
+            await ledger.append(b"first")
+            reader = await calling.client.open_ledger(old.id)
+            host = old.metadata.last_fragment.bookies[0]
+            connection = await calling.client.world.connections.get(host)
+            await connection.read_lac(old.id)
+            begin = {
+                "add": lambda: ledger.append(b"more"),
+                "read": lambda: _drain(reader.read(0, 19)),
+                "LAC": lambda: connection.read_lac(old.id),
+                "wait for the LAC": lambda: connection.wait_lac(theirs.id, 0, 50),
+                "fence": lambda: connection.fence(old.id, b""),
+            }[request_]
+            await theirs.append(b"warm")
+            await cluster.world.clock.sleep(1)
+            before = len(cluster.world.loop.living_tasks())
+            cuts = [at async for at in each_cut(begin)]
+            assert len(cuts) >= 2, "it waits for something"
+            assert await theirs.append(b"served") == 1
+            await ledger.append(b"last")
+            await cluster.world.clock.sleep(6)
+            assert len(cluster.world.loop.living_tasks()) == before
+            assert calling.client.stats()["client_pending_bytes"] == 0
+            for lane in (connection._reads, connection._control):
+                assert [each.in_use for each in (lane._requests, lane._waits, lane._recovery)] == [0, 0, 0]
+                assert not lane._calls
+            assert (connection._adds._unanswered_bytes, len(connection._adds._unanswered)) == (0, 0)
+            for node in cluster.nodes.values():
+                stats = node.bookie.stats()
+                assert (stats["inflight_bytes"], stats["adds_waiting"], node.service.answer_bytes) == (0, 0, 0)
+            # An append that nobody waits for any more is not taken back: its entry is there, whole.
+            found = await read_all(other.client, ledger.id)
+            assert (found[0], found[-1]) == (b"first", b"last")
+            assert set(found[1:-1]) <= {b"more"}
+            assert await read_all(calling.client, old.id) == lines(20)
+
+    played(scene)
 
 
 async def _drain(entries: AsyncIterator) -> list[bytes]:

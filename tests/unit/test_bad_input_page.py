@@ -40,7 +40,7 @@ INPUTS = {
     "a batch across a stripe",
     "replication that cannot be: none, Qa > Qw > E, more than there are, somebody twice",
     "a deadline of zero, in the past, or far away",
-    "a client that is gone, at any moment",
+    "a client that is gone, or gives up, at any moment",
     "a range that ends before it begins, or has no end",
     "a tail whose reader takes nothing",
     "an add to a ledger that is closed, fenced, deleted or unknown",
