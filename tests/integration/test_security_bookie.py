@@ -13,6 +13,9 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tallybook.bookie.service import BookieService
@@ -131,6 +134,28 @@ async def test_a_client_of_another_authority_is_not_connected_to(served, client,
         # He trusts ours, and has a certificate of his own making: it is the bookie that refuses him.
         forged = client("admin", by=stranger)
         (forged / "ca.crt").write_bytes((port.place / "ca.crt").read_bytes())
+        with pytest.raises(BookieUnavailable):
+            await port.connect(forged)
+        await port.works(client())
+
+
+async def test_a_client_whose_certificate_signs_itself_is_not_connected_to(served, client):
+    async with served() as port:
+        # What ours says of an admin, word for word, and signed with the key that it certifies.
+        forged = client("admin")
+        ours = x509.load_pem_x509_certificate((forged / "tls.crt").read_bytes())
+        key = load_pem_private_key((forged / "tls.key").read_bytes(), None)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(ours.subject).issuer_name(ours.subject).public_key(key.public_key())
+            .serial_number(ours.serial_number)
+            .not_valid_before(ours.not_valid_before_utc).not_valid_after(ours.not_valid_after_utc)
+        )  # fmt: skip
+        for each in ours.extensions:
+            if not isinstance(each.value, x509.AuthorityKeyIdentifier):
+                builder = builder.add_extension(each.value, each.critical)
+        signed = builder.sign(key, hashes.SHA256())
+        (forged / "tls.crt").write_bytes(signed.public_bytes(Encoding.PEM))
         with pytest.raises(BookieUnavailable):
             await port.connect(forged)
         await port.works(client())

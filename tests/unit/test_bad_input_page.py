@@ -1,11 +1,8 @@
 """docs/bad-input.md and the tests belong together: every kind of bad input has a line, with tests that exist."""
 
-import re
-from pathlib import Path
+from .pages import Page
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "bad-input.md"
-ROW = re.compile(r"^\| ([^|]+) \| [^|]+ \| (`[^|]+`) \|$", re.MULTILINE)
+PAGE = Page("docs/bad-input.md", "input")
 
 INPUTS = {
     "no certificate",
@@ -96,20 +93,9 @@ INPUTS = {
 """What may come from outside. A line of the page that is dropped has to be dropped here, too."""
 
 
-def rows() -> dict[str, list[str]]:
-    """The tests of each kind of input."""
-    return {name: re.findall(r"`([^`]+)`", cell) for name, cell in ROW.findall(PAGE.read_text("utf-8"))}
-
-
-def test_every_line_of_the_tables_is_understood_and_every_kind_of_input_has_one() -> None:
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
-    assert len(rows()) == len(lines) - len([line for line in lines if line.startswith("| input |")])
-    assert rows().keys() == INPUTS
+def test_every_kind_of_input_has_a_line_and_nothing_else_has() -> None:
+    assert PAGE.rows().keys() == INPUTS
 
 
 def test_every_test_that_the_page_names_is_there_and_each_line_has_one() -> None:
-    for what, tests in rows().items():
-        assert tests, what
-        for test in tests:
-            file, _, name = test.partition("::")
-            assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), (what, test)
+    PAGE.check_tests()

@@ -1,69 +1,79 @@
 """docs/corruption.md and the tests belong together: each kind of record is there, with tests that exist."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "corruption.md"
-ROW = re.compile(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \| (`[^|]+`) \|$", re.MULTILINE)
+from ..formats import FORMATS
+from .pages import ROOT, Page
 
-RECORDS = {
-    "superblock",
-    "segment header",
-    "block header",
-    "BATCH, FENCE, LEDGER_KEY, EXPLICIT_LAC, DELETE",
-    "padding, unused space",
-    "log header",
-    "table of a stretch",
-    "batch",
-    "footer, with its ledger map",
-    "padding",
-    "lengths of the logs",
-    "location row",
-    "ledger-state row",
-    "mark",
-    "cookie",
-    "FORMAT",
-    "lock file",
-    "limbo",
-    "scrub note",
-    "ledger metadata value",
-    "receipt of the archive",
-    "archive data page",
-    "archive index",
-    "archive footer",
+PAGE = Page("docs/corruption.md", "record")
+
+LINES_OF = {
+    "batch": {"batch"},
+    "superblock of a journal": {"superblock"},
+    "segment and block of a journal": {"segment header", "block header", "padding, unused space"},
+    "record of a journal": {"BATCH, FENCE, LEDGER_KEY, EXPLICIT_LAC, DELETE"},
+    "entry log": {"log header", "table of a stretch", "footer, with its ledger map", "padding"},
+    "lengths of entry logs": {"lengths of the logs"},
+    "row and state in the index": {"location row", "ledger-state row"},
+    "state of a ledger": {"ledger-state row"},
+    "mark of the index": {"mark"},
+    "cookie": {"cookie"},
+    "format file": {"FORMAT"},
+    "cookie of a place": {"cookie of a place"},
+    "limbo marker": {"limbo"},
+    "note of the scrub": {"scrub note"},
+    "run file": {"run file"},
+    "ledger and live bookie": {"ledger metadata value", "receipt of the archive"},
+    "sink": {"sink"},
+    "place of the archive": {"place and sealing of the archive"},
+    "sealing of the archive": {"place and sealing of the archive"},
+    "sealed object": {"key of a sealed object", "frames of a sealed object"},
+    "keys of an archive": {"file of keys"},
+    "leader, repair, offloader": {"leader, repair, offloader"},
+    "archive object": {"archive data page", "archive index", "archive footer"},
+    "name of a stream": {"name of a stream, namespace, subscription"},
+    "stream and chapter": {"stream and chapter"},
+    "namespace": {"name of a stream, namespace, subscription"},
+    "subscription": {"name of a stream, namespace, subscription"},
+    "delivery": {"delivery"},
+    "envelope": {"envelope"},
+    "Spark offset over ledgers": {"Spark offset over ledgers, and over streams"},
+    "Spark offset over streams": {"Spark offset over ledgers, and over streams"},
+    "snapshot": {"snapshot"},
 }
-"""Everything that is stored, where it is not a file of somebody else's database."""
+"""Which lines of the page tell of each format."""
+
+NOT_OURS = {"SQLite schema", "ZooKeeper layout", "wire"}
+"""In somebody else's files, or stored nowhere."""
+
+BESIDE = {
+    "sectors that belong elsewhere, or are old",
+    "a log that is cut or missing, sectors that belong elsewhere",
+    "tables and files of the database",
+    "lock file",
+}
+"""Damage that is not one record's, and files that have no format."""
 
 
-def rows() -> dict[str, list[str]]:
-    """The tests of each kind of record."""
-    return {name: re.findall(r"`([^`]+)`", cell) for name, cell in ROW.findall(PAGE.read_text("utf-8"))}
+def test_every_format_has_its_lines_and_nothing_else_has() -> None:
+    assert LINES_OF.keys() | NOT_OURS == FORMATS.keys()
+    assert PAGE.rows().keys() == set().union(*LINES_OF.values()) | BESIDE
 
 
-def test_every_line_of_the_tables_is_understood_and_every_kind_of_record_has_one() -> None:
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
-    assert len(rows()) == len(lines) - len([line for line in lines if line.startswith("| record |")])
-    assert sorted(RECORDS - rows().keys()) == []
-
-
-def test_every_test_that_the_page_names_is_there() -> None:
-    for record, tests in rows().items():
-        for test in tests:
-            file, _, name = test.partition("::")
-            assert re.search(rf"def {name}\(", (ROOT / file).read_text("utf-8")), (record, test)
+def test_every_test_that_the_page_names_is_there_and_each_line_has_one() -> None:
+    PAGE.check_tests()
 
 
 def test_every_kind_of_journal_record_is_in_the_table() -> None:
     text = (ROOT / "bookie" / "journal" / "records.py").read_text("utf-8")
     kinds = set(re.findall(r"^KIND_(\w+): Final", text, re.MULTILINE))
     assert kinds
-    assert kinds <= set(re.findall(r"[A-Z_]+", " ".join(rows())))
+    assert kinds <= set(re.findall(r"[A-Z_]+", " ".join(PAGE.rows())))
 
 
 def test_every_file_of_a_data_directory_is_in_the_table() -> None:
     text = (ROOT / "bookie" / "directories.py").read_text("utf-8")
     files = re.findall(r"^    DIR/(\w+) ", text, re.MULTILINE)
     assert len(files) >= 5
-    first_words = {record.split()[0].lower() for record in rows()}
+    first_words = {record.split()[0].lower() for record in PAGE.rows()}
     assert {file.lower() for file in files} <= first_words
