@@ -29,7 +29,7 @@ from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Subject
 
-from .test_grpc_bad_input import (
+from .grpc_port import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -183,6 +183,18 @@ def sooner(options: tuple[tuple[str, int | str], ...], soon: tuple[str, int]) ->
     return (*(option for option in options if option[0] != soon[0]), soon)
 
 
+async def drip(writer: asyncio.StreamWriter, said: bytes) -> bool:
+    """Say it byte by byte, for longer than there is time; whether all of it could be said."""
+    try:
+        for byte in said:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0.25)
+    except (ConnectionError, ssl.SSLError):
+        return False
+    return True
+
+
 async def test_whoever_does_not_get_to_the_point_is_dropped_in_time_and_his_place_comes_free(door, monkeypatch):
     soon = ("grpc.server_handshake_timeout_ms", 500)
     bookie, gateway = grpc_options.SERVER_OPTIONS, grpc_options.gateway_options
@@ -193,7 +205,12 @@ async def test_whoever_does_not_get_to_the_point_is_dropped_in_time_and_his_plac
         slow += [await port.spoken() for _ in range(PLACES // 2 - 1)]
         for at, (_, writer) in enumerate(slow):
             writer.write(PREFACE[: at % 10])
+        dripping = [asyncio.ensure_future(drip(writer, PREFACE[at % 10 :])) for at, (_, writer) in enumerate(slow[::2])]
         await asyncio.gather(*(until_closed(reader) for reader, _ in slow))
+        assert not any(task.done() and task.result() for task in dripping), "it was cut although it went on"
+        for task in dripping:
+            task.cancel()
+        await asyncio.gather(*dripping, return_exceptions=True)
         for _, writer in slow:
             writer.close()
 

@@ -9,7 +9,7 @@ from tallybook.core.errors import EntryAbsent
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.wire import frame_batch
 
-from .test_grpc_bad_input import DATA, HELLO, batch, begin_call, ended, frame, message, served
+from .grpc_port import DATA, HELLO, batch, begin_call, ended, frame, message, served
 
 DEADLINE_SECONDS = 30
 END_STREAM = 1

@@ -13,6 +13,7 @@ from tallybook.client.sync import Client, ClientSettings
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.stream.sync import StreamStore
 
 SMALL = ClientSettings(max_batch_bytes=4096, max_in_flight_batches=4, max_pending_bytes=256 * 1024, tail_wait_ms=200)
 
@@ -87,3 +88,10 @@ def interrupted_while() -> Iterator[Callable[[Callable[[], object]], None]]:
 
     yield interrupt_it
     signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def streams(stage: Stage) -> Iterator[StreamStore]:
+    """Its streams."""
+    with StreamStore(stage.client) as streams:
+        yield streams

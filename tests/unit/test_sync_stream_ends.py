@@ -1,8 +1,7 @@
 """Blocking streams that are interrupted, and the end of it all; on bookies in memory, on a real loop."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,51 +9,10 @@ from typing import Any
 import pytest
 
 from tallybook.client.sync import Client
-from tallybook.core.errors import Busy, InvalidArgument, Outcome, StreamClosed
-from tallybook.stream.sync import PendingRecord, Position, StreamStore, StreamWriter
+from tallybook.core.errors import InvalidArgument, Outcome, StreamClosed
+from tallybook.stream.sync import StreamStore, StreamWriter
 
-PATIENCE = 20.0
-"""Seconds, for what takes milliseconds unless it is broken."""
-
-
-@pytest.fixture
-def streams(stage: Any) -> Iterator[StreamStore]:
-    with StreamStore(stage.client) as streams:
-        yield streams
-
-
-def lines(first: int, count: int) -> list[bytes]:
-    """So many payloads, numbered."""
-    return [b"%d" % number for number in range(first, first + count)]
-
-
-def written(streams: StreamStore, count: int, **policy: object) -> list[Position]:
-    """A stream ``s`` of that many records, each in an envelope of its own; where they are."""
-    streams.create("s", **policy)
-    with streams.writer("s") as writer:
-        return [position for line in lines(0, count) for position in writer.append_set([line])]
-
-
-def payloads(streams: StreamStore, **how: Any) -> list[bytes]:
-    """What the stream ``s`` has."""
-    return [record.payload for record in streams.reader("s", follow=False, **how)]
-
-
-def filled(writer: StreamWriter) -> list[PendingRecord]:
-    """Append until there is no room."""
-    pending: list[PendingRecord] = []
-    with contextlib.suppress(Busy):
-        while True:
-            pending.append(writer.append_nowait(bytes(500)))
-    return pending
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return when ``condition`` holds; fail if it never does."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never held"
-        time.sleep(0.005)
+from .sync_stream_parts import PATIENCE, filled, lines, payloads, wait_until, written
 
 
 def test_an_interrupted_wait_is_cancelled_and_everything_as_good_as_before(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tallybook.core.errors import (
-    Busy,
     EntryTooLarge,
     InvalidArgument,
     NoSuchNamespace,
@@ -26,51 +25,9 @@ from tallybook.core.errors import (
 )
 from tallybook.runtime.blocking import MOST_IN_A_TURN
 from tallybook.stream import sync_writer
-from tallybook.stream.sync import Gap, GapReason, Outgoing, PendingRecord, Position, Start, StreamStore, StreamWriter
+from tallybook.stream.sync import Gap, GapReason, Outgoing, PendingRecord, Position, Start, StreamStore
 
-PATIENCE = 20.0
-"""Seconds, for what takes milliseconds unless it is broken."""
-
-
-@pytest.fixture
-def streams(stage: Any) -> Iterator[StreamStore]:
-    with StreamStore(stage.client) as streams:
-        yield streams
-
-
-def lines(first: int, count: int) -> list[bytes]:
-    """So many payloads, numbered."""
-    return [b"%d" % number for number in range(first, first + count)]
-
-
-def written(streams: StreamStore, count: int, **policy: object) -> list[Position]:
-    """A stream ``s`` of that many records, each in an envelope of its own; where they are."""
-    streams.create("s", **policy)
-    with streams.writer("s") as writer:
-        return [position for line in lines(0, count) for position in writer.append_set([line])]
-
-
-def payloads(streams: StreamStore, **how: Any) -> list[bytes]:
-    """What the stream ``s`` has."""
-    return [record.payload for record in streams.reader("s", follow=False, **how)]
-
-
-def filled(writer: StreamWriter) -> list[PendingRecord]:
-    """Append until there is no room."""
-    pending: list[PendingRecord] = []
-    with contextlib.suppress(Busy):
-        while True:
-            pending.append(writer.append_nowait(bytes(500)))
-    return pending
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return when ``condition`` holds; fail if it never does."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never held"
-        time.sleep(0.005)
-
+from .sync_stream_parts import PATIENCE, filled, lines, payloads, wait_until, written
 
 # -- calls ------------------------------------------------------------------------------------------
 
