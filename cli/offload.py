@@ -219,6 +219,7 @@ def rekey(
 
 
 async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bool) -> tuple[dict[str, Any], list[str]]:
+    from tallybook.archive.copy_key import find_copy_key, settle_copy_key  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED  # noqa: PLC0415
     from tallybook.offload.rekey import rekey as rekeyed  # noqa: PLC0415
@@ -231,10 +232,18 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
         store = archive.sealing
         if store is None:
             raise InvalidConfig("there is nothing to be sealed here")
-        current = await store.current_key()
+        current, source = await store.current_key(), store.keys
+        if change:
+            copies = await settle_copy_key(archive.metadata, source, make=seal_plain)
+        else:
+            copies = await find_copy_key(archive.metadata, source)
+        copy_key = b""
+        if copies is not None:
+            before |= {copies.before} - {""}
+            copy_key = copies.key
         progress = Progress("giving keys", archive.clock, unit="objects done")
         async with watched(progress, archive.clock, lambda: (sum(counts.values()), _bytes_read(archive.store))):
-            async for done in rekeyed(store, current, change=change, seal_plain=seal_plain):
+            async for done in rekeyed(store, current, change=change, seal_plain=seal_plain, copy_key=copy_key):
                 counts[done.outcome] += 1
                 before |= {done.before} - {""}
                 if done.problem:

@@ -5,7 +5,9 @@ each object, whatever its size. Each is replaced in one request, and whoever rea
 which open the same object. So it may be cut off anywhere; what is done is left out the next time.
 
 A plain object is sealed by copying it: its sealed copy counts as soon as it has its key, and only when all of it was
-read back the plain one is removed.
+read back the plain one is removed. The own key of the copy follows from the content, so all who copy an object write
+the same frames, under the same key: it does not matter how many runs there are, nor when what a run has sent that was
+stopped arrives. For that, the content is read twice; what has changed meanwhile is not sealed.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tallybook.archive.objects.port import ObjectInfo, Upload
+from tallybook.archive.objects.seal_format import copy_data_key
 from tallybook.archive.schema import object_id_of
-from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.logging import logger
 
 _log = logger("offload")
 
 PIECE_BYTES: Final = 4 * MIB
+"""Of plaintext, read and digested at a time: copies by runs that differ in this have different keys."""
 
 CURRENT: Final = "current"
 REWRAPPED: Final = "rewrapped"
@@ -35,11 +39,11 @@ FAILED: Final = "failed"
 class Sealing(Protocol):
     """What of a sealed store is wanted here."""
 
-    async def read(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object."""
+    async def read_sealed(self, key: str, offset: int, size: int) -> bytes:
+        """Part of an object that is sealed, as it is in the store now."""
 
-    def upload(self, key: str) -> Upload:
-        """Begin a large object."""
+    def upload_copy(self, key: str, data_key: bytes) -> Upload:
+        """Begin the sealed copy of a plain object."""
 
     def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Pages of all objects."""
@@ -52,6 +56,9 @@ class Sealing(Protocol):
 
     async def is_sealed(self, key: str) -> bool:
         """Whether an object is sealed."""
+
+    async def is_plain(self, key: str) -> bool:
+        """Whether there is a plain object, be there a sealed one or not."""
 
     async def read_plain(self, key: str, offset: int, size: int) -> bytes:
         """Part of an object that is not sealed."""
@@ -70,22 +77,26 @@ class Rekeyed:
     problem: str = ""
 
 
-async def rekey(store: Sealing, current: str, *, change: bool, seal_plain: bool) -> AsyncIterator[Rekeyed]:
+async def rekey(
+    store: Sealing, current: str, *, change: bool, seal_plain: bool, copy_key: bytes = b""
+) -> AsyncIterator[Rekeyed]:
     """Look at each object, and give it the key ``current`` if it has another one.
 
     Args:
         change: if not, what would be done is told, and nothing is done.
         seal_plain: whether objects that are plain are sealed, or only told.
+        copy_key: what the own keys of sealed copies follow from: the same for all who copy (``archive/copy_key.py``).
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
     """
+    check(bool(copy_key) or not (change and seal_plain), "sealed copies have keys that follow from a key")
     async for page in store.list():
         for found in page:
             if object_id_of(found.key) is None:
                 continue
             try:
-                done = await _one(store, found, current, change=change, seal_plain=seal_plain)
+                done = await _one(store, found, current, change=change, seal_plain=seal_plain, copy_key=copy_key)
             except ObjectMissing:
                 continue  # removed since the listing
             except (ObjectDamaged, ArchiveKeyMissing, NewerFormat) as error:
@@ -94,49 +105,78 @@ async def rekey(store: Sealing, current: str, *, change: bool, seal_plain: bool)
             yield done
 
 
-async def _one(store: Sealing, found: ObjectInfo, current: str, *, change: bool, seal_plain: bool) -> Rekeyed:
+async def _one(
+    store: Sealing, found: ObjectInfo, current: str, *, change: bool, seal_plain: bool, copy_key: bytes
+) -> Rekeyed:
     key = found.key
     if not await store.is_sealed(key):
         if seal_plain and change:
-            await _seal(store, found)
+            await _seal(store, found, copy_key)
         return Rekeyed(key, SEALED if seal_plain else PLAIN)
-    before = await store.wrapping(key)
-    if before == current:
-        return Rekeyed(key, CURRENT, before)
-    await store.rewrap(key, change=change)
-    if change:
-        left = await store.wrapping(key)
-        if left != current:
-            # It was changed once more while this went on: the next run gives it what is current then.
-            return Rekeyed(key, FAILED, left, f"{key}: the current key is another one by now: run it again")
-    return Rekeyed(key, REWRAPPED, before)
+    before, outcome = await store.wrapping(key), CURRENT
+    if before != current:
+        await store.rewrap(key, change=change)
+        outcome = REWRAPPED
+        if change:
+            left = await store.wrapping(key)
+            if left != current:
+                # It was changed once more while this went on: the next run gives it what is current then.
+                problem = f"{key}: the current key is another one by now: run it again"
+                return Rekeyed(key, FAILED, left, problem)
+    if seal_plain and await store.is_plain(key):
+        # Of a run that was stopped, or of one that is at it.
+        outcome = SEALED
+        if change:
+            await _remove_plain(store, found)
+    return Rekeyed(key, outcome, before)
 
 
-async def _seal(store: Sealing, found: ObjectInfo) -> None:
+async def _seal(store: Sealing, found: ObjectInfo, copy_key: bytes) -> None:
     """Copy a plain object into a sealed one of the same name, and remove the plain one.
 
     Raises:
         ObjectMissing: somebody has removed it meanwhile.
-        ObjectDamaged: what is read back is not what was written.
+        ObjectDamaged: it does not stay as it is, or what is read back is not what was written.
     """
-    written, ranges = hashlib.sha256(), _ranges(found.size_bytes)
-    upload, finished = store.upload(found.key), False
+    ranges = _ranges(found.size_bytes)
+    digests = [_digest(await store.read_plain(found.key, offset, size)) for offset, size in ranges]
+    upload, finished = store.upload_copy(found.key, copy_data_key(copy_key, found.key, digests)), False
     try:
-        for offset, size in ranges:
+        for (offset, size), digest in zip(ranges, digests, strict=True):
             piece = await store.read_plain(found.key, offset, size)
-            written.update(piece)
+            # Never seal with this key what it was not made for.
+            if _digest(piece) != digest:
+                raise ObjectDamaged(f"{found.key}: it changed while it was sealed; the plain object stays")
             await upload.write(piece)
         await upload.finish()
         finished = True
     finally:
         if not finished:
             await upload.abort()
-    read = hashlib.sha256()
-    for offset, size in ranges:
-        read.update(await store.read(found.key, offset, size))
-    if read.digest() != written.digest():
-        raise ObjectDamaged(f"{found.key}: what is read back is not what was sealed; the plain object stays")
+    for (offset, size), digest in zip(ranges, digests, strict=True):
+        if _digest(await store.read_sealed(found.key, offset, size)) != digest:
+            raise ObjectDamaged(f"{found.key}: what is read back is not what was sealed; the plain object stays")
     await store.delete_plain(found.key)
+
+
+async def _remove_plain(store: Sealing, found: ObjectInfo) -> None:
+    """Remove a plain object of which there is a sealed copy, if they have the same in them.
+
+    Raises:
+        ObjectDamaged: they have not.
+    """
+    for offset, size in _ranges(found.size_bytes):
+        try:
+            piece = await store.read_plain(found.key, offset, size)
+        except ObjectMissing:
+            return  # another run has just removed it
+        if piece != await store.read_sealed(found.key, offset, size):
+            raise ObjectDamaged(f"{found.key}: a plain object is there, too, and has something else in it: both stay")
+    await store.delete_plain(found.key)
+
+
+def _digest(piece: bytes) -> bytes:
+    return hashlib.sha256(piece).digest()
 
 
 def _ranges(size: int) -> list[tuple[int, int]]:

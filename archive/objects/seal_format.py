@@ -7,11 +7,17 @@ or stand for the end, without being found out; and a range is read by opening th
 
 The object's own key lies beside it, wrapped under one of the keys of ``archive_keys``, which the record names. To give
 an object another such key is to write these 112 bytes anew.
+
+An object that is written sealed has a random key. The sealed copy of one that was plain has a key that follows from
+what is in it, so that whoever makes such a copy, and however late a part of one arrives, it is the same copy.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,6 +49,7 @@ RECORD_BYTES: Final = _HEAD.size + NONCE_BYTES + _WRAPPED_BYTES + _CRC.size
 _NONCE: Final = struct.Struct(">QI")
 _FRAME_LABEL: Final = b"tallybook frame 1\0"
 _KEY_LABEL: Final = b"tallybook key 1\0"
+_COPY_LABEL: Final = b"tallybook copy 1\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,18 @@ def unwrap(wrapped: WrappedKey, key: bytes, identity: str) -> bytes:
             f"{identity}: its key does not open with {wrapped.wrapping}: it was changed, is of another object, or the "
             "key of that name is another one here"
         ) from None
+
+
+def copy_data_key(copy_key: bytes, identity: str, digests: Sequence[bytes]) -> bytes:
+    """The own key of a sealed copy. Other content has another key, so no nonce comes twice with the same one.
+
+    Args:
+        copy_key: of the archive; without it the key does not follow from content that somebody guesses.
+        identity: the object's key in the store.
+        digests: SHA-256 of each piece of the plaintext, all of the pieces of one size but for the last.
+    """
+    content = hashlib.sha256(b"".join(digests)).digest()
+    return hmac.digest(copy_key, _COPY_LABEL + content + identity.encode(), "sha256")
 
 
 def frames_of(plain_bytes: int) -> int:

@@ -105,7 +105,15 @@ class SealedStore:
         _check(key)
         if self._keys is None:
             return self._store.upload(key)
-        data_key = random_bytes(DATA_KEY_BYTES)
+        return self.upload_copy(key, random_bytes(DATA_KEY_BYTES))
+
+    def upload_copy(self, key: str, data_key: bytes) -> Upload:
+        """Begin the sealed copy of a plain object, of which there may be several writers: see ``copy_data_key``.
+
+        Args:
+            data_key: the object's own key: the same for the same content, and never for other content.
+        """
+        _check(key)
 
         async def complete(plain_bytes: int) -> None:
             await self._complete(key, data_key, plain_bytes)
@@ -166,15 +174,19 @@ class SealedStore:
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
         """Those of the store below, and halves of sealed objects."""
         found = [_outside(upload) for upload in await self._store.unfinished_uploads()]
-        async for half in halves(self._store):
-            found.append(UnfinishedUpload(half.key, _HALF, half.modified_at_ms))  # noqa: PERF401 (the line is full)
-        return found
+        left = [half async for half in halves(self._store)]
+        # Of what is plain, somebody may be writing a sealed copy at any time; it goes when the object goes.
+        alone = [half for half in left if not await self._has(half.key)]
+        return [*found, *(UnfinishedUpload(half.key, _HALF, half.modified_at_ms) for half in alone)]
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Remove what is there of an upload, or a half whose other half is still not there."""
+        """Remove what is there of an upload, or a half whose other half is still not there, nor a plain object."""
         _check(upload.key)
         if upload.upload_id != _HALF:
             await self._store.abort_upload(_inside(upload))
+            return
+        # First: whoever copies it removes it when both halves are there.
+        if await self._has(upload.key):
             return
         missing = [folder for folder in (KEYS, OBJECTS) if not await self._has(folder + upload.key)]
         if missing:
@@ -197,6 +209,17 @@ class SealedStore:
                 return True
         return False
 
+    @property
+    def keys(self) -> ArchiveKeySource:
+        """Where the keys are from.
+
+        Raises:
+            ArchiveKeyMissing: there are none.
+        """
+        if self._keys is None:
+            raise ArchiveKeyMissing(f"{self.url}: nothing can be sealed without keys: set archive_keys")
+        return self._keys
+
     async def current_key(self) -> str:
         """Name of the key that new objects are sealed with.
 
@@ -204,6 +227,23 @@ class SealedStore:
             ArchiveKeyMissing: there are no keys.
         """
         return (await self._current()).current
+
+    async def read_sealed(self, key: str, offset: int, size: int) -> bytes:
+        """Part of an object that is sealed, as it is in the store now.
+
+        Raises:
+            ObjectMissing: it is not there, or not sealed.
+        """
+        check_range(_check(key), offset, size)
+        self._known.pop(key, None)
+        seal = await self._seal_of(key)
+        if seal is None:
+            raise ObjectMissing(f"{self.url}: there is no sealed object {key}")
+        return (await self._read_sealed(key, [(offset, size)], seal))[0]
+
+    async def is_plain(self, key: str) -> bool:
+        """Whether there is a plain object, be there a sealed one or not."""
+        return await self._has(_check(key))
 
     async def read_plain(self, key: str, offset: int, size: int) -> bytes:
         """Part of an object that is not sealed, whatever the keys say of such."""
@@ -243,9 +283,7 @@ class SealedStore:
         await self._store.put(KEYS + key, encode_key(wrapped))
 
     async def _current(self) -> ArchiveKeys:
-        if self._keys is None:
-            raise ArchiveKeyMissing(f"{self.url}: nothing can be sealed without keys: set archive_keys")
-        return await self._keys.now()
+        return await self.keys.now()
 
     async def _seal_of(self, key: str) -> _Seal | None:
         """How an object is opened; ``None`` for one that is plain, or not there."""

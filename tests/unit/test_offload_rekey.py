@@ -1,12 +1,14 @@
 """Every object gets the current key, or is told by its name; a run that was cut off goes on where it was."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.sealed import SealedStore
 from tallybook.archive.schema import object_key
 from tallybook.core.errors import ArchiveUnavailable
-from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, rekey
+from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, Rekeyed, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.held_keys import HeldKeys
@@ -14,6 +16,7 @@ from tallybook.sim.stage.held_keys import HeldKeys
 OBJECTS = [object_key(f"00000000-0000-4000-8000-{number:012d}", [number]) for number in range(4)]
 TEXT = bytes(range(256)) * 300
 OLD = HeldKeys(1).keys.keys
+COPY_KEY = bytes(range(32))
 
 
 async def some_objects() -> MemoryStore:
@@ -32,9 +35,11 @@ def store_of(below: MemoryStore, keys: HeldKeys) -> SealedStore:
 
 
 async def outcomes(store: SealedStore, *, change: bool = True, seal_plain: bool = False) -> list[tuple[str, str]]:
-    return [
-        (done.outcome, done.before) async for done in rekey(store, "k2", change=change, seal_plain=seal_plain)
-    ]  # fmt: skip
+    return [(done.outcome, done.before) async for done in run_of(store, change=change, seal_plain=seal_plain)]
+
+
+def run_of(store: SealedStore, *, change: bool = True, seal_plain: bool = True) -> AsyncIterator[Rekeyed]:
+    return rekey(store, "k2", change=change, seal_plain=seal_plain, copy_key=COPY_KEY)
 
 
 async def test_each_object_gets_the_current_key_and_one_that_cannot_does_not_keep_the_others():
@@ -71,15 +76,61 @@ async def test_a_plain_object_is_sealed_under_its_name_also_where_plain_ones_are
 async def test_a_plain_object_stays_until_its_sealed_copy_was_read_back(monkeypatch):
     below = await some_objects()
     store = store_of(below, HeldKeys(2, others=OLD))
-    read = store.read
+    read = store.read_sealed
 
     async def wrong(key: str, offset: int, size: int) -> bytes:
         return (await read(key, offset, size))[:-1] + b"!"
 
-    monkeypatch.setattr(store, "read", wrong)
-    found = [done async for done in rekey(store, "k2", change=True, seal_plain=True) if done.key == OBJECTS[2]]
+    monkeypatch.setattr(store, "read_sealed", wrong)
+    found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
     assert (found[0].outcome, "plain object stays" in found[0].problem) == (FAILED, True)
     assert (await below.info(OBJECTS[2])).size_bytes == len(TEXT)
+
+
+async def test_what_changes_while_it_is_sealed_is_not_sealed(monkeypatch):
+    """The key follows from what was there first: something else must never be sealed with it."""
+    below = await some_objects()
+    store = store_of(below, HeldKeys(2, others=OLD))
+    read, asked = store.read_plain, [0]
+
+    async def other(key: str, offset: int, size: int) -> bytes:
+        asked[0] += 1
+        return (await read(key, offset, size)) if asked[0] == 1 else bytes(size)
+
+    monkeypatch.setattr(store, "read_plain", other)
+    found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
+    assert (found[0].outcome, "changed while it was sealed" in found[0].problem) == (FAILED, True)
+    assert not await store.is_sealed(OBJECTS[2])
+    assert await below.read(OBJECTS[2], 0, len(TEXT)) == TEXT
+
+
+async def test_a_plain_object_that_a_run_left_beside_its_sealed_copy_is_removed_by_the_next(monkeypatch):
+    below = await some_objects()
+    store = store_of(below, HeldKeys(2, others=OLD))
+
+    async def away(_key: str) -> None:
+        raise ArchiveUnavailable("away")
+
+    monkeypatch.setattr(store, "delete_plain", away)
+    with pytest.raises(ArchiveUnavailable):
+        await outcomes(store, seal_plain=True)
+    monkeypatch.undo()
+    assert (await outcomes(store))[2] == (CURRENT, "k2")
+    assert (await outcomes(store, seal_plain=True, change=False))[2] == (SEALED, "k2")
+    assert await store.is_plain(OBJECTS[2])
+    assert (await outcomes(store, seal_plain=True))[2] == (SEALED, "k2")
+    assert not await store.is_plain(OBJECTS[2])
+    assert await store.read(OBJECTS[2], 0, len(TEXT)) == TEXT
+
+
+async def test_a_plain_object_that_is_another_than_the_sealed_one_is_told_and_neither_is_touched():
+    below = await some_objects()
+    await below.put(OBJECTS[0], TEXT[::-1])
+    store = store_of(below, HeldKeys(2, others=OLD))
+    found = [done async for done in run_of(store) if done.key == OBJECTS[0]]
+    assert (found[0].outcome, "something else in it" in found[0].problem) == (FAILED, True)
+    assert await below.read(OBJECTS[0], 0, len(TEXT)) == TEXT[::-1]
+    assert await store.read(OBJECTS[0], 0, len(TEXT)) == TEXT
 
 
 async def test_a_run_that_is_cut_off_is_gone_on_with(monkeypatch):

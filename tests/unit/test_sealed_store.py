@@ -286,6 +286,25 @@ async def test_a_half_that_has_become_whole_is_not_collected(below, keys):
     assert await store.read(KEY, 0, 3) == TEXT[:3]
 
 
+async def test_a_half_of_what_is_plain_may_be_a_copy_in_the_making_and_is_not_collected(below, keys):
+    store = sealed(below, keys)
+    await below.put(KEY, TEXT)
+    await below.put(f"sealed/objects/{KEY}", TEXT)
+    assert await store.unfinished_uploads() == []
+    await store.abort_upload(UnfinishedUpload(KEY, "half", 0))
+    assert await below.all() == [KEY, f"sealed/objects/{KEY}"]
+    await store.delete(KEY)
+    assert await below.all() == []
+
+
+async def test_what_is_plain_is_never_read_as_a_sealed_object(below, keys):
+    store = sealed(below, keys)
+    await below.put(KEY, TEXT)
+    assert await store.read(KEY, 0, 3) == TEXT[:3]
+    with pytest.raises(ObjectMissing):
+        await store.read_sealed(KEY, 0, 3)
+
+
 async def test_an_upload_below_is_told_under_the_key_of_its_object(below, keys):
     store = sealed(below, keys)
     await store.upload(KEY).write(bytes(2 * FRAME_BYTES))
