@@ -25,10 +25,11 @@ from typing import Final, Protocol
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
 
 from ..clock import Clock
+from ..json_once import loads_once
 from ..logging import logger
 from ..tasks import Workers
-from .authority import write_secretly
 from .files import read_file, seen
+from .replacing import SECRET_MODE, changing, replace_file
 from .security import RELOAD_SECONDS
 
 FORMAT: Final = 1
@@ -127,9 +128,9 @@ def parse_archive_keys(content: bytes, path: str) -> ArchiveKeys:
         NewerFormat: a newer Tallybook has written it.
     """
     try:
-        found = json.loads(content)
+        found = loads_once(content)
     except (ValueError, RecursionError):
-        raise InvalidConfig(f"{path} is not a JSON file") from None
+        raise InvalidConfig(f"{path} is not a JSON file, or has a field twice") from None
     if not isinstance(found, dict) or type(found.get("format")) is not int or found["format"] < 1:
         raise InvalidConfig(f"{path} holds no keys of an archive: it has no format")
     if found["format"] > FORMAT:
@@ -162,17 +163,19 @@ def add_key(path: Path) -> ArchiveKeys:
     """Make a new key and the current one, in a file that is made if it is not there.
 
     Raises:
-        InvalidConfig, NewerFormat: what is there is not a file of keys.
+        InvalidConfig, NewerFormat: what is there is not a file of keys, or somebody else keeps changing it.
+        OSError: it cannot be written.
     """
     name = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
-    if read_file(path, secret=True) is None:
-        made = ArchiveKeys(name, {name: secrets.token_bytes(KEY_BYTES)})
-    else:
-        before = read_keys(path)
-        if len(before.keys) >= MAX_KEYS:
-            raise InvalidConfig(f"{path} has {MAX_KEYS} keys: drop some first")
-        made = replace(before, current=name, keys={**before.keys, name: secrets.token_bytes(KEY_BYTES)})
-    _write(path, made)
+    with changing(path) as place:
+        if read_file(place, secret=True) is None:
+            made = ArchiveKeys(name, {name: secrets.token_bytes(KEY_BYTES)})
+        else:
+            before = read_keys(place)
+            if len(before.keys) >= MAX_KEYS:
+                raise InvalidConfig(f"{path} has {MAX_KEYS} keys: drop some first")
+            made = replace(before, current=name, keys={**before.keys, name: secrets.token_bytes(KEY_BYTES)})
+        _write(place, made)
     return made
 
 
@@ -181,14 +184,16 @@ def drop_key(path: Path, name: str) -> ArchiveKeys:
 
     Raises:
         InvalidArgument: there is no such key, or it is the current one.
-        InvalidConfig, NewerFormat: there is no file of keys.
+        InvalidConfig, NewerFormat: there is no file of keys, or somebody else keeps changing it.
+        OSError: it cannot be written.
     """
-    before = read_keys(path)
-    others = sorted(before.keys.keys() - {before.current})
-    if name not in others:
-        raise InvalidArgument(f"{name} is not one of the keys that may go: {', '.join(others) or 'there are none'}")
-    made = replace(before, keys={each: key for each, key in before.keys.items() if each != name})
-    _write(path, made)
+    with changing(path) as place:
+        before = read_keys(place)
+        others = sorted(before.keys.keys() - {before.current})
+        if name not in others:
+            raise InvalidArgument(f"{name} is not one of the keys that may go: {', '.join(others) or 'there are none'}")
+        made = replace(before, keys={each: key for each, key in before.keys.items() if each != name})
+        _write(place, made)
     return made
 
 
@@ -196,10 +201,12 @@ def believe_plain(path: Path, *, reads_plain: bool) -> ArchiveKeys:
     """Say whether objects that are not sealed are believed.
 
     Raises:
-        InvalidConfig, NewerFormat: there is no file of keys.
+        InvalidConfig, NewerFormat: there is no file of keys, or somebody else keeps changing it.
+        OSError: it cannot be written.
     """
-    made = replace(read_keys(path), reads_plain=reads_plain)
-    _write(path, made)
+    with changing(path) as place:
+        made = replace(read_keys(place), reads_plain=reads_plain)
+        _write(place, made)
     return made
 
 
@@ -212,4 +219,4 @@ def _write(path: Path, keys: ArchiveKeys) -> None:
     told = {name: base64.b64encode(key).decode() for name, key in keys.keys.items()}
     plain = PLAIN[0] if keys.reads_plain else PLAIN[1]
     record = {"format": FORMAT, "current": keys.current, "plain": plain, "keys": told}
-    write_secretly(path, json.dumps(record, indent=2).encode() + b"\n")
+    replace_file(path, json.dumps(record, indent=2).encode() + b"\n", mode=SECRET_MODE)

@@ -11,7 +11,6 @@ that tokens are checked with besides. Files are made for the owner's eyes only, 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from tallybook.core.errors import InvalidArgument, InvalidConfig
 
 from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS
 from .material import parse_access
+from .replacing import SECRET_MODE, replace_file
 
 AUTHORITY_PRIVATE: Final = "ca.key"
 SIGNING_KEYS: Final = "token-signing-keys.json"
@@ -278,15 +278,9 @@ def _pem(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def write_secretly(path: Path, content: bytes) -> None:
-    """Replace a file at once, by one that only its owner may read."""
-    _write(path, content, mode=0o600)
+    """Replace a file at once, by one that only its owner may read, or those who could before."""
+    _write(path, content, mode=SECRET_MODE)
 
 
 def _write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    replace_file(path, content, mode=mode)

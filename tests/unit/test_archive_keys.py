@@ -4,6 +4,8 @@ import base64
 import json
 import logging
 import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tallybook.runtime.security.archive_keys import (
     parse_archive_keys,
     read_keys,
 )
+from tallybook.runtime.security.replacing import changing
 from tallybook.runtime.security.security import RELOAD_SECONDS
 from tallybook.runtime.tasks import InlineWorkers
 
@@ -74,6 +77,82 @@ def test_only_a_key_that_is_not_current_may_be_dropped(path):
     assert list(read_keys(path).keys) == [current]
 
 
+CHANGES = [add_key, lambda path: believe_plain(path, reads_plain=False)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_who_could_read_a_file_can_read_what_replaces_it(path, change):
+    path.chmod(0o640)
+    change(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_stays_its_owners_whoever_changes_it(path):
+    os.chown(path, 10_001, 10_002)
+    path.chmod(0o640)
+    add_key(path)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10_001, 10_002, 0o640)
+
+
+def test_a_file_that_would_be_taken_from_its_owner_is_not_changed(path, monkeypatch):
+    def refused(*_args: object) -> None:
+        raise PermissionError
+
+    before, found = path.read_bytes(), path.stat()
+    monkeypatch.setattr("os.fchown", refused)
+    made = os.stat_result((0, 0, 0, 0, found.st_uid + 1, found.st_gid, 0, 0, 0, 0))
+    monkeypatch.setattr("os.fstat", lambda _file: made)
+    with pytest.raises(InvalidConfig, match="as that user, or as root"):
+        add_key(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_changed(path, tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(path.name)
+    added = add_key(link)
+    assert link.is_symlink()
+    assert read_keys(path) == added
+
+
+def test_what_was_changed_outlives_a_power_cut(path, monkeypatch):
+    """The name of a file is durable once its directory was written down after the rename."""
+    done: list[tuple[str, bool]] = []
+    rename, sync = Path.replace, os.fsync
+
+    def renamed(self: Path, target: Path) -> Path:
+        done.append(("rename", False))
+        return rename(self, target)
+
+    def synced(file: int) -> None:
+        done.append(("sync", stat.S_ISDIR(os.fstat(file).st_mode)))
+        sync(file)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+    monkeypatch.setattr(os, "fsync", synced)
+    add_key(path)
+    assert done == [("sync", False), ("rename", False), ("sync", True)]
+
+
+def test_of_keys_that_are_added_at_the_same_time_each_is_there_afterwards(path):
+    with ThreadPoolExecutor(8) as threads:
+        added = {made.current for made in threads.map(add_key, [path] * 24)}
+    assert len(added) == 24
+    assert added < read_keys(path).keys.keys()
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+def test_who_waits_too_long_for_somebody_else_changes_nothing(path):
+    before = path.read_bytes()
+    with changing(path), pytest.raises(InvalidConfig, match="try again"), changing(path, patience=0.1):
+        raise AssertionError("two are at it")
+    assert path.read_bytes() == before
+
+
 def test_whether_plain_objects_are_believed_is_kept_when_keys_change(path):
     assert not believe_plain(path, reads_plain=False).reads_plain
     assert not add_key(path).reads_plain
@@ -86,6 +165,8 @@ def test_whether_plain_objects_are_believed_is_kept_when_keys_change(path):
         (b"", "not a JSON file"),
         (b"\xff", "not a JSON file"),
         (b"[" * 100_000, "not a JSON file"),
+        (json.dumps(GOOD).replace('"plain"', '"plain": "refuse", "plain"').encode(), "twice"),
+        (json.dumps(GOOD).replace('{"k1"', '{"k1": "", "k1"').encode(), "twice"),
         ([], "no format"),
         ({**GOOD, "format": "1"}, "no format"),
         ({**GOOD, "format": True}, "no format"),
