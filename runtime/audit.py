@@ -1,6 +1,6 @@
 """The audit log: who did what cannot be undone, or changes how the cluster runs.
 
-One line for each, of the part ``audit``, among the other lines of the process, at the level info:
+One line for each, of the part ``audit``, among the other lines of the process, whatever the level of its log:
 
     {"part": "audit", "event": "delete ledger", "principal": "writers", "identity": "tallybook://writer/orders",
      "peer": "ipv4:...", "ledger_id": 7, ...}

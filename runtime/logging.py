@@ -6,8 +6,9 @@ varies), through ``logger``::
     log = logger("bookie.service")
     log.warning("stream cut", peer=stream.peer, reason=error)
 
-Lines of libraries that use the standard ``logging`` come out in the same form. A field that
-is named like a secret is never written: its value is replaced before it reaches a formatter.
+Lines of libraries that use the standard ``logging`` come out in the same form, from the level info on: below it they may
+show all that passes through them, passwords too (kazoo does). A field that is named like a secret is never written: its
+value is replaced before it reaches a formatter. The part ``audit`` is logged whatever the level is.
 What each field is called is in docs/logs.md, and tests/unit/test_log_fields.py holds it.
 """
 
@@ -29,6 +30,7 @@ _SECRET_WORDS: Final = ("key", "password", "secret", "token", "credential", "aut
 _FIELDS: Final = "tallybook_fields"
 _MAX_VALUE_CHARACTERS: Final = 2000
 _ROOT: Final = "tallybook"
+_AUDIT: Final = f"{_ROOT}.audit"
 _OF_THIS_PROCESS: Final[dict[str, object]] = {}
 """Fields of every line."""
 
@@ -92,7 +94,8 @@ def set_up_logging(
 ) -> None:
     """Send every log line of this process to ``stream`` (standard error by default) in ``style``.
 
-    Replaces what an earlier call set up. Lines of the libraries ``silent`` are dropped.
+    Replaces what an earlier call set up. Lines of the libraries ``silent`` are dropped, and those of any library below
+    the level info.
 
     Raises:
         ValueError: there is no such level.
@@ -100,12 +103,14 @@ def set_up_logging(
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(_JsonLines() if style == "json" else _KeyValues())
     handler.addFilter(lambda record: record.name.partition(".")[0] not in silent)
+    handler.addFilter(lambda record: record.levelno >= logging.INFO or record.name.partition(".")[0] == _ROOT)
     _OF_THIS_PROCESS.clear()
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+    logging.getLogger(_AUDIT).setLevel(logging.INFO)
 
 
 def _record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, object]:
