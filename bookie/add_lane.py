@@ -22,6 +22,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
 from tallybook.runtime.logging import logger
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.span_catalogue import SERVE
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
@@ -47,6 +48,7 @@ class AddLane:
         principal: on whose behalf. Readers have such a stream, too, and may send nothing on it.
         load: counts what is refused, over all streams.
         tracer: follows clients that have an add traced.
+        refusals: is told who may not add.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class AddLane:
         principal: Principal,
         load: ServiceLoad,
         tracer: Tracer = NO_TRACER,
+        refusals: Refusals | None = None,
     ) -> None:
+        self._refusals = refusals
         self._store = store
         self._tracer = tracer
         self._stream = stream
@@ -138,6 +142,9 @@ class AddLane:
         self._under_way += 1
         if not self._may_write:
             answered(AddAnswer(*ids, AccessDenied.wire_code))
+            if self._refusals is not None:
+                error = AccessDenied("who may not write may not add")
+                self._refusals.note(error, self._stream.presented, self._stream.peer, "bookie add")
             return
         try:
             self._store.add(batch, attached.key, answered, deferred=attached.deferred, beside=beside)

@@ -22,6 +22,7 @@ from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import (
     OK_CODE,
+    AccessDenied,
     BookieUnavailable,
     Busy,
     InvalidArgument,
@@ -38,6 +39,7 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.audit import audit
 from tallybook.runtime.logging import logger
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.span_catalogue import SERVE
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
@@ -178,6 +180,7 @@ class RequestLane:
         share: what this stream may have under way.
         answer_bytes: what this stream and others of its kind may have in answers together.
         tracer: follows clients that have a request traced.
+        refusals: is told who may not do what he asks for.
     """
 
     def __init__(
@@ -192,7 +195,9 @@ class RequestLane:
         answer_bytes: Allowance,
         load: ServiceLoad,
         tracer: Tracer = NO_TRACER,
+        refusals: Refusals | None = None,
     ) -> None:
+        self._refusals = refusals
         self._lane = lane
         self._tracer = tracer
         self._store = store
@@ -375,7 +380,12 @@ class RequestLane:
             raise InvalidArgument("a kind of request that this version does not know")
         if not isinstance(ask, _ON_LANE[self._lane]):
             raise InvalidArgument(f"the {self._lane.value} stream does not serve {type(ask).__name__}")
-        self._principal.check(_PERMISSIONS[type(ask)])
+        try:
+            self._principal.check(_PERMISSIONS[type(ask)])
+        except AccessDenied as error:
+            if self._refusals is not None:
+                self._refusals.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
+            raise
         _check(ask)
         self._audit(ask)
         return await self._serve_kind[type(ask)](ask)

@@ -39,6 +39,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
+from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 from tallybook.runtime.transport import Lane, MessageStream
@@ -97,6 +98,7 @@ class BookieService:
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
         self._access = access or OpenAccess()
+        self._refusals = Refusals(clock, self._access)
         self._streams = dict.fromkeys(Lane, 0)
         self._load = ServiceLoad(clock)
         credit_bytes = max(int(settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
@@ -134,6 +136,7 @@ class BookieService:
             principal.check_everywhere(Permission.READ)
         except (Unauthenticated, AccessDenied) as error:
             _log.info("stream refused", lane=lane.value, peer=stream.peer, **_told(error))
+            self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
             await self._turn_away(stream, error)
             return
         await self._accept(lane, stream, principal)
@@ -203,11 +206,22 @@ class BookieService:
                 principal,
                 self._load,
                 self._tracer,
+                self._refusals,
             )
         else:
             room = self._answer_bytes[lane]
             server = RequestLane(
-                lane, store, stream, tasks, self._fail_safe, principal, share, room, self._load, self._tracer
+                lane,
+                store,
+                stream,
+                tasks,
+                self._fail_safe,
+                principal,
+                share,
+                room,
+                self._load,
+                self._tracer,
+                self._refusals,
             )
         await server.serve()
 

@@ -68,6 +68,7 @@ def counted(
                 _log.defect("call failed", error, method=method, peer=call.peer)
             elif known.fault is not Fault.CALLER and not isinstance(known, Busy):
                 _log.warning("call failed", method=method, error_type=type(known).__name__, error=known.message)
+            door.refusals.note(known, call.presented, call.peer, method)
             raise status_of(known) from error
         finally:
             counts.open -= 1

@@ -16,6 +16,8 @@ from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
 from tallybook.runtime.audit import audit
 from tallybook.runtime.calls import Call
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.refusals import Refusals
 from tallybook.stream.names import DEFAULT_NAMESPACE
 
 _READ, _WRITE = Permission.READ, Permission.WRITE
@@ -73,8 +75,10 @@ class Door:
         client: knows the names of ledgers.
     """
 
-    def __init__(self, access: Access, client: Client) -> None:
+    def __init__(self, access: Access, client: Client, clock: Clock) -> None:
         self._access = access
+        self.refusals = Refusals(clock, access)
+        """Those who were not let in, or may not do what they wanted."""
         self._client = client
 
     def let_in(self, method: str, call: Call) -> Guest:

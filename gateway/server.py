@@ -94,7 +94,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         limits, counts = Limits(settings), Counts()
-        door = Door(security or OpenAccess(), client)
+        door = Door(security or OpenAccess(), client, RealClock())
         ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
         metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))

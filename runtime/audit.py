@@ -11,6 +11,7 @@ It is written when the thing is begun, by whoever was asked to do it. What becam
 from __future__ import annotations
 
 from tallybook.core.access import Principal
+from tallybook.core.errors import TallybookError
 
 from .logging import logger
 
@@ -26,3 +27,21 @@ def audit(action: str, principal: Principal, peer: str, **what: object) -> None:
         what: which one: ids and names.
     """
     _log.info(action, principal=principal.name, identity=principal.identity, peer=peer, **what)
+
+
+def refused(error: TallybookError, principal: str, identity: str, peer: str, method: str, untold: int) -> None:
+    """Note that somebody was refused: see ``refusals``, which keeps these lines few.
+
+    Args:
+        untold: how often somebody was, without a line, since the last one.
+    """
+    _log.warning(
+        "refused",
+        principal=principal,
+        identity=identity,
+        peer=peer,
+        method=method,
+        error_type=type(error).__name__,
+        error=error.message,
+        untold_count=untold,
+    )

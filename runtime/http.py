@@ -26,13 +26,15 @@ from starlette.types import ASGIApp
 from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 
+from .clock import RealClock
 from .http_api import Offer
-from .http_guard import Front, Guard
+from .http_guard import Front, Guard, peer_of
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
 from .http_security import presented
 from .http_tls import TlsPort
 from .identity import Guarded
 from .metrics import Metrics
+from .refusals import Refusals
 from .tasks import Tasks
 from .tls_contexts import server_context
 
@@ -125,7 +127,8 @@ class HttpServer:
         own = {**health, "/metrics": self._show_metrics}
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
-        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages)
+        self._refusals = Refusals(RealClock(), self._access)
+        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._refusals)
         return Front(served, self._names, anyway=health)
 
     def _names(self) -> Iterator[str]:
@@ -147,8 +150,10 @@ class HttpServer:
         try:
             self._access.principal(presented(request)).check_everywhere(Permission.READ)
         except Unauthenticated as error:
+            self._refusals.note(error, presented(request), peer_of(request), "HTTP /metrics")
             return PlainTextResponse(f"{error.message}\n", status_code=401, headers={"www-authenticate": "Bearer"})
         except AccessDenied as error:
+            self._refusals.note(error, presented(request), peer_of(request), "HTTP /metrics")
             return PlainTextResponse(f"{error.message}\n", status_code=403)
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
 

@@ -44,6 +44,7 @@ from .http_api import Asked, Endpoint, Page, answered, failed
 from .http_security import presented
 from .json_once import loads_once
 from .logging import logger
+from .refusals import Refusals
 
 MAX_BODY_BYTES: Final = 64 << 10
 MAX_PATH_BYTES: Final = 2_048
@@ -140,10 +141,14 @@ class Guard:
         access: tells who somebody is.
         endpoints: all that there is.
         pages: files by their paths.
+        refusals: those who were not let in, or may not do what they wanted.
     """
 
-    def __init__(self, access: Access, endpoints: Sequence[Endpoint], pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self, access: Access, endpoints: Sequence[Endpoint], pages: Mapping[str, Page], refusals: Refusals
+    ) -> None:
         self._access = access
+        self._refusals = refusals
         self._pages = pages
         self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
         for endpoint in endpoints:
@@ -174,11 +179,12 @@ class Guard:
                 _check_origin(request)
             query = _query(request.scope["query_string"], found.endpoint.parameters)
             body = await _body(request, found.endpoint.fields, wanted=method != "GET")
-            peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
-            return await _handled(found, Asked(principal, peer, found.path, query, body))
+            return await _handled(found, Asked(principal, peer_of(request), found.path, query, body))
         except _Refused as refused:
+            self._refusals.note(refused.error, presented(request), peer_of(request), f"HTTP {request.method[:16]}")
             return failed(refused.error, refused.status, refused.headers)
         except TallybookError as error:
+            self._refusals.note(error, presented(request), peer_of(request), f"HTTP {request.method[:16]}")
             return failed(error)
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
@@ -194,6 +200,11 @@ class Guard:
             error = InvalidArgument(f"{method} is not for this path")
             raise _Refused(405, error, _allow(there))
         raise _Refused(404, InvalidArgument("there is nothing at this path"))
+
+
+def peer_of(request: Request) -> str:
+    """The other end of the connection."""
+    return "" if request.client is None else f"{request.client.host}:{request.client.port}"
 
 
 def _has_body(request: Request) -> bool:

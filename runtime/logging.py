@@ -6,9 +6,9 @@ varies), through ``logger``::
     log = logger("bookie.service")
     log.warning("stream cut", peer=stream.peer, reason=error)
 
-Lines of libraries that use the standard ``logging`` come out in the same form, from the level info on: below it they may
-show all that passes through them, passwords too (kazoo does). A field that is named like a secret is never written: its
-value is replaced before it reaches a formatter. The part ``audit`` is logged whatever the level is.
+Lines of libraries that use the standard ``logging`` come out in the same form, from the level info on: below it they
+may show all that passes through them, passwords too (kazoo does). A field that is named like a secret is never written:
+its value is replaced before it reaches a formatter. The part ``audit`` is logged whatever the level is.
 What each field is called is in docs/logs.md, and tests/unit/test_log_fields.py holds it.
 """
 

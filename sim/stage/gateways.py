@@ -91,7 +91,7 @@ class Gateway:
         self.limits, self.counts = Limits(chosen), Counts()
         self.stores = Stores(client, name, self.tasks, int(chosen.max_id_bytes))
         self._clock = cluster.world.clock
-        door = Door(access or OpenAccess(), client)
+        door = Door(access or OpenAccess(), client, self._clock)
         self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks, door)
         self._calls = client_tasks("calls")
         self._dead = False

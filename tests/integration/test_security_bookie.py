@@ -251,7 +251,13 @@ async def test_what_is_no_tls_is_dropped_and_others_are_served(served, client, n
 # --- what he may do ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_reader_reads_and_changes_nothing(served, client):
+def told_refused(caplog) -> set[tuple[str, str, str]]:
+    """Methods, principals and identities in lines of the audit log."""
+    fields = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
+    return {(found["method"], found["principal"], found["identity"]) for found in fields}
+
+
+async def test_a_reader_reads_and_changes_nothing(served, client, caplog):
     async with served() as port:
         await port.works(client("writer"))
         reader = await port.connect(client("reader"))
@@ -267,6 +273,10 @@ async def test_a_reader_reads_and_changes_nothing(served, client):
         writer = await port.connect(client("writer"))
         assert await added(writer, 1) == 0, "nothing was fenced"
         await asyncio.gather(reader.close(), writer.close())
+    who = "readers", "tallybook://reader/app"
+    assert told_refused(caplog) == {
+        (f"bookie {what}", *who) for what in ("add", "Fence", "RecoveryRead", "WriteLac", "Force", "RecoveryAdd")
+    }
 
 
 async def test_a_writer_keeps_nothing_for_the_cluster_and_a_bookie_does(served, client):
@@ -287,13 +297,14 @@ async def test_a_writer_keeps_nothing_for_the_cluster_and_a_bookie_does(served, 
         await asyncio.gather(writer.close(), keeper.close())
 
 
-async def test_who_is_nobody_here_is_told_so(served, client):
+async def test_who_is_nobody_here_is_told_so(served, client, caplog):
     rules = (
         '[[principal]]\nname = "one"\nroles = ["reader"]\nstreams = ["a"]\ncertificates = ["tallybook://reader/one"]\n'
     )
     async with served(rules) as port:
         with pytest.raises(AccessDenied, match="one may read by name only, at a gateway"):
             await port.connect(client("reader", "one"))
+        assert ("one", "tallybook://reader/one") in {found[1:] for found in told_refused(caplog)}
         rules = port.place / "access.toml"
         rules.write_text("")
         port.security.refresh()

@@ -254,12 +254,16 @@ async def test_health_is_for_everybody_who_gets_as_far(gateway):
 # --- what is theirs ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_reader_changes_nothing(gateway):
+async def test_a_reader_changes_nothing(gateway, caplog):
     async with gateway() as served, served.without() as channel:
-        for method in (name for name, takes in PERMISSIONS.items() if takes is Permission.WRITE):
+        changing = {name for name, takes in PERMISSIONS.items() if takes is Permission.WRITE}
+        for method in sorted(changing):
             service, _, name = method.partition("/")
             with refused(DENIED, "AccessDenied"):
                 await called(channel, service, name, any_request(service, name), served.token("dashboard"))
+    told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
+    assert {found["method"] for found in told} == changing
+    assert {found["identity"] for found in told} == {"dashboard"}
 
 
 @pytest.mark.parametrize("method", sorted(STREAM_METHODS))

@@ -51,7 +51,7 @@ class Stage:
     def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.limits, self.counts = Limits(chosen), Counts()
-        door = Door(OpenAccess(), client)
+        door = Door(OpenAccess(), client, cluster.world.clock)
         self.service = LedgerService(client, chosen, self.limits, self.counts, cluster.world.clock, tasks, door)
         self._calls = client_tasks("calls")
 

@@ -124,7 +124,7 @@ async def test_of_a_defect_clients_hear_that_it_is_one_and_the_log_hears_the_res
         raise ValueError("/etc/somewhere holds xyzzy")
 
     settings, counts = GatewaySettings(metadata="memory:"), Counts()
-    door = Door(OpenAccess(), None)
+    door = Door(OpenAccess(), None, RealClock())
     serve = counted("LedgerService/Describe", broken, counts, RealClock(), door, Limits(settings))
     with pytest.raises(CallFailed) as caught:
         await serve(FakeCall(Status))

@@ -200,6 +200,23 @@ async def test_whoever_changes_something_is_in_the_audit_log(caplog):
     assert line.getMessage() == "delete"
 
 
+async def test_whoever_is_refused_is_there_too_and_his_token_is_not(caplog):
+    async with serving(Gate()) as served:
+        await served("DELETE", "/api/v1/things/a", authorization="Bearer reader", **JSON)
+        await served("GET", "/api/v1/things/a", authorization="Bearer stolen")
+        await served("GET", "/metrics")
+        await served("GET", "/api/v1/things/a", host="elsewhere.example")
+        await served("GET", "/nowhere", authorization="Bearer reader")
+    told = [record.tallybook_fields for record in caplog.records if record.name.endswith("audit")]
+    assert [(line["method"], line["principal"], line["error_type"]) for line in told] == [
+        ("HTTP DELETE", "reader", "AccessDenied"),
+        ("HTTP GET", "", "AccessDenied"),
+        ("HTTP /metrics", "", "Unauthenticated"),
+    ]
+    assert all(line["peer"].startswith("127.0.0.1:") for line in told)
+    assert "stolen" not in str(told)
+
+
 async def test_health_and_the_page_are_for_everybody_and_numbers_are_not():
     async with serving(Gate()) as served:
         assert (await served("GET", "/healthz")).status == 200
