@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kazoo.exceptions import NoNodeError
+from kazoo.security import Permissions
 
 from tallybook.core.errors import InvalidConfig, NewerFormat
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.security import zookeeper_password
+from tallybook.runtime.security.files import ZOOKEEPER
 from tallybook.runtime.tasks import Tasks
 
 from ..client import MetadataClient
 from .hub import WatchHub
 from .layout import FORMAT, Layout, number_of
 from .membership import ZooKeeperMembership
-from .requests import children, get
+from .requests import acl, children, get
 from .session import Session
 from .store import ZooKeeperStore
 from .tree import create_once, create_path
+
+_CHANGES: Final = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
+
+_log = logger("metadata")
 
 
 async def open_zookeeper(
@@ -40,15 +49,16 @@ async def open_zookeeper(
         timeout_seconds: deadline of this call and of every operation.
         session_seconds: silence after which ZooKeeper takes a bookie for dead.
         security: directory of the certificates, for TLS, and of the password that what is made is closed with; empty:
-            neither.
+            neither. What was made before, without one, may be open to everybody: that is logged.
 
     Raises:
         Unauthenticated, AccessDenied: ``root`` is closed, and not open to that password.
         MetadataUnavailable: no server answers in time; the message has the URI.
-        InvalidConfig: ``root`` holds something else.
+        InvalidConfig: ``root`` holds something else, or there is security without a password.
         NewerFormat: it was made by a newer Tallybook.
     """
     name = f"{'zks' if security else 'zk'}://{','.join(hosts)}{root}"
+    password = _password(security) if security else None
     session = Session(
         hosts,
         name,
@@ -57,12 +67,14 @@ async def open_zookeeper(
         timeout_seconds=timeout_seconds,
         session_seconds=session_seconds,
         security=security,
-        password=zookeeper_password(security) if security else None,
+        password=password,
     )
     layout = Layout(root)
     await session.start()
     try:
         await _prepare(session, layout)
+        if password is not None:
+            await _say_if_open(session, layout)
     except BaseException:
         await session.close()
         raise
@@ -83,6 +95,33 @@ async def open_zookeeper(
         await session.close()
 
     return MetadataClient(ZooKeeperStore(session, layout, hub, close), membership)
+
+
+def _password(security: str) -> str:
+    """USER:PASSWORD. Without one, whoever has a certificate that ZooKeeper takes could change what is made.
+
+    Raises:
+        InvalidConfig: there is none.
+    """
+    password = zookeeper_password(security)
+    if password is None:
+        raise InvalidConfig(
+            f"{security} has no {ZOOKEEPER}, and without it the metadata would be open to every certificate that "
+            "ZooKeeper takes: put USER:PASSWORD into that file, the same for all that open the metadata, and let "
+            "nobody else read it"
+        )
+    return password
+
+
+async def _say_if_open(session: Session, layout: Layout) -> None:
+    """What was made without a password stays as open as it was made."""
+    [(entries, _)] = await session.ask(acl(layout.root))
+    if any(entry.id.scheme == "world" and entry.perms & _CHANGES for entry in entries):
+        _log.warning(
+            "metadata are open to everybody",
+            path=session.name,
+            error=f"whoever reaches ZooKeeper may change {layout.root}: close it with setAcl -R",
+        )
 
 
 async def _prepare(session: Session, layout: Layout) -> None:

@@ -25,6 +25,11 @@ def get(path: str) -> Request:
     return lambda kazoo: kazoo.get_async(path)
 
 
+def acl(path: str) -> Request:
+    """Answers (who may do what, status), or NoNodeError."""
+    return lambda kazoo: kazoo.get_acls_async(path)
+
+
 def exists(path: str, watcher: Watcher) -> Request:
     """Answers the status or ``None``; ``watcher`` is called once, when the node is created, written or deleted."""
     return lambda kazoo: kazoo.exists_async(path, watch=watcher)

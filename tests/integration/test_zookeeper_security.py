@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.security import make_digest_acl
 
 from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.core.access import Role
@@ -27,7 +28,7 @@ def server(authority, tmp_path) -> Iterator[ZooKeeperServer]:
         yield running
 
 
-def directory(authority: Authority, place: Path, password: str = "") -> str:
+def directory(authority: Authority, place: Path, password: str = "tally:secret") -> str:
     """The security directory of a client.
 
     ZooKeeper opens what is made by one certificate to others of its name, too, whatever their password.
@@ -65,10 +66,9 @@ async def test_what_is_made_is_closed_to_everybody_without_the_password(server, 
         finally:
             stranger.stop()
             stranger.close()
-    for name, password in (("b2", "tally:wrong"), ("b3", "")):
-        other = directory(authority, tmp_path / name, password)
-        with pytest.raises(AccessDenied):
-            await opened(server.secure_address, other)
+    other = directory(authority, tmp_path / "b2", "tally:wrong")
+    with pytest.raises(AccessDenied):
+        await opened(server.secure_address, other)
     async with await opened(server.secure_address, security) as metadata:
         assert (await metadata.store.read_ledger(7)).value == made
 
@@ -110,3 +110,45 @@ async def test_with_security_there_is_no_way_without_tls_nor_the_other_way_round
         await opened("127.0.0.1:1", security, scheme="zk")
     with pytest.raises(InvalidConfig, match="needs a security directory"):
         await opened("127.0.0.1:1", "")
+
+
+async def test_with_security_there_has_to_be_a_password_and_nothing_is_made_without(server, authority, tmp_path):
+    """Else what is made would be open to whoever has a certificate of this authority, for whatever it was given."""
+    without = directory(authority, tmp_path / "b1", "")
+    with pytest.raises(InvalidConfig, match=r"b1 has no zookeeper\.auth.*USER:PASSWORD"):
+        await opened(server.secure_address, without)
+    anybody = KazooClient(server.address)
+    anybody.start()
+    try:
+        assert "tallybook" not in anybody.get_children("/")
+    finally:
+        anybody.stop()
+        anybody.close()
+
+
+async def test_that_metadata_from_before_are_open_to_everybody_is_said_until_they_are_closed(
+    server, authority, tmp_path, caplog
+):
+    async with await open_metadata(
+        f"zk://{server.address}/tallybook", clock=RealClock(), rng=SystemRng(), timeout_seconds=10.0
+    ):
+        pass
+    assert not caplog.records
+    security = directory(authority, tmp_path / "b1")
+    async with await opened(server.secure_address, security):
+        pass
+    [line] = [record for record in caplog.records if record.name.startswith("tallybook")]
+    assert line.levelname == "WARNING"
+    assert "setAcl" in line.tallybook_fields["error"]
+    assert line.tallybook_fields["path"].endswith("/tallybook")
+    owner = KazooClient(server.address)
+    owner.start()
+    try:
+        owner.set_acls("/tallybook", [make_digest_acl("tally", "secret", all=True)])
+    finally:
+        owner.stop()
+        owner.close()
+    caplog.clear()
+    async with await opened(server.secure_address, security):
+        pass
+    assert not [record for record in caplog.records if record.name.startswith("tallybook")]
