@@ -7,12 +7,14 @@
     zookeeper.auth    USER:PASSWORD for ZooKeeper
 
 The first three have the names that Kubernetes gives them. Files may be replaced at any time, one by one or, where
-they are links, all at once; what was read counts only if nothing changed meanwhile.
+they are links, all at once; what was read counts only if nothing changed meanwhile. A file that cannot be read is the
+trouble of who wants it, and keeps nobody from the others.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -35,10 +37,21 @@ Signature: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Files(NamedTuple):
-    """What lies in a directory; ``None`` for what does not."""
+    """What lies in a directory: of each file its content, ``None`` if it is not there, or why it cannot be read."""
 
     signature: Signature
-    contents: dict[str, bytes | None]
+    contents: dict[str, bytes | InvalidConfig | None]
+
+    def found(self, name: str) -> bytes | None:
+        """The content of a file; ``None`` if it is not there.
+
+        Raises:
+            InvalidConfig: it cannot be read, or must not be believed.
+        """
+        content = self.contents[name]
+        if isinstance(content, InvalidConfig):
+            raise content
+        return content
 
     def __repr__(self) -> str:
         """Without what must never be shown."""
@@ -48,16 +61,16 @@ class Files(NamedTuple):
         """The content of a file that there has to be.
 
         Raises:
-            InvalidConfig: there is none.
+            InvalidConfig: there is none, or none that can be read and believed.
         """
-        content = self.contents[name]
+        content = self.found(name)
         if content is None:
             raise InvalidConfig(f"{directory} has no {name}")
         return content
 
 
 def signature_of(directory: str) -> Signature:
-    """What the files look like from outside.
+    """What all files look like from outside.
 
     Raises:
         InvalidConfig: the directory cannot be looked into.
@@ -65,12 +78,17 @@ def signature_of(directory: str) -> Signature:
     return tuple(seen(Path(directory, name)) for name in NAMES)
 
 
+def part_of(signature: Signature, names: Sequence[str]) -> Signature:
+    """What some of the files look like."""
+    return tuple(signature[NAMES.index(name)] for name in names)
+
+
 def read_files(directory: str) -> Files:
     """All files, of one moment.
 
     Raises:
-        InvalidConfig: the directory or a file cannot be read, is no file, is too large, changes all the time, may be
-            changed by every user of this machine, or holds a secret and is open to them.
+        InvalidConfig: the directory cannot be read, changes all the time, or may be changed by every user of this
+            machine.
     """
     if not Path(directory).is_dir():
         raise InvalidConfig(f"security: there is no directory {directory}")
@@ -80,10 +98,17 @@ def read_files(directory: str) -> Files:
         raise InvalidConfig(f"everybody may put files into {directory}: chmod o-w {directory}")
     for _ in range(_TRIES):
         before = signature_of(directory)
-        contents = {name: read_file(Path(directory, name), secret=name in _SECRET) for name in NAMES}
+        contents = {name: _content(Path(directory, name), secret=name in _SECRET) for name in NAMES}
         if signature_of(directory) == before:
             return Files(before, contents)
     raise InvalidConfig(f"the files of {directory} change all the time")
+
+
+def _content(path: Path, *, secret: bool) -> bytes | InvalidConfig | None:
+    try:
+        return read_file(path, secret=secret)
+    except InvalidConfig as error:
+        return error
 
 
 def seen(path: Path) -> tuple[int, int, int, int] | None:

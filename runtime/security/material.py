@@ -45,17 +45,21 @@ def understand(files: Files, directory: str, *, now: datetime | None = None) -> 
         InvalidConfig: one that is needed is missing; one is malformed; the key does not belong to the certificate, as
             while both are being replaced; or the certificate is not valid now.
     """
-    access, keys, zookeeper = (files.contents[name] for name in (ACCESS, TOKEN_KEYS, ZOOKEEPER))
     return Material(
-        _identity(files, directory, now or datetime.now(UTC)),
-        None if access is None else AccessRules(parse_access(access, f"{directory}/{ACCESS}")),
-        None if keys is None else TokenKeys.parse(keys, f"{directory}/{TOKEN_KEYS}"),
-        None if zookeeper is None else _zookeeper(zookeeper, f"{directory}/{ZOOKEEPER}"),
+        identity_of(files, directory, now=now),
+        rules_of(files, directory),
+        token_keys_of(files, directory),
+        zookeeper_of(files, directory),
     )
 
 
-def _identity(files: Files, directory: str, now: datetime) -> Identity:
-    """Who the process is. What comes out of here is in force at once, so TLS has to be possible with it."""
+def identity_of(files: Files, directory: str, *, now: datetime | None = None) -> Identity:
+    """Who the process is. What comes out of here is in force at once, so TLS has to be possible with it.
+
+    Raises:
+        InvalidConfig: as ``understand``, of certificates and keys.
+    """
+    now = now or datetime.now(UTC)
     try:
         identity = _understood(files, directory, now)
         for usable in (client_context, server_material):
@@ -64,6 +68,36 @@ def _identity(files: Files, directory: str, now: datetime) -> Identity:
         # What a certificate holds is understood bit by bit, and each bit may be strange in a way of its own.
         raise InvalidConfig(f"{directory}: {CERTIFICATE} and {PRIVATE} cannot be used: {error}") from None
     return identity
+
+
+def rules_of(files: Files, directory: str) -> AccessRules | None:
+    """Who may do what; ``None`` where nothing is said.
+
+    Raises:
+        InvalidConfig: it cannot be understood.
+    """
+    content = files.found(ACCESS)
+    return None if content is None else AccessRules(parse_access(content, f"{directory}/{ACCESS}"))
+
+
+def token_keys_of(files: Files, directory: str) -> TokenKeys | None:
+    """What tokens are checked with; ``None``: no tokens are taken.
+
+    Raises:
+        InvalidConfig: it cannot be understood.
+    """
+    content = files.found(TOKEN_KEYS)
+    return None if content is None else TokenKeys.parse(content, f"{directory}/{TOKEN_KEYS}")
+
+
+def zookeeper_of(files: Files, directory: str) -> str | None:
+    """USER:PASSWORD for ZooKeeper, if there is one.
+
+    Raises:
+        InvalidConfig: it cannot be understood.
+    """
+    content = files.found(ZOOKEEPER)
+    return None if content is None else _zookeeper(content, f"{directory}/{ZOOKEEPER}")
 
 
 def _understood(files: Files, directory: str, now: datetime) -> Identity:

@@ -4,12 +4,15 @@
                          `-> not understood: the log says why, and what was in force stays
 
 A certificate and its key are replaced one after the other. In between they do not belong together, and what was in
-force stays until they do.
+force stays until they do. Certificates, rules and the keys of tokens are taken each by themselves: who takes rights
+away does not wait until a certificate is right. The password of ZooKeeper counts from the next start on: a session
+shows it once, and what it has made is open to that user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Never
 
@@ -21,12 +24,37 @@ from ..identity import Identity
 from ..logging import logger
 from ..metric_catalogue import Kind, MetricInfo
 from ..tasks import ThreadWorkers
-from .files import ACCESS, Signature, read_files, signature_of
-from .material import Material, understand
+from .files import (
+    ACCESS,
+    AUTHORITY,
+    CERTIFICATE,
+    NAMES,
+    PRIVATE,
+    TOKEN_KEYS,
+    ZOOKEEPER,
+    Files,
+    Signature,
+    part_of,
+    read_files,
+    signature_of,
+)
+from .material import Material, identity_of, rules_of, token_keys_of, understand, zookeeper_of
 
 RELOAD_SECONDS: Final = 2.0
 EXPIRY_WARNING_DAYS: Final = 14
 _DAY_SECONDS: Final = 86_400.0
+
+_CERTIFICATES: Final = "certificates"
+_RULES: Final = "rules"
+_TOKEN_KEYS: Final = "token keys"  # noqa: S105 (a part)
+_METADATA: Final = "zookeeper"
+_PARTS: Final = {
+    _CERTIFICATES: (AUTHORITY, CERTIFICATE, PRIVATE),
+    _RULES: (ACCESS,),
+    _TOKEN_KEYS: (TOKEN_KEYS,),
+    _METADATA: (ZOOKEEPER,),
+}
+"""What is understood, and in force, by itself; and in which files it is."""
 
 _log = logger("security")
 
@@ -48,7 +76,7 @@ SECURITY_METRICS: Final = (
         "failures",
         "tallybook_security_reload_failures_total",
         Kind.COUNTER,
-        "Looks at changed security files that were not taken: the log says why.",
+        "Looks at changed security files of which a part was not taken: the log says why.",
     ),
 )
 
@@ -59,8 +87,9 @@ class Security:
     def __init__(self, directory: str, signature: Signature, material: Material) -> None:
         self._directory = directory
         self._signature = signature
-        self._told = ""
-        """Why changed files are not taken, as was logged."""
+        """Of the files that are in force."""
+        self._told: dict[str, str] = {}
+        """Why a part of what has changed is not taken, as was logged."""
         self._material = material
         self.reloads = 0
         """How often changed files came into force."""
@@ -106,18 +135,58 @@ class Security:
             if signature_of(self._directory) == self._signature:
                 return
             files = read_files(self._directory)
-            material = understand(files, self._directory)
-            if material.rules is None and self._material.rules is not None:
-                raise InvalidConfig(f"{self._directory} has no {ACCESS} any more")
         except InvalidConfig as error:
-            self.failures += 1
-            if error.message != self._told:
-                self._told = error.message
-                _log.error("changed security files are not taken", path=self._directory, error=error.message)
+            self._say_not_taken("directory", error)
             return
-        self._signature, self._material, self._told = files.signature, material, ""
-        self.reloads += 1
-        _log.info("security files taken", path=self._directory, certificate=material.identity.names)
+        self._told.pop("directory", None)
+        signature = list(self._signature)
+        taken = []
+        for part, names in _PARTS.items():
+            now = part_of(files.signature, names)
+            if now == part_of(self._signature, names):
+                self._told.pop(part, None)
+                continue
+            try:
+                self._take(part, files)
+            except InvalidConfig as error:
+                self._say_not_taken(part, error)
+                continue
+            self._told.pop(part, None)
+            for name, look in zip(names, now, strict=True):
+                signature[NAMES.index(name)] = look
+            if part != _METADATA:
+                taken.append(part)
+        self._signature = tuple(signature)
+        if taken:
+            self.reloads += 1
+            what = ", ".join(taken)
+            _log.info("security files taken", what=what, path=self._directory, certificate=self.identity.names)
+
+    def _take(self, part: str, files: Files) -> None:
+        """Understand a part, and have it in force.
+
+        Raises:
+            InvalidConfig: it cannot be understood.
+        """
+        before, where = self._material, self._directory
+        if part == _CERTIFICATES:
+            self._material = replace(before, identity=identity_of(files, where))
+        elif part == _RULES:
+            rules = rules_of(files, where)
+            if rules is None and before.rules is not None:
+                raise InvalidConfig(f"{where} has no {ACCESS} any more")
+            self._material = replace(before, rules=rules)
+        elif part == _TOKEN_KEYS:
+            self._material = replace(before, token_keys=token_keys_of(files, where))
+        else:
+            zookeeper_of(files, where)
+            _log.info("the password of zookeeper counts from the next start on", path=where)
+
+    def _say_not_taken(self, part: str, error: InvalidConfig) -> None:
+        self.failures += 1
+        if error.message != self._told.get(part):
+            self._told[part] = error.message
+            _log.error("changed security files are not taken", what=part, path=self._directory, error=error.message)
 
     async def keep_fresh(self, clock: Clock) -> Never:
         """Look at the files again and again, and say once a day that the certificate is about to expire."""

@@ -1,6 +1,7 @@
 """A security directory: read with care, taken over while a process runs, and never half."""
 
 import json
+import logging
 import os
 import stat
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from tallybook.core.access import Presented, Role
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
-from tallybook.runtime.security import open_security, zookeeper_password
+from tallybook.runtime.security import material, open_security, zookeeper_password
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES, read_files
 from tallybook.runtime.tls_contexts import client_context, server_context
@@ -270,6 +271,95 @@ def test_files_that_break_leave_what_was_in_force(place, name, caplog):
     (place / name).write_bytes(good)
     security.refresh()
     assert security.reloads == 1
+
+
+def say_otherwise(place) -> None:
+    """Take the writers' rights away, as an operator does who has to."""
+    rules = place / "access.toml"
+    rules.write_text(rules.read_text().replace("tallybook://writer/*", "tallybook://author/*"))
+
+
+def break_content(path: Path) -> None:
+    path.write_bytes(b"\xff broken")
+
+
+def open_to_everybody(path: Path) -> None:
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize("damage", [break_content, open_to_everybody, Path.unlink])
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
+def test_rights_that_are_taken_away_do_not_wait_for_certificates_that_are_right(place, caplog, name, damage):
+    security = opened(place)
+    before = security.identity
+    damage(place / name)
+    say_otherwise(place)
+    for _ in range(3):
+        security.refresh()
+    with pytest.raises(AccessDenied):
+        security.principal(Presented(shown("tallybook://writer/app")))
+    assert security.identity is before
+    assert (security.reloads, security.failures) == (1, 3)
+    not_taken = [record for record in caplog.records if record.getMessage() == "changed security files are not taken"]
+    assert [record.tallybook_fields["what"] for record in not_taken] == ["certificates"], "said once"
+
+
+def test_rights_that_are_taken_away_do_not_wait_for_a_certificate_that_has_expired(place, monkeypatch):
+    security = opened(place)
+    monkeypatch.setattr(material, "datetime", Later)
+    say_otherwise(place)
+    security.refresh()
+    with pytest.raises(AccessDenied):
+        security.principal(Presented(shown("tallybook://writer/app")))
+    assert (security.reloads, security.failures) == (1, 0)
+
+
+def test_a_token_key_that_leaked_goes_and_a_certificate_comes_whatever_the_rules_are(authority, place, caplog):
+    security = opened(place)
+    authority.add_token_key()
+    authority.issue(place, SERVER, days=5)
+    (place / "access.toml").write_text("[[principal]]")
+    kids = json.loads((place / "token-keys.json").read_bytes())["keys"]
+    (place / "token-keys.json").write_text(json.dumps({"keys": kids[1:]}))
+    caplog.set_level(logging.INFO)
+    security.refresh()
+    assert security.days_left() > 4
+    assert repr(security._material.token_keys) == f"TokenKeys({kids[1]['kid']})"
+    assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
+    assert [(line.getMessage(), line.tallybook_fields["what"]) for line in caplog.records] == [
+        ("changed security files are not taken", "rules"),
+        ("security files taken", "certificates, token keys"),
+    ]
+
+
+def test_a_directory_that_everybody_may_write_to_is_not_believed_in_any_part(place):
+    security = opened(place)
+    say_otherwise(place)
+    place.chmod(0o777)
+    security.refresh()
+    assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
+    assert (security.reloads, security.failures) == (0, 1)
+    place.chmod(0o700)
+    security.refresh()
+    assert (security.reloads, security.failures) == (1, 1)
+
+
+def test_of_the_password_of_zookeeper_it_is_said_that_it_counts_after_a_restart(place, caplog):
+    caplog.set_level(logging.INFO)
+    security = opened(place)
+    auth = place / "zookeeper.auth"
+    auth.touch(mode=0o600)
+    auth.write_text("tally:other")
+    for _ in range(2):
+        security.refresh()
+    assert (security.reloads, security.failures) == (0, 0)
+    [line] = caplog.records
+    assert line.getMessage() == "the password of zookeeper counts from the next start on"
+    auth.write_text("tally")
+    security.refresh()
+    assert security.failures == 1
+    assert caplog.records[-1].tallybook_fields["what"] == "zookeeper"
+    assert "tally:other" not in caplog.text
 
 
 def test_rules_that_vanish_do_not_open_the_door(place):
