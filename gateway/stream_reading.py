@@ -21,7 +21,7 @@ from tallybook.stream import Gap, Position, Record, SubscriptionReader
 from tallybook.stream.reader.handle import Gaps
 
 from .counted import send_in_time
-from .door import GuestCall
+from .door import GuestCall, audited
 from .messages import decode, request_of
 from .outflow import Outflow, message_bytes, reserved_bytes, sent_from
 from .stores import Stores
@@ -123,7 +123,11 @@ class Subscribed:
         if not first.HasField("open"):
             raise InvalidArgument("the first message of a Subscribe stream must open a subscription")
         opening, context = first.open, self._context
-        context.door.check_stream(self._call.guest, Permission.READ, opening.namespace, opening.name)
+        guest = self._call.guest
+        context.door.check_stream(guest, Permission.READ, opening.namespace, opening.name)
+        if opening.take_over:
+            what = {"stream": opening.name, "subscription": opening.subscription}
+            audited(guest, "take subscription", namespace=opening.namespace, **what)
         start, most = start_of(opening.start), message_bytes(opening.max_bytes, context.settings)
         with (
             context.limits.admit(self._call.guest, reserved_bytes(most, context.settings)),

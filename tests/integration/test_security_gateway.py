@@ -1,6 +1,7 @@
 """A gateway and its HTTP port behind TLS: certificates and tokens, every method, and names that belong to others."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -299,6 +300,24 @@ async def test_streams_under_a_prefix_and_in_a_namespace_are_used_from_end_to_en
         listed = await stub.List(stream_pb2.ListStreamsRequest(prefix="orders/"))
         assert "orders/secured" in listed.names
         await stub.Delete(stream_pb2.DeleteStreamRequest(name="orders/secured"))
+
+
+async def test_who_takes_a_subscription_from_somebody_is_in_the_audit_log(gateway, caplog):
+    caplog.set_level(logging.INFO)
+    async with gateway() as served:
+        async with served.by_certificate("writer", "orders") as channel:
+            await streams(channel).Create(stream_pb2.CreateStreamRequest(name="orders/read"))
+        async with served.without() as channel:
+            for take_over in (False, True):
+                opened = stream_pb2.SubscribeOpen(
+                    name="orders/read", subscription="billing", no_follow=True, take_over=take_over
+                )
+                request = stream_pb2.SubscribeRequest(open=opened)
+                await called(channel, "StreamService", "Subscribe", request, served.token("dashboard"))
+    told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "take subscription"]
+    assert [(line["identity"], line["stream"], line["subscription"]) for line in told] == [
+        ("dashboard", "orders/read", "billing")
+    ]
 
 
 @pytest.mark.parametrize("method", sorted(LEDGER_METHODS))
