@@ -226,7 +226,7 @@ class _Server:
         _log.info("stopping", bookie_id=bookie.bookie_id)
 
     def _open_tracer(self, metrics: Metrics) -> Tracer:
-        tracer = open_tracer(self._settings.traces, "tallybook-bookie")
+        tracer = open_tracer(self._settings.traces, "tallybook-bookie", security=self._settings.security)
         self._undo.push_async_callback(tracer.close)
         metrics.add(TRACE_METRICS, tracer.readings)
         return tracer

@@ -38,7 +38,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     )
     try:
         cluster_id = await metadata.store.cluster_id()
-        tracer = open_tracer(settings.traces, settings.service)
+        tracer = open_tracer(settings.traces, settings.service, security=settings.security)
     except BaseException:
         await metadata.close()
         raise

@@ -30,6 +30,7 @@ _ENDPOINT: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
 )
+_LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]")
 _NUMBER: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,12})?|\.[0-9]{1,12}")
 _HELP: Final = "expected http://HOST:PORT or https://HOST:PORT, and after it, if wanted, ,share=0.01"
 
@@ -42,6 +43,16 @@ class TraceOption:
     """With its path."""
     share: float = DEFAULT_SHARE
     """More than 0, at most 1."""
+
+    def check_private(self) -> None:
+        """See that spans are read by nobody on their way.
+
+        Raises:
+            InvalidConfig: they go to another host, and without TLS.
+        """
+        match = _ENDPOINT.fullmatch(self.endpoint)
+        if match is None or (match["scheme"] == "http" and not _LOOPBACK.fullmatch(match["host"].lower())):
+            raise InvalidConfig("with security, spans go by https://, or to a collector on this host")
 
 
 def parse_traces(value: str) -> TraceOption | None:

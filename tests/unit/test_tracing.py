@@ -21,6 +21,7 @@ from tallybook.client.rpc_adds import AddStream
 from tallybook.core.config import ClientSettings, GatewaySettings
 from tallybook.core.errors import EntryAbsent, InvalidConfig, LedgerFenced
 from tallybook.core.limits import MIB
+from tallybook.core.trace_option import parse_traces
 from tallybook.gateway.call_spans import STREAMS, span_of
 from tallybook.gateway.door import PERMISSIONS
 from tallybook.proto import ledger_pb2, stream_pb2
@@ -321,6 +322,22 @@ def test_who_wants_traces_without_the_library_is_told_what_to_install(monkeypatc
     with pytest.raises(InvalidConfig, match=r"traces need OpenTelemetry: pip install 'tallybook\[traces\]'"):
         open_tracer("http://127.0.0.1:4318", "test")
     assert open_tracer("", "test") is NO_TRACER
+
+
+@pytest.mark.parametrize("endpoint", ["http://collector:4318", "http://10.0.0.9:4318", "http://127.0.0.1.example.com"])
+def test_with_security_no_span_leaves_this_host_in_plain_text(endpoint):
+    with pytest.raises(InvalidConfig, match="by https://"):
+        open_tracer(endpoint, "test", security="/security")
+    option = parse_traces(endpoint.replace("http:", "https:"))
+    assert option is not None
+    option.check_private()
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost", "127.0.0.1:4318", "127.9.9.9", "[::1]:4318"])
+def test_with_security_a_collector_on_this_host_may_go_without_tls(host):
+    option = parse_traces(f"http://{host}")
+    assert option is not None
+    option.check_private()
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["silent", "away"])
