@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.core.limits import MAX_PASSWORD_BYTES
+
+_INHERITED: Final = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
 
 Metadata = Annotated[
     str,
@@ -30,7 +33,7 @@ PasswordFile = Annotated[
         "--password-file",
         envvar="TALLYBOOK_PASSWORD_FILE",
         metavar="FILE",
-        help="File that holds the ledger's password; one newline at its end does not count.",
+        help="File with the ledger's password, which others may not read; one newline at its end does not count.",
     ),
 ]
 
@@ -79,15 +82,30 @@ def read_password(file: Path | None) -> bytes:
     """The password in ``file``; empty where there is none.
 
     Raises:
-        InvalidArgument: the file cannot be read, or holds nothing or too much.
+        InvalidArgument: the file cannot be read, is no file, is open to every user of this machine, or holds nothing or
+            too much.
     """
     if file is None:
         return b""
-    try:
-        with open(file, "rb") as opened:
-            password = opened.read(MAX_PASSWORD_BYTES + 2).removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise InvalidArgument(f"password file {file} cannot be read: {error.strerror}") from error
+    password = _given(file).removesuffix(b"\n").removesuffix(b"\r")
     if not 1 <= len(password) <= MAX_PASSWORD_BYTES:
         raise InvalidArgument(f"password file {file} must hold 1 .. {MAX_PASSWORD_BYTES} bytes")
     return password
+
+
+def _given(file: Path) -> bytes:
+    from tallybook.runtime.security.files import read_file  # noqa: PLC0415
+
+    try:
+        if _INHERITED.fullmatch(str(file)):
+            # Standard input, or what a shell has put there for <(...): nobody else has it, and it may be a pipe.
+            with open(file, "rb") as opened:
+                return opened.read(MAX_PASSWORD_BYTES + 3)
+        content = read_file(file, secret=True)
+    except OSError as error:
+        raise InvalidArgument(f"password file {file} cannot be read: {error.strerror}") from error
+    except InvalidConfig as error:
+        raise InvalidArgument(f"password file: {error.message}") from error
+    if content is None:
+        raise InvalidArgument(f"password file {file} cannot be read: there is none")
+    return content

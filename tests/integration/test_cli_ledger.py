@@ -135,6 +135,8 @@ def test_tail_follows_a_ledger_until_it_is_closed(cluster, cli):
 
 def test_a_password_protects_a_ledger(cluster, tmp_path):
     right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for file in (right, wrong):
+        file.touch(mode=0o600)
     right.write_bytes(b"secret\n")
     wrong.write_bytes(b"guess")
     ledger = cluster("ledger", "create", "--json", "--password-file", right, "--hmac").json["ledger_id"]

@@ -135,6 +135,7 @@ def test_no_secret_is_in_what_processes_print_and_log_or_were_started_with(secur
     secrets = [(secured.server / "tls.key").read_text().splitlines()[1]]
     password = "geheimnis-4711"
     file = secured.root / "password"
+    file.touch(mode=0o600)
     file.write_text(password)
     writer = secured.issued("writer", "secretive")
     ledger = secured(writer, "ledger", "create", "--ensemble", 2, "--password-file", file, "--json").json["ledger_id"]

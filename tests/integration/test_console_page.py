@@ -191,6 +191,7 @@ def test_the_median_and_the_slowest_hundredth_are_of_what_came_between_two_looks
 @pytest.fixture
 def locked(cluster, tmp_path) -> tuple[str, str]:
     """The shared cluster with a ledger of one entry and the password "secret"; its id."""
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text("secret")
     protected = ("--password-file", tmp_path / "password")
     ledger = cluster("ledger", "create", *protected).out.decode().strip()

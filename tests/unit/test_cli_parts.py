@@ -339,6 +339,7 @@ async def test_work_that_does_not_say_how_far_it_is_is_looked_at_again_and_again
 )
 def test_a_password_is_the_file_less_one_newline(tmp_path, content, password):
     file = tmp_path / "password"
+    file.touch(mode=0o600)
     file.write_bytes(content)
     assert read_password(file) == password
 
@@ -346,9 +347,34 @@ def test_a_password_is_the_file_less_one_newline(tmp_path, content, password):
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 1025])
 def test_a_password_file_without_a_password_is_refused(tmp_path, content):
     file = tmp_path / "password"
+    file.touch(mode=0o600)
     file.write_bytes(content)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match="must hold"):
         read_password(file)
+
+
+def test_a_password_file_that_everybody_may_read_is_refused(tmp_path):
+    file = tmp_path / "password"
+    file.write_bytes(b"abc")
+    file.chmod(0o644)
+    with pytest.raises(InvalidArgument, match="chmod o-rwx"):
+        read_password(file)
+
+
+def test_a_password_file_that_is_none_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name, why in (("pipe", "is no file"), ("", "is no file"), ("none", "cannot be read")):
+        with pytest.raises(InvalidArgument, match=why):
+            read_password(tmp_path / name)
+
+
+def test_a_password_may_come_through_what_a_shell_has_opened():
+    """As --password-file <(pass show ledger) gives it."""
+    reading, writing = os.pipe()
+    os.write(writing, b"abc\n")
+    os.close(writing)
+    assert read_password(Path(f"/dev/fd/{reading}")) == b"abc"
+    os.close(reading)
 
 
 @given(
