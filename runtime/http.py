@@ -65,7 +65,7 @@ class HttpServer:
         offer: Offer | None = None,
     ) -> None:
         self._metrics = metrics
-        self._why_not_ready = why_not_ready
+        self._why_not_ready = metrics.why_not_ready = why_not_ready
         self._security = security
         self._access: Access = security or OpenAccess()
         self._offer = offer or Offer(())

@@ -27,6 +27,9 @@ from .metric_catalogue import Kind, MetricInfo
 
 PROCESS_METRICS: Final = (
     MetricInfo(
+        "ready", "tallybook_process_ready", Kind.GAUGE, "1 once the process serves, as /readyz says it too, else 0."
+    ),
+    MetricInfo(
         "tasks", "tallybook_process_tasks", Kind.GAUGE, "Tasks of the event loop: work that is under way, or waits."
     ),
     MetricInfo(
@@ -119,6 +122,8 @@ class Metrics:
         self._registry = CollectorRegistry()
         self.loop_lag = LoopLag()
         """Watched by whoever serves the metrics."""
+        self.why_not_ready: Callable[[], str | None] = lambda: "nobody serves it"
+        """What /readyz says; set by whoever serves it."""
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self.add(PROCESS_METRICS, self._of_this_process)
@@ -134,6 +139,7 @@ class Metrics:
     def _of_this_process(self) -> dict[str, Reading]:
         used_bytes, kept_bytes, blocks = heap_usage()
         return {
+            "ready": self.why_not_ready() is None,
             "heap_used": used_bytes,
             "heap_kept": kept_bytes,
             "python_blocks": blocks,
