@@ -218,9 +218,18 @@ class Patience:
             pause = min(2 * pause, self._settings.longest_pause)
 
     async def _before(self, deadline: float, kind: str, call: Callable[[], Awaitable[T]]) -> T:
+        begun = False
+
+        async def tried() -> T:
+            nonlocal begun
+            begun = True
+            return await call()
+
         try:
             async with asyncio.timeout(deadline - self._clock.monotonic()):
-                return await self.once(kind, call)
+                return await self.once(kind, tried)
         except TimeoutError as error:
+            # It was cancelled, which ``once`` does not count; and nothing was tried if it was not its turn yet.
+            self._counted[f"{kind}_failed"] += begun
             message = f"{kind}: no answer within {self._settings.give_up_after} s or what its bytes take"
             raise ArchiveUnavailable(message, outcome=Outcome.UNKNOWN) from error

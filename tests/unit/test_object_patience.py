@@ -248,3 +248,28 @@ def test_reads_and_writes_share_the_rate_of_bytes():
         assert world.clock.monotonic() == pytest.approx(19, abs=1)
 
     play(scene)
+
+
+def test_a_try_that_gets_no_answer_has_failed_and_one_that_only_waited_for_its_turn_was_none():
+    async def scene(world):
+        patience = Patience(world.clock, world.rng.fork("patience"), PatienceSettings(give_up_after=5))
+
+        async def hangs():
+            await asyncio.Event().wait()
+
+        with pytest.raises(ArchiveUnavailable):
+            await patience.ask("read", hangs)
+        assert patience.stats == {"read_failed": 1}
+
+        async def busy():
+            raise ArchiveBusy
+
+        for _ in range(2):
+            with pytest.raises(ArchiveBusy):
+                await patience.once("read", busy)
+        patience.rate._next_at = world.clock.monotonic() + 60
+        with pytest.raises(ArchiveUnavailable):
+            await patience.ask("put", hangs)
+        assert patience.stats == {"read_failed": 1, "read_busy": 2, "put_failed": 0}
+
+    play(scene)
