@@ -368,7 +368,9 @@ class RequestLane:
         try:
             return wire.encode_reply(request_id, outcome)
         except Exception as error:  # noqa: BLE001 - as above: a request is answered, whatever its answer was
-            return wire.encode_reply(request_id, self._defect(ask, request_id, error))
+            defect = self._defect(ask, request_id, error)
+            self._load.errors.count(defect.wire_code)
+            return wire.encode_reply(request_id, defect)
 
     def _defect(self, ask: wire.Ask | None, request_id: int, error: Exception) -> TallybookError:
         """Log a defect; what the peer is told of it."""

@@ -508,3 +508,18 @@ async def test_an_answer_of_many_small_batches_has_as_many_as_a_message_may_have
     await stream.send(wire.encode_request(1, wire.ReadBatches(1, 0, 2**62, 3 * MIB)))
     answer = await reply_on(stream, 1)
     assert (len(answer.batches), answer.lac) == (MAX_FRAMES, 7)
+
+
+class Muddled(Miser):
+    """A bookie whose answer is none."""
+
+    async def read_lac(self, ledger_id):
+        return object()
+
+
+@bench(store=Muddled)
+async def test_an_answer_that_cannot_be_sent_is_counted_as_the_defect_that_it_is(made):
+    stream, _ = await made.open(Lane.READ)
+    await stream.send(wire.encode_request(1, wire.ReadLac(1)))
+    assert type(await reply_on(stream, 1)) is TallybookError
+    assert made.service.readings()["errors_TallybookError"] == 1
