@@ -41,8 +41,9 @@ from tallybook.runtime.logging import logger
 from .dead_space import DeadSpace
 from .mover import Moved, Mover
 from .orphans import OrphanWatch, Owned
-from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable
+from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable, waiting
 from .survey import Survey
+from .waiting_since import WaitingSince
 
 _log = logger("offload")
 
@@ -76,10 +77,10 @@ class Backlog:
     archived_ledgers: int = 0
     archived_bytes: int = 0
     waiting_ledgers: int = 0
-    """Closed and in no object yet."""
+    """Closed, in no object yet, and old and large enough for one."""
     waiting_bytes: int = 0
     oldest_waiting_s: int = 0
-    """Age of the oldest of them."""
+    """How long the one has waited that has waited longest."""
     unreleased_ledgers: int = 0
     """Archived, and still to be kept by bookies."""
     orphans: int = 0
@@ -144,6 +145,7 @@ class Offloader:
         self._orphans = OrphanWatch(settings)
         self._dead_space = DeadSpace(reader, settings)
         self._failures = _Failures(settings.retry_s)
+        self._waiting_since = WaitingSince(settings)
         self._tidied_at: float | None = None
         self.totals = Totals()
         self.backlog = Backlog()
@@ -355,17 +357,16 @@ class Offloader:
             _log.info("unfinished upload removed", object=upload.key)
 
     def _backlog(self) -> Backlog:
-        ledgers = self._survey.ledgers.values()
+        ledgers, now_ms = self._survey.ledgers.values(), self._now_ms()
         archived = [metadata for metadata in ledgers if metadata.archived is not None]
-        waiting = [metadata for metadata in ledgers if metadata.closed and metadata.archived is None]
-        oldest_ms = min((metadata.created_at_ms for metadata in waiting), default=self._now_ms())
+        wait = waiting(ledgers, self._settings, now_ms)
         return Backlog(
             ledgers=len(ledgers),
             archived_ledgers=len(archived),
             archived_bytes=sum(metadata.length for metadata in archived),
-            waiting_ledgers=len(waiting),
-            waiting_bytes=sum(metadata.length for metadata in waiting),
-            oldest_waiting_s=max(0, self._now_ms() - oldest_ms) // 1000,
+            waiting_ledgers=len(wait),
+            waiting_bytes=sum(metadata.length for metadata in wait),
+            oldest_waiting_s=self._waiting_since.look(wait, now_ms),
             unreleased_ledgers=sum(not metadata.copies_released for metadata in archived),
             orphans=self._orphans.count,
         )

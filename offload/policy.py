@@ -52,26 +52,38 @@ class PlannedObject(NamedTuple):
 
 
 def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
-    """Closed ledgers that are in no object, and that the policy lets go, in the order of their ids.
-
-    Those of a transaction that is not committed wait for it, and those that are on their way into a stream go with its
-    segments: a bucket holds nothing that nobody may see.
+    """Those that wait (``waiting``) and that nobody is at, in the order of their ids.
 
     A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
     """
-    found = []
-    for metadata in ledgers:
-        if not metadata.closed or metadata.archived is not None:
-            continue
-        if is_pending(metadata) or is_staged(metadata):
-            continue
-        young = _age_ms(metadata.created_at_ms, now_ms) < _or(_own_min_age_s(metadata), settings) * 1000
-        if young or metadata.length < settings.min_bytes:
-            continue
-        if metadata.archiving is not None and not metadata.archiving.is_dead(now_ms, settings.attempt_ttl_s * 1000):
-            continue
-        found.append(_due(metadata))
-    return sorted(found)
+    ttl_ms = settings.attempt_ttl_s * 1000
+    return sorted(
+        _due(metadata)
+        for metadata in waiting(ledgers, settings, now_ms)
+        if metadata.archiving is None or metadata.archiving.is_dead(now_ms, ttl_ms)
+    )
+
+
+def waiting(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
+    """Closed ledgers that are in no object, and that the policy lets go.
+
+    Those of a transaction that is not committed wait for it, and those that are on their way into a stream go with its
+    segments: a bucket holds nothing that nobody may see.
+    """
+    return [
+        metadata
+        for metadata in ledgers
+        if metadata.closed
+        and metadata.archived is None
+        and metadata.length >= settings.min_bytes
+        and _age_ms(metadata.created_at_ms, now_ms) >= _or(_own_min_age_s(metadata), settings) * 1000
+        and not (is_pending(metadata) or is_staged(metadata))
+    ]
+
+
+def lets_go_at_ms(metadata: LedgerMetadata, settings: OffloadSettings) -> int:
+    """When a ledger is old enough."""
+    return metadata.created_at_ms + _or(_own_min_age_s(metadata), settings) * 1000
 
 
 def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list[PlannedObject]:

@@ -13,7 +13,8 @@ from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.transactions import Transaction, settled
 from tallybook.offload.orphans import OrphanWatch, Owned
-from tallybook.offload.policy import OFFLOAD_AFTER, Due, compact, dead_attempts, due, pack, releasable
+from tallybook.offload.policy import OFFLOAD_AFTER, Due, compact, dead_attempts, due, pack, releasable, waiting
+from tallybook.offload.waiting_since import WaitingSince
 
 SETTINGS = OffloadSettings(
     min_age_s=10,
@@ -51,6 +52,31 @@ def receipt(number: int, metadata: LedgerMetadata, *, key: str = "") -> Receipt:
         object_id, key or f"sets/{number}.parquet", 1_000, bytes(32), IndexPart(0, 1, 1, 0),
         metadata.last_entry_id + 1, metadata.length, 0, NOW_MS - 60_000,
     )  # fmt: skip
+
+
+def test_nothing_waits_that_the_policy_does_not_let_go_and_what_somebody_is_at_waits_still() -> None:
+    young, small = ledger(1, age_s=9), ledger(2, length=4)
+    pending = replace(ledger(3), custom=Transaction("sales", 3).marks)
+    begun = replace(ledger(4), archiving=ArchiveAttempt(UUID.format(9), NOW_MS))
+    still_open = replace(ledger(5), state=LedgerState.OPEN, last_entry_id=-1, length=0)
+    ledgers = [young, small, pending, begun, still_open, ledger(6), ledger(7, in_object=1)]
+    assert [each.ledger_id for each in waiting(ledgers, SETTINGS, NOW_MS)] == [4, 6]
+    assert [each.ledger_id for each in due(ledgers, SETTINGS, NOW_MS)] == [6]
+
+
+def test_a_ledger_that_was_written_for_days_has_not_waited_for_days_when_it_is_closed() -> None:
+    since = WaitingSince(SETTINGS)
+    assert since.look([], NOW_MS) == 0
+    old = ledger(1, age_s=300_000)
+    assert since.look([old], NOW_MS) == 0
+    assert since.look([old, ledger(2)], NOW_MS + 90_000) == 90
+    assert since.look([ledger(2)], NOW_MS + 100_000) == 10, "the first one is in the archive"
+    assert since.look([old], NOW_MS + 110_000) == 0
+
+
+def test_what_waits_as_an_offloader_begins_has_waited_since_the_policy_let_it_go() -> None:
+    assert WaitingSince(SETTINGS).look([ledger(1, age_s=300), ledger(2, age_s=20)], NOW_MS) == 290
+    assert WaitingSince(SETTINGS).look([ledger(1, age_s=-300)], NOW_MS) == 0, "of a clock that was wrong"
 
 
 def test_what_is_on_its_way_into_a_stream_does_not_go_though_it_is_committed() -> None:
