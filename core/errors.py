@@ -333,13 +333,18 @@ class PeerError(TallybookError):
 
 
 class Busy(PeerError):
-    """The peer is overloaded and took nothing. Slow down, then send again."""
+    """The peer is overloaded and took nothing. Slow down, then send again.
+
+    Args:
+        own_limit: it would take as much from others: whoever asks has reached a limit of its own. Not told to peers.
+    """
 
     wire_code = 201
 
-    def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0, own_limit: bool = False) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
+        self.own_limit = own_limit
 
 
 class BookieUnavailable(PeerError):

@@ -25,7 +25,7 @@ from .call_spans import span_of
 from .door import Door, Guest, GuestCall
 from .errors import status_of
 from .limits import Limits
-from .metrics import CallCounts, Counts
+from .metrics import CallCounts, Counts, cause_of
 
 GuestHandler: TypeAlias = Callable[[GuestCall], Awaitable[None]]
 """Serves one call of somebody who was let in."""
@@ -64,6 +64,7 @@ def counted(
             counts.rejected += isinstance(error, Busy | CreditExceeded)
             known = error if isinstance(error, TallybookError) else _DEFECT
             all_counts.errors.count(known.wire_code)
+            all_counts.failures[cause_of(known)] += 1
             if is_defect(error):
                 _log.defect("call failed", error, method=method, peer=call.peer)
             elif known.fault is not Fault.CALLER and not isinstance(known, Busy):

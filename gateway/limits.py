@@ -61,7 +61,9 @@ class Limits:
         mine = self._principals.setdefault(principal.name, Usage())
         if mine.requests >= most:
             raise Busy(
-                f"{mine.requests} calls of {principal.name} are under way, which is its limit", retry_after_ms=RETRY_MS
+                f"{mine.requests} calls of {principal.name} are under way, which is its limit",
+                retry_after_ms=RETRY_MS,
+                own_limit=True,
             )
         mine.requests += 1
         try:
@@ -84,13 +86,19 @@ class Limits:
             Busy: there are too many on this connection or in all, or no room for what it reserves.
         """
         for usage, most, room, where in self._bounds(guest):
+            own = usage is not self.total
             if usage.streams + streams > most:
-                raise Busy(f"{usage.streams} streams are open {where}, which is the limit", retry_after_ms=RETRY_MS)
+                raise Busy(
+                    f"{usage.streams} streams are open {where}, which is the limit",
+                    retry_after_ms=RETRY_MS,
+                    own_limit=own,
+                )
             if usage.reserved_bytes + reserved_bytes > room:
                 raise Busy(
                     f"streams {where} have reserved {usage.reserved_bytes} bytes; {reserved_bytes} more would exceed "
                     f"{room}",
                     retry_after_ms=RETRY_MS,
+                    own_limit=own,
                 )
         for usage in self._usages(guest):
             usage.streams += streams

@@ -35,7 +35,7 @@ from tallybook.stream.load import STREAM_METRICS
 
 from .door import Door
 from .limits import Limits
-from .metrics import GATEWAY_METRICS, Counts, numbers
+from .metrics import GATEWAY_METRICS, Counts, bounds, numbers
 from .service import LEDGER_SERVICE, LedgerService
 from .stores import Stores
 from .stream_service import STREAM_SERVICE, StreamService
@@ -97,7 +97,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         door = Door(security or OpenAccess(), client, RealClock())
         ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
-        metrics.add(GATEWAY_METRICS, lambda: numbers(counts, limits.total))
+        metrics.add(GATEWAY_METRICS, lambda: {**numbers(counts, limits.total), **bounds(settings, stores.ids)})
         metrics.add(STREAM_METRICS, stores.load.readings)
         show_client(metrics, client)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()

@@ -38,7 +38,8 @@ class Stores:
         self._client = client
         self._name = name
         self._tasks = tasks
-        self._ids = IdRoom(max_id_bytes)
+        self.ids = IdRoom(max_id_bytes)
+        """What they remember of ids."""
         self.load = StreamLoad()
         """What the writers of all streams do."""
         self.default = self._made(DEFAULT_NAMESPACE)
@@ -78,7 +79,7 @@ class Stores:
 
     def _made(self, namespace: str) -> StreamStore:
         store = StreamStore(self._client, namespace=namespace, name=self._name)
-        store.bound_ids(self._ids)
+        store.bound_ids(self.ids)
         store.count_in(self.load)
         return store
 

@@ -5,9 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import Busy
+from tallybook.core.errors import (
+    Busy,
+    CreditExceeded,
+    DataMissing,
+    InvariantViolation,
+    MetadataUnavailable,
+    NewerFormat,
+    NoSuchLedger,
+    StreamFenced,
+    TallybookError,
+)
 from tallybook.core.limits import MIB
 from tallybook.gateway.limits import Limits
+from tallybook.gateway.metrics import cause_of
 from tallybook.sim.stage.calls import guest
 
 
@@ -22,9 +33,11 @@ def test_streams_on_one_connection_leave_room_for_those_on_others():
     with pytest.raises(Busy, match="on this connection") as caught:
         taken.admit(guest("a"), 1)
     assert caught.value.retry_after_ms > 0
+    assert caught.value.own_limit
     taken.admit(guest("b"), 1)
-    with pytest.raises(Busy, match="in all"):
+    with pytest.raises(Busy, match="in all") as caught:
         taken.admit(guest("c"), 1)
+    assert not caught.value.own_limit
     first.end()
     taken.admit(guest("c"), 1)
 
@@ -67,3 +80,11 @@ def test_whatever_comes_and_goes_no_limit_is_ever_exceeded_and_nothing_is_left_i
     for _, _, admission in inside:
         admission.end()
     assert (taken.total.streams, taken.total.reserved_bytes) == (0, 0)
+
+
+def test_why_a_call_failed_tells_what_its_caller_did_from_what_an_operator_has_to_see_to():
+    causes = {cause_of(error) for error in (NoSuchLedger(), StreamFenced(), NewerFormat())}
+    assert causes == {"caller"}
+    assert [cause_of(Busy(own_limit=True)), cause_of(CreditExceeded()), cause_of(Busy())] == ["limit", "limit", "room"]
+    told = [cause_of(error) for error in (MetadataUnavailable(), DataMissing(), InvariantViolation(), TallybookError())]
+    assert told == ["peer", "storage", "internal", "internal"]
