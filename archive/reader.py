@@ -24,10 +24,12 @@ from tallybook.core.batch import BatchHeader, Entry, decode_header
 from tallybook.core.errors import DamagedFile, EntryAbsent, InvalidBatch, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB, MIB
 from tallybook.metadata.archived import IndexPart, Receipt
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.tasks import Tasks, Workers
 
 from .batch_rows import plain_values, rebuild_batch
 from .index_codec import Directory, RowGroup, Run, read_batches, read_directory, read_pages
+from .metrics import CACHES
 from .objects.port import ObjectStore
 from .place import ArchivePlace
 from .tables import BatchTable, PageTable
@@ -69,6 +71,16 @@ class ArchiveReader:
         self._index: LRUCache[tuple[str, int], Any] = LRUCache(self._settings.index_cache_bytes, getsizeof=_cost)
         self._pages: LRUCache[tuple[str, int], list[bytes]] = LRUCache(self._settings.page_cache_bytes, getsizeof=_held)
         self._loading: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._hits = dict.fromkeys(CACHES, 0)
+        self._misses = dict.fromkeys(CACHES, 0)
+
+    def readings(self) -> dict[str, Reading]:
+        """Numbers of its caches, for ``ARCHIVE_READER_METRICS``."""
+        found: dict[str, Reading] = {}
+        for name, cache in (("index", self._index), ("pages", self._pages)):
+            found |= {f"cache_bytes_{name}": cache.currsize, f"cache_max_bytes_{name}": cache.maxsize}
+            found |= {f"cache_hits_{name}": self._hits[name], f"cache_misses_{name}": self._misses[name]}
+        return found
 
     async def batches(
         self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
@@ -198,8 +210,10 @@ class ArchiveReader:
     async def _once(self, key: tuple[str, int], load: Callable[[], Awaitable[T]]) -> T:
         """What is cached under ``key``, or what ``load`` brings: once, however many wait for it."""
         if key in self._index:
+            self._hits["index"] += 1
             found: T = self._index[key]
             return found
+        self._misses["index"] += 1
         loading = self._loading.get(key)
         if loading is None:
 
@@ -228,7 +242,10 @@ class ArchiveReader:
         table = await self._page_table(receipt, group)
         numbers = range(table.at_row(row), table.at_row(end - 1) + 1)
         pages = {number: self._pages.get((receipt.key, int(table.offsets[number]))) for number in numbers}
-        for missing in _stretches(table, [n for n in numbers if pages[n] is None], self._settings.max_read_bytes):
+        absent = [number for number in numbers if pages[number] is None]
+        self._misses["pages"] += len(absent)
+        self._hits["pages"] += len(numbers) - len(absent)
+        for missing in _stretches(table, absent, self._settings.max_read_bytes):
             offset = int(table.offsets[missing.start])
             data = await self._store.read(receipt.key, offset, int(table.offsets[missing.stop]) - offset)
             decoded = await self._workers.run(_decoded, memoryview(data), table, missing, receipt.key)

@@ -151,12 +151,14 @@ class Client:
     def stats(self) -> Mapping[str, Reading]:
         """Numbers for metrics, named as in ``metrics.CLIENT_METRICS``: what appends hold, and how long bookies take."""
         load = None if self._opened is None else self._opened.load
+        archive = None if self._opened is None else self._opened.archive
         return {
             "client_pending_bytes": self._budget.taken_bytes,
             "client_max_pending_bytes": self._budget.limit_bytes,
             "client_no_room": self._budget.no_room,
             "client_confirm_seconds": self._budget.confirm_seconds,
             **(load.readings() if load is not None else {}),
+            **(archive.readings() if archive is not None else {}),
             **(NO_TRACER if self._opened is None else self._opened.tracer).readings(),
         }
 

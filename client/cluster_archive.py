@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tallybook.archive.metrics import numbers
 from tallybook.archive.place import ArchivePlace
 from tallybook.core.batch import BatchHeader, Entry
 from tallybook.core.config import ClientSettings
@@ -15,6 +16,7 @@ from tallybook.core.errors import ArchiveUnavailable
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.span_catalogue import ARCHIVE
 from tallybook.runtime.tasks import ThreadWorkers
@@ -23,7 +25,7 @@ from tallybook.runtime.tracing import part
 from .background import client_tasks
 
 if TYPE_CHECKING:
-    from tallybook.archive.objects.port import ObjectStore
+    from tallybook.archive.objects.open import OpenedStore
     from tallybook.archive.reader import ArchiveReader
 
 
@@ -44,7 +46,7 @@ class ClusterArchive:
         self._url = url
         self._tasks = client_tasks("archive")
         self._workers: ThreadWorkers | None = None
-        self._store: ObjectStore | None = None
+        self._store: OpenedStore | None = None
         self._reader: ArchiveReader | None = None
         self._opening = asyncio.Lock()
 
@@ -68,6 +70,12 @@ class ClusterArchive:
         """Drop what is cached of an object; see the port."""
         if self._reader is not None:
             self._reader.forget(key)
+
+    def readings(self) -> dict[str, Reading]:
+        """What is asked of the object store, and the caches; see the port."""
+        if self._store is None or self._reader is None:
+            return {}
+        return {**numbers(self._store.patience), **self._reader.readings()}
 
     async def close(self) -> None:
         """Release what was opened."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from tallybook.archive.metrics import ARCHIVE_METRICS, ARCHIVE_READER_METRICS
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics
@@ -66,16 +67,18 @@ class HasStats(Protocol):
 
 def collector(client: HasStats) -> StatsCollector:
     """What a ``prometheus_client`` registry takes, for as long as the client is open."""
-    return StatsCollector((*CLIENT_METRICS, *TRACE_METRICS), client.stats)
+    return StatsCollector((*CLIENT_METRICS, *TRACE_METRICS, *ARCHIVE_METRICS, *ARCHIVE_READER_METRICS), client.stats)
 
 
-def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True) -> None:
+def show_client(metrics: Metrics, client: Client, *, with_metadata: bool = True, with_archive: bool = True) -> None:
     """Have a process show what its client does.
 
     Args:
         with_metadata: and what it asks of the metadata store.
+        with_archive: and what it asks of the object store; not where the process shows what it asks itself.
     """
-    metrics.add((*CLIENT_METRICS, *TRACE_METRICS), client.stats)
+    archive = ARCHIVE_METRICS if with_archive else ()
+    metrics.add((*CLIENT_METRICS, *TRACE_METRICS, *archive, *ARCHIVE_READER_METRICS), client.stats)
     load = client.world.metadata_load
     if with_metadata and load is not None:
         metrics.add(METADATA_METRICS, load.readings)

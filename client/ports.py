@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -13,6 +13,7 @@ from tallybook.metadata.metered import MetadataLoad
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Membership, MetadataStore, Versioned
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 
@@ -59,6 +60,9 @@ class Archive(Protocol):
 
     def forget(self, key: str) -> None:
         """Drop what is cached of an object that is not there any more."""
+
+    def readings(self) -> Mapping[str, Reading]:
+        """Numbers, named as in ``archive/metrics``; none before anything was read from it."""
 
     async def close(self) -> None:
         """Release connections and end background work."""

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
-from tallybook.archive.objects.patience import Patience
 from tallybook.runtime.meter import Reading
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
+from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 
 from .offloader import Offloader
 
 _C: Final = Kind.COUNTER
 _G: Final = Kind.GAUGE
-
-ANSWERS: Final = ("ok", "busy", "failed", "refused")
-"""What may come of a try of a request. After ``busy`` and most of ``failed`` there is another one."""
 
 OFFLOAD_METRICS: Final = (
     MetricInfo("leads", "tallybook_offload_leads", _G, "1 while this process is the one that works, else 0."),
@@ -47,52 +43,23 @@ OFFLOAD_METRICS: Final = (
         "waiting_ledgers",
         "tallybook_offload_waiting_ledgers",
         _G,
-        "Closed ledgers that are not in the archive yet.",
+        "Closed ledgers that are not in the archive yet, and old and large enough for it.",
     ),
     MetricInfo("waiting_bytes", "tallybook_offload_waiting_bytes", _G, "Their payload."),
-    MetricInfo("oldest_waiting_s", "tallybook_offload_oldest_waiting_seconds", _G, "Age of the oldest of them."),
+    MetricInfo(
+        "oldest_waiting_s", "tallybook_offload_oldest_waiting_seconds", _G, "How long the oldest of them has waited."
+    ),
     MetricInfo(
         "unreleased_ledgers", "tallybook_offload_unreleased_ledgers", _G, "Archived ledgers that bookies still keep."
     ),
     MetricInfo("orphans", "tallybook_offload_orphans", _G, "Objects of nobody that wait to be removed."),
-    *(
-        MetricInfo(
-            f"tries_{answer}",
-            "tallybook_archive_tries_total",
-            _C,
-            "Tries of requests to the object store, by what came of them; an upload's end counts besides its requests.",
-            ("answer", answer),
-        )
-        for answer in ANSWERS
-    ),
-    *meter_metrics("archive", "tallybook_archive_request", "Tries of requests to the object store"),
-    MetricInfo(
-        "archive_wait_seconds",
-        "tallybook_archive_wait_seconds_total",
-        _C,
-        "Seconds in which any request waited for its turn, since the store wanted fewer.",
-    ),
-    MetricInfo("bytes_read", "tallybook_archive_read_bytes_total", _C, "Bytes read from the object store."),
-    MetricInfo("bytes_written", "tallybook_archive_written_bytes_total", _C, "Bytes written to it."),
-    MetricInfo(
-        "request_rate_limit",
-        "tallybook_archive_request_rate_limit",
-        _G,
-        "Requests per second that it is asked at most, since it wanted fewer; +Inf: no limit.",
-    ),
 )
 
 
-def numbers(offloader: Offloader, patience: Patience, *, leads: bool) -> Mapping[str, Reading]:
+def numbers(offloader: Offloader, *, leads: bool) -> Mapping[str, Reading]:
     """All of them, now. What waits is left out where another offloader leads: it may be long archived."""
-    found: dict[str, Reading] = {"leads": leads, "request_rate_limit": patience.rate.limit}
-    found["streamed_bytes"] = offloader.streamed_bytes
+    found: dict[str, Reading] = {"leads": leads, "streamed_bytes": offloader.streamed_bytes}
     found |= {name: value for name, value in asdict(offloader.totals).items() if name != "last_error"}
     if leads:
         found |= asdict(offloader.backlog)
-    for answer in ANSWERS:
-        found[f"tries_{answer}"] = sum(count for kind, count in patience.stats.items() if kind.endswith(f"_{answer}"))
-    for way in ("read", "written"):
-        found[f"bytes_{way}"] = patience.stats.get(f"bytes_{way}", 0)
-    found["archive_wait_seconds"] = patience.waits.seconds
-    return {**found, **patience.meter.readings("archive")}
+    return found

@@ -13,6 +13,8 @@ from dataclasses import asdict
 from typing import Final
 
 from tallybook.archive.memory import give_back_memory
+from tallybook.archive.metrics import ARCHIVE_METRICS
+from tallybook.archive.metrics import numbers as asked
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.config import OffloadSettings
@@ -89,11 +91,12 @@ class OffloadService:
         """What /metrics shows."""
         metrics = Metrics()
         patience = self._archive.store.patience
-        metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, patience, leads=self._leads))
+        metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, leads=self._leads))
+        metrics.add(ARCHIVE_METRICS, lambda: asked(patience))
         if self._archive.metadata_load is not None:
             metrics.add(METADATA_METRICS, self._archive.metadata_load.readings)
         if self._client is not None:
-            show_client(metrics, self._client, with_metadata=False)
+            show_client(metrics, self._client, with_metadata=False, with_archive=False)
         return metrics
 
     async def work_off(self) -> Mapping[str, object]:

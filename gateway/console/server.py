@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from tallybook.client.client import Client
+from tallybook.client.metrics import show_client
 from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.repair.diagnosis.look import ANSWER_SECONDS, AT_ONCE, Looker
@@ -53,6 +54,7 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
         tasks = Tasks("console", _died)
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
+        show_client(metrics, client)
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
         http_client = HttpClient(security, SCRAPE_SECONDS)
         undo.push_async_callback(http_client.close)

@@ -265,6 +265,9 @@ async def test_with_security_each_endpoint_is_for_who_may_and_for_nobody_else(cl
         for path in ("/healthz", "/", *pages()):
             assert (await ask("GET", path))[0] == 200, "what tells nothing of the cluster is for everybody"
         assert (await ask("GET", "/metrics"))[0] == 401
+        status, numbers = await ask("GET", "/metrics", **token("looks"))
+        assert (status, b"\ntallybook_client_connects_total " in numbers) == (200, True)
+        assert b"\ntallybook_metadata_read_seconds_count " in numbers
 
 
 async def test_without_security_a_console_listens_on_loopback_only(cluster):

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tallybook.archive.metrics import ARCHIVE_METRICS
+from tallybook.archive.metrics import numbers as asked_of
 from tallybook.archive.objects.patience import Patience
 from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.bookie.service import BookieService
@@ -35,6 +37,7 @@ from tallybook.repair.diagnosis.causes import Cause
 from tallybook.repair.diagnosis.samples import Point, Sample
 from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
 from tallybook.runtime.deterministic import SimDisk, SimNet, World, run_seed
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.metrics import MetricInfo, StatsCollector
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
@@ -292,10 +295,14 @@ def test_an_object_store_that_wants_fewer_requests_is_named():
                 await patience.ask("put", put)
 
         tasks.spawn(offload(), name="offload")
-        look = partial(shown, "o1", catalogue=OFFLOAD_METRICS)
-        before = look(at=world.clock.monotonic(), readings=numbers(state, patience, leads=True))  # type: ignore[arg-type]
+        look = partial(shown, "o1", catalogue=(*OFFLOAD_METRICS, *ARCHIVE_METRICS))
+
+        def readings() -> dict[str, Reading]:
+            return {**numbers(state, leads=True), **asked_of(patience)}  # type: ignore[arg-type]
+
+        before = look(at=world.clock.monotonic(), readings=readings())
         await world.clock.sleep(WATCHED_SECONDS)
-        after = look(at=world.clock.monotonic(), readings=numbers(state, patience, leads=True))  # type: ignore[arg-type]
+        after = look(at=world.clock.monotonic(), readings=readings())
         await tasks.close()
         return diagnose({"o1": before}, {"o1": after})
 

@@ -167,6 +167,11 @@ async def test_caches_stay_within_their_bounds(tasks: Tasks) -> None:
         assert (await reader.entry(found[ledger_id], ledger_id, entry_id)).payload == written[ledger_id][entry_id]
         assert reader._index.currsize <= 20_000
         assert reader._pages.currsize <= 10_000
+    told = reader.readings()
+    for cache, held, most in (("index", reader._index, 20_000), ("pages", reader._pages, 10_000)):
+        assert (told[f"cache_bytes_{cache}"], told[f"cache_max_bytes_{cache}"]) == (held.currsize, most)
+        assert min(told[f"cache_hits_{cache}"], told[f"cache_misses_{cache}"]) > 0
+    assert told["cache_hits_pages"] + told["cache_misses_pages"] == 200
 
 
 @pytest.mark.parametrize("batches", [False, True])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tallybook.archive.metrics import ARCHIVE_METRICS, ARCHIVE_READER_METRICS
 from tallybook.client.cluster_archive import ClusterArchive
 from tallybook.core.config import ClientSettings
 from tallybook.core.limits import KIB
@@ -17,7 +18,11 @@ async def test_caches_of_an_archive_are_as_large_as_the_client_was_told(tmp_path
     settings = ClientSettings(archive_index_bytes=64 * KIB, archive_cache_bytes=32 * KIB)
     archive = ClusterArchive(metadata.store, clock, rng, settings, url=f"file://{tmp_path}/archive")
     assert archive._reader is None
+    assert archive.readings() == {}, "nothing is opened to be looked at"
     reader = await archive._opened()
     assert (reader._index.maxsize, reader._pages.maxsize) == (64 * KIB, 32 * KIB)
+    told = archive.readings()
+    assert set(told) == {info.stat for info in (*ARCHIVE_METRICS, *ARCHIVE_READER_METRICS)}
+    assert (told["cache_max_bytes_index"], told["cache_max_bytes_pages"]) == (64 * KIB, 32 * KIB)
     await archive.close()
     await metadata.close()

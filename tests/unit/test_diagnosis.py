@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,22 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.bookie.metrics import BOOKIE_METRICS
-from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.answers import Incarnation
 from tallybook.core.errors import BookieUnavailable, MetadataUnavailable
-from tallybook.gateway.metrics import GATEWAY_METRICS
-from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
+from tallybook.metadata.metered import MetadataLoad
 from tallybook.metadata.store import BookieInfo
-from tallybook.offload.metrics import OFFLOAD_METRICS
 from tallybook.repair.diagnosis import bookie, network, processes, verdict
 from tallybook.repair.diagnosis.causes import ADVICE, MEANINGS, Cause, Evidence
 from tallybook.repair.diagnosis.look import THIS_COMMAND, Looker
 from tallybook.repair.diagnosis.samples import Change, Point, Sample
 from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
-from tallybook.repair.metrics import REPAIR_METRICS
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.metrics import PROCESS_METRICS, Kind
+from tallybook.runtime.metric_catalogue import Kind
 
 SECONDS = 10.0
 Numbers = dict[str, float]
@@ -60,12 +57,7 @@ BOOKIE: Numbers = {
     "tallybook_metadata_read_seconds_count": 10,
 }
 """One that is well and has something to do."""
-GAUGES = {
-    info.name
-    for catalogue in (BOOKIE_METRICS, OFFLOAD_METRICS, PROCESS_METRICS, METADATA_METRICS, GATEWAY_METRICS)
-    for info in catalogue
-    if info.kind is Kind.GAUGE
-}
+GAUGES = {info.name for catalogue in ALL_CATALOGUES.values() for info in catalogue if info.kind is Kind.GAUGE}
 
 
 def sample(name: str, at: float, numbers: Numbers, part: float) -> Sample:
@@ -268,8 +260,7 @@ def test_whatever_the_numbers_there_is_a_verdict_and_every_finding_has_evidence_
 
 def test_every_number_that_is_looked_at_is_one_that_a_process_shows():
     shown = {"process_cpu_seconds_total"}
-    for info in (*BOOKIE_METRICS, *PROCESS_METRICS, *OFFLOAD_METRICS, *REPAIR_METRICS, *GATEWAY_METRICS,
-                 *CLIENT_METRICS, *METADATA_METRICS):  # fmt: skip
+    for info in chain.from_iterable(ALL_CATALOGUES.values()):
         shown |= {info.name, f"{info.name}_sum", f"{info.name}_count"}
     for module in (bookie, network, processes, verdict):
         source = Path(str(module.__file__)).read_text().replace("{way}", "read")

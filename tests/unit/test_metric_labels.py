@@ -7,38 +7,32 @@ import pytest
 from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.bookie.service_load import REQUEST_KINDS, ServiceLoad
 from tallybook.bookie.storage.checkpoint import STAGES
+from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.client.load import ClientLoad
 from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import error_classes
 from tallybook.gateway.limits import Usage
-from tallybook.gateway.metrics import GATEWAY_METRICS, METHODS, Counts, numbers
+from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, Counts, bounds, numbers
 from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
-from tallybook.offload.metrics import OFFLOAD_METRICS
-from tallybook.repair.metrics import REPAIR_METRICS
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.histogram import SECONDS
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import PROCESS_METRICS, StatsCollector
+from tallybook.runtime.metrics import StatsCollector
 from tallybook.sim.stage.disk_bookie import DiskBookie
+from tallybook.stream.dedup import IdRoom
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
 
-CATALOGUES = {
-    "process": PROCESS_METRICS,
-    "bookie": BOOKIE_METRICS,
-    "offloader": OFFLOAD_METRICS,
-    "repair": REPAIR_METRICS,
-    "gateway": GATEWAY_METRICS,
-    "streams": STREAM_METRICS,
-    "client": CLIENT_METRICS,
-    "metadata": METADATA_METRICS,
-}
-EVERYTHING = [info for catalogue in CATALOGUES.values() for info in catalogue]
+EVERYTHING = [info for catalogue in ALL_CATALOGUES.values() for info in catalogue]
 BOUNDED = {
     "answer": {"ok", "busy", "failed", "refused"},
+    "cache": {"index", "pages"},
+    "cause": set(CAUSES),
     "error": {error.__name__ for error in error_classes()},
     "kind": set(REQUEST_KINDS),
     "method": set(METHODS),
+    "outcome": {"sent", "dropped", "failed"},
     "reason": None,  # held by the tests of refusals and of repairs
     "source": {"cache", "entry_log"},
     "stage": set(STAGES),
@@ -56,14 +50,14 @@ def test_a_metric_has_a_label_that_is_known_with_a_value_that_is_known():
         assert BOUNDED[name] is None or value in BOUNDED[name]
 
 
-@pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
+@pytest.mark.parametrize("catalogue", ALL_CATALOGUES.values(), ids=ALL_CATALOGUES)
 def test_a_process_shows_no_more_series_than_its_catalogues_have_lines(catalogue: tuple[MetricInfo, ...]):
     series = sum(len(SECONDS) + 3 if info.kind is Kind.HISTOGRAM else 1 for info in catalogue)
     assert series <= MOST_SERIES
 
 
 def test_a_number_and_a_name_with_its_label_stand_in_one_line_of_all_catalogues():
-    for catalogue in CATALOGUES.values():
+    for catalogue in ALL_CATALOGUES.values():
         stats = [info.stat for info in catalogue]
         assert len(stats) == len(set(stats))
     shown = [(info.name, info.label) for info in EVERYTHING]
@@ -97,7 +91,7 @@ def test_requests_of_an_unknown_kind_and_errors_of_an_unknown_code_make_no_serie
         (CLIENT_METRICS[4:], lambda: ClientLoad(RealClock()).readings()),
         (METADATA_METRICS, lambda: MetadataLoad(RealClock()).readings()),
         (STREAM_METRICS, lambda: StreamLoad().readings()),
-        (GATEWAY_METRICS, lambda: numbers(Counts(), Usage())),
+        (GATEWAY_METRICS, lambda: {**numbers(Counts(), Usage()), **bounds(GatewaySettings(metadata="m"), IdRoom(1))}),
     ],
     ids=["client", "metadata", "streams", "gateway"],
 )

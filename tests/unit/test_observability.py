@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ import pytest
 
 import tallybook.bookie.adds
 import tallybook.bookie.admission
-import tallybook.bookie.bookie
+from tallybook.archive.metrics import ARCHIVE_METRICS
+from tallybook.archive.metrics import numbers as asked
 from tallybook.archive.objects.patience import Patience
-from tallybook.bookie.metrics import BOOKIE_METRICS, REFUSAL_REASONS
+from tallybook.bookie.metrics import REFUSAL_REASONS
+from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
 from tallybook.offload.offloader import Backlog, Totals
@@ -26,7 +29,7 @@ from tallybook.runtime.heap import heap_usage
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.meter import Meter
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import PROCESS_METRICS, Metrics
+from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.metrics_text import parse_metrics
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
@@ -64,14 +67,16 @@ async def test_health_readiness_and_metrics_are_served() -> None:
     try:
         assert await get(server.address, "/healthz") == (200, "ok\n")
         assert await get(server.address, "/readyz") == (503, "booting\n")
+        assert "tallybook_process_ready 0.0\n" in (await get(server.address, "/metrics"))[1]
         reason = None
         assert await get(server.address, "/readyz") == (200, "ok\n")
+        assert "tallybook_process_ready 1.0\n" in (await get(server.address, "/metrics"))[1]
         status, text = await get(server.address, "/metrics")
         assert status == 200
         assert "things_total 3.0" in text
         assert 'looks_total{found="no"} 2.0' in text
         assert "unnamed" not in text
-        assert "process_resident_memory_bytes" in text
+        assert {"process_resident_memory_bytes", "process_start_time_seconds"} <= set(parse_metrics(text))
         before = parse_metrics(text)["tallybook_process_tasks"]
         idle = tasks.spawn(asyncio.Event().wait(), name="idle")
         _, text = await get(server.address, "/metrics")
@@ -99,13 +104,6 @@ async def test_an_address_that_cannot_be_bound_is_named() -> None:
         await tasks.close()
 
 
-def test_every_number_of_a_bookie_has_a_metric() -> None:
-    source = Path(tallybook.bookie.bookie.__file__).read_text()
-    stats = set(re.findall(r'^            "([a-z_]+)": ', source, re.MULTILINE))
-    assert stats
-    assert stats <= {info.stat for info in BOOKIE_METRICS}
-
-
 async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
     patience = Patience(RealClock(), SeededRng(1))
     offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2), streamed_bytes=5)
@@ -118,10 +116,12 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
         with contextlib.suppress(ArchiveBusy, ArchiveDenied, ArchiveUnavailable):
             await patience.once("read", ask)
     patience.count_bytes("read", 7)
-    found = numbers(offloader, patience, leads=True)  # type: ignore[arg-type]
+    found = numbers(offloader, leads=True)  # type: ignore[arg-type]
     assert set(found) == {info.stat for info in OFFLOAD_METRICS}
+    assert set(asked(patience)) == {info.stat for info in ARCHIVE_METRICS}
     metrics = Metrics()
     metrics.add(OFFLOAD_METRICS, lambda: found)
+    metrics.add(ARCHIVE_METRICS, lambda: asked(patience))
     text = metrics.text().decode()
     for line in (
         "tallybook_offload_leads 1.0", "tallybook_offload_rounds_total 3.0", "tallybook_offload_orphans 2.0",
@@ -138,9 +138,8 @@ def test_what_a_leader_has_found_is_not_told_by_one_that_leads_no_more() -> None
     auditor = SimpleNamespace(audit=Audit(lost=frozenset({"b1"})), rounds=1, walks=1, published=1)
     replicator = SimpleNamespace(totals=ReplicatorTotals(), mending=Meter(RealClock()))
     copier = SimpleNamespace(copied_batches=0, copied_bytes=0)
-    patience = Patience(RealClock(), SeededRng(1))
     for leads in (True, False):
-        offloads = numbers(offloader, patience, leads=leads)  # type: ignore[arg-type]
+        offloads = numbers(offloader, leads=leads)  # type: ignore[arg-type]
         repairs = repair_numbers(auditor, replicator, copier, leads=leads)  # type: ignore[arg-type]
         assert ("waiting_ledgers" in offloads, "bookies_lost" in repairs) == (leads, leads)
         assert (offloads["leads"], repairs["leads"]) == (leads, leads)
@@ -155,9 +154,9 @@ def test_every_reason_to_refuse_has_a_metric() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    for info in (*BOOKIE_METRICS, *OFFLOAD_METRICS, *PROCESS_METRICS):
+    for info in itertools.chain.from_iterable(ALL_CATALOGUES.values()):
         assert info.name.startswith("tallybook_")
-        assert info.name.endswith("_total") == (info.kind is Kind.COUNTER)
+        assert info.name.endswith("_total") == (info.kind is Kind.COUNTER), info.name
         assert info.help.endswith(".")
 
 

@@ -1,0 +1,34 @@
+"""Every catalogue of metrics there is, by who shows it: for the page of all metrics, and for what holds of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tallybook.archive.metrics import ARCHIVE_METRICS, ARCHIVE_READER_METRICS
+from tallybook.bookie.metrics import BOOKIE_METRICS
+from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.gateway.metrics import GATEWAY_METRICS
+from tallybook.metadata.metered import METADATA_METRICS
+from tallybook.offload.metrics import OFFLOAD_METRICS
+from tallybook.repair.metrics import REPAIR_METRICS
+from tallybook.runtime.metric_catalogue import MetricInfo
+from tallybook.runtime.metrics import PROCESS_METRICS
+from tallybook.runtime.security import SECURITY_METRICS
+from tallybook.runtime.span_catalogue import TRACE_METRICS
+from tallybook.stream.load import STREAM_METRICS
+
+ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
+    "Any process": PROCESS_METRICS,
+    "Any process with security": SECURITY_METRICS,
+    "A bookie": BOOKIE_METRICS,
+    "An offloader": OFFLOAD_METRICS,
+    "A repair": REPAIR_METRICS,
+    "A gateway": GATEWAY_METRICS,
+    "Writers of streams, in a gateway": STREAM_METRICS,
+    "Clients: offloaders, repairs, gateways, consoles, your own": CLIENT_METRICS,
+    "Object stores, as offloaders ask them, and clients once they have read from the archive": ARCHIVE_METRICS,
+    "Clients that have read from the archive": ARCHIVE_READER_METRICS,
+    "Traces, where they are on: bookies and clients": TRACE_METRICS,
+    "The metadata store, as each of them and each bookie sees it": METADATA_METRICS,
+}
