@@ -11,16 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tallybook.bookie.metrics import BOOKIE_METRICS
-from tallybook.client.metrics import CLIENT_METRICS
-from tallybook.gateway.metrics import GATEWAY_METRICS
-from tallybook.metadata.metered import METADATA_METRICS
-from tallybook.offload.metrics import OFFLOAD_METRICS
-from tallybook.repair.metrics import REPAIR_METRICS
+from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
-from tallybook.runtime.metrics import PROCESS_METRICS
-from tallybook.runtime.security import SECURITY_METRICS
-from tallybook.stream.load import STREAM_METRICS
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana/dashboards/tallybook.json").read_text())
@@ -30,15 +22,13 @@ RULES = [
     for group in yaml.safe_load((DOCKER / "prometheus/alerts.yml").read_text())["groups"]
     for rule in group["rules"]
 ]
-CATALOGUES = (
-    *(PROCESS_METRICS, BOOKIE_METRICS, OFFLOAD_METRICS, REPAIR_METRICS),
-    *(GATEWAY_METRICS, STREAM_METRICS, CLIENT_METRICS, METADATA_METRICS, SECURITY_METRICS),
-)
-OF_PROMETHEUS = {"up", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"}
+OF_PROMETHEUS = {
+    *("up", "process_resident_memory_bytes", "process_open_fds", "process_max_fds", "process_start_time_seconds"),
+}
 OF_EVERY_SERIES = {"instance", "job"}
 WORDS = {
-    *("absent", "and", "by", "histogram_quantile", "ignoring", "increase", "max", "on", "or", "rate", "sum", "count"),
-    "time",
+    *("absent", "and", "by", "changes", "count", "histogram_quantile", "ignoring", "increase", "max", "on", "or"),
+    *("present_over_time", "rate", "sum", "time"),
     *OF_EVERY_SERIES,
 }
 
@@ -46,7 +36,7 @@ WORDS = {
 def series() -> dict[str, set[str]]:
     """The names of series that processes show, and the labels of each."""
     found: dict[str, set[str]] = {name: set() for name in OF_PROMETHEUS}
-    for info in [info for catalogue in CATALOGUES for info in catalogue]:
+    for info in [info for catalogue in ALL_CATALOGUES.values() for info in catalogue]:
         for name, labels in shown(info):
             found.setdefault(name, set()).update(labels)
     return found
