@@ -92,14 +92,14 @@ class Admission:
         max_add_bytes: int,
         max_dirty_ledgers: int = MAX_DIRTY_LEDGERS,
     ) -> None:
-        self._max_inflight_bytes = int(settings.max_inflight_bytes)
-        self._max_beside_bytes = self._max_inflight_bytes - self._max_inflight_bytes // BESIDE_SHARE
-        self._max_recovery_bytes = int(settings.max_inflight_bytes) // RECOVERY_SHARE
+        self.max_inflight_bytes = int(settings.max_inflight_bytes)
+        self._max_beside_bytes = self.max_inflight_bytes - self.max_inflight_bytes // BESIDE_SHARE
+        self.max_recovery_bytes = int(settings.max_inflight_bytes) // RECOVERY_SHARE
         self._max_queue_age_seconds = settings.max_queue_age_ms / 1000
         self._journal = journal
         self._journal_reserve_bytes = journal_bytes // ADD_RESERVE_SHARE
         self._max_add_bytes = max_add_bytes
-        self._max_dirty_ledgers = max_dirty_ledgers
+        self.max_dirty_ledgers = max_dirty_ledgers
         self.read_only = False
         """While set, ordinary adds are refused."""
         self.disk_full = False
@@ -185,19 +185,19 @@ class Admission:
     def _ordinary_refusal(self, size: int, dirty_ledgers: int, beside: bool) -> Refusal | None:
         if self.closed_to_writers:
             return _READ_ONLY
-        room = self._max_beside_bytes if beside else self._max_inflight_bytes
+        room = self._max_beside_bytes if beside else self.max_inflight_bytes
         if self.inflight_bytes and self.inflight_bytes + size > room:
             return _INFLIGHT
         if self._journal.oldest_queued_age_seconds() > self._max_queue_age_seconds:
             return _QUEUE_AGE
         if not self.journal_takes(size, recovery=False):
             return JOURNAL_ROOM
-        if dirty_ledgers >= self._max_dirty_ledgers:
+        if dirty_ledgers >= self.max_dirty_ledgers:
             return _LEDGERS
         return None
 
     def _recovery_refusal(self, size: int) -> Refusal | None:
-        if self.recovery_bytes and self.recovery_bytes + size > self._max_recovery_bytes:
+        if self.recovery_bytes and self.recovery_bytes + size > self.max_recovery_bytes:
             return _INFLIGHT
         if not self.journal_takes(size, recovery=True):
             return JOURNAL_ROOM

@@ -44,7 +44,9 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.histogram import LONG_SECONDS
 from tallybook.runtime.logging import logger
+from tallybook.runtime.meter import Meter
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Tasks, unless_set
 
@@ -151,8 +153,12 @@ class Collector:
         )
         self.upkeep = IndexUpkeep(held.index, settings.compact_index_after)
         self._damage = damage
+        self.meter = Meter(clock, LONG_SECONDS)
+        """Of rounds."""
         self.rounds = 0
         """Rounds that came to their end."""
+        self.failures = 0
+        """Those that did not."""
         self.dropped_ledgers = 0
         self.dropped_leftovers = 0
         """Ledgers of which copies were dropped because others have them now."""
@@ -183,18 +189,22 @@ class Collector:
             DiskFailed: the device failed, and the node ends.
         """
         async with self._round:
-            self._judge.begin(await self._counter())
-            self._leftovers.begin()
-            async with aclosing(self._pages()) as pages:
-                async for page in pages:
-                    garbage, leftovers = await self._judged(page)
-                    if garbage:
-                        await self._undisturbed(self._drop(garbage))
-                    if leftovers:
-                        await self._undisturbed(self._drop_leftovers(leftovers))
-            await self.reclaimer.reclaim()
-            await self.upkeep.compact_if_worth()
+            with self.meter.timing():
+                await self._collect()
             self.rounds += 1
+
+    async def _collect(self) -> None:
+        self._judge.begin(await self._counter())
+        self._leftovers.begin()
+        async with aclosing(self._pages()) as pages:
+            async for page in pages:
+                garbage, leftovers = await self._judged(page)
+                if garbage:
+                    await self._undisturbed(self._drop(garbage))
+                if leftovers:
+                    await self._undisturbed(self._drop_leftovers(leftovers))
+        await self.reclaimer.reclaim()
+        await self.upkeep.compact_if_worth()
 
     async def _run_for_ever(self) -> None:
         while True:
@@ -208,6 +218,7 @@ class Collector:
             except TallybookError as error:
                 if is_defect(error):
                     raise
+                self.failures += 1
                 _log.warning("garbage is collected later", error=error.message)
 
     async def _undisturbed(self, change: Coroutine[Any, Any, None]) -> None:

@@ -23,6 +23,9 @@ REFUSAL_REASONS: Final = (
 )
 """Every reason for which ``admission`` and ``adds`` refuse an add."""
 
+BACKGROUND: Final = ("collector", "scrub")
+"""What goes on beside requests, round after round."""
+
 _C: Final = Kind.COUNTER
 _G: Final = Kind.GAUGE
 _H: Final = Kind.HISTOGRAM
@@ -59,10 +62,36 @@ BOOKIE_METRICS: Final = (
     MetricInfo(
         "recovery_inflight_bytes", "tallybook_bookie_recovery_inflight_bytes", _G, "The same for recovery adds."
     ),
+    MetricInfo(
+        "max_inflight_bytes", "tallybook_bookie_max_inflight_bytes", _G, "What ordinary adds may have in flight."
+    ),
+    MetricInfo(
+        "max_recovery_inflight_bytes",
+        "tallybook_bookie_max_recovery_inflight_bytes",
+        _G,
+        "The same for recovery adds.",
+    ),
     MetricInfo("write_cache_bytes", "tallybook_bookie_write_cache_bytes", _G, "Bytes in both write-cache buffers."),
+    MetricInfo("max_write_cache_bytes", "tallybook_bookie_max_write_cache_bytes", _G, "What may be in them."),
+    MetricInfo("index_cache_bytes", "tallybook_bookie_index_cache_bytes", _G, "Bytes of the index in its cache."),
+    MetricInfo("max_index_cache_bytes", "tallybook_bookie_max_index_cache_bytes", _G, "What may be in it."),
+    MetricInfo("open_entry_logs", "tallybook_bookie_open_entry_logs", _G, "Entry logs that are open for reading."),
     MetricInfo("ledgers_in_memory", "tallybook_bookie_ledgers_in_memory", _G, "Ledgers whose state is in memory."),
     MetricInfo("ledgers_dirty", "tallybook_bookie_ledgers_dirty", _G, "Of those, the ones newer than the index."),
+    MetricInfo(
+        "max_ledgers_dirty",
+        "tallybook_bookie_max_ledgers_dirty",
+        _G,
+        "So many of these, and adds wait for a checkpoint.",
+    ),
+    MetricInfo(
+        "limbo_events_total",
+        "tallybook_bookie_limbo_events_total",
+        _C,
+        "Times, in all its lives, that it lost something: what it held then is in limbo until it was given back.",
+    ),
     MetricInfo("streams", "tallybook_bookie_streams", _G, "Streams of clients served now: three for each connection."),
+    MetricInfo("max_streams", "tallybook_bookie_max_streams", _G, "How many there may be."),
     MetricInfo("connections", "tallybook_bookie_connections", _G, "Clients connected now."),
     *(
         MetricInfo(f"requests_{kind}", "tallybook_bookie_requests_total", _C, "Requests besides adds.", ("kind", kind))
@@ -87,6 +116,7 @@ BOOKIE_METRICS: Final = (
         _G,
         "Bytes of answers to reads that are being read or wait to be sent.",
     ),
+    MetricInfo("max_answer_bytes", "tallybook_bookie_max_answer_bytes", _G, "How many there may be."),
     MetricInfo("lac_waiters", "tallybook_bookie_lac_waiters", _G, "Long polls waiting for a LAC."),
     MetricInfo(
         "reads_cached_batches_total",
@@ -103,6 +133,7 @@ BOOKIE_METRICS: Final = (
         ("source", "entry_log"),
     ),
     MetricInfo("read_cache_bytes", "tallybook_bookie_read_cache_bytes", _G, "Bytes in the read cache."),
+    MetricInfo("max_read_cache_bytes", "tallybook_bookie_max_read_cache_bytes", _G, "What may be in it."),
     MetricInfo("read_cache_hits_total", "tallybook_bookie_read_cache_hits_total", _C, "Batches the read cache had."),
     MetricInfo("read_cache_misses_total", "tallybook_bookie_read_cache_misses_total", _C, "Batches it did not have."),
     MetricInfo("read_ahead_bytes", "tallybook_bookie_read_ahead_bytes", _G, "Bytes read, or being read, ahead."),
@@ -146,6 +177,17 @@ BOOKIE_METRICS: Final = (
     MetricInfo("flushed_batches_total", "tallybook_bookie_flushed_batches_total", _C, "Batches moved to entry logs."),
     MetricInfo("flushed_bytes_total", "tallybook_bookie_flushed_bytes_total", _C, "Bytes moved to entry logs."),
     MetricInfo("collector_rounds_total", "tallybook_bookie_collector_rounds_total", _C, "Rounds of the collector."),
+    *meter_metrics("collections", "tallybook_bookie_collection", "Rounds of the collector, compaction included"),
+    *(
+        MetricInfo(
+            f"{task}_failures_total",
+            "tallybook_bookie_background_failures_total",
+            _C,
+            "How often the collector, or the scrub, had to put off what it was at: the log says why.",
+            ("task", task),
+        )
+        for task in BACKGROUND
+    ),
     MetricInfo(
         "leftovers_dropped_total",
         "tallybook_bookie_leftovers_dropped_total",

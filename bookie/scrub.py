@@ -122,6 +122,8 @@ class Scrub:
         self._round = self._new_round(after=0)
         self.rounds = 0
         """Rounds that came to their end."""
+        self.failures = 0
+        """How often it had to go on later."""
         self.checked_bytes = 0
 
     async def run_for_ever(self) -> None:
@@ -139,6 +141,7 @@ class Scrub:
             except TallybookError as error:
                 if is_defect(error):
                     raise
+                self.failures += 1
                 _log.warning("scrub goes on later", error=error.message)
                 # What fails may be the last step of a round, and go on failing: not all before it is read every minute.
                 late = self._settings.period_s * LATE_AFTER_ERROR if is_looked_for_lost else 0
@@ -155,6 +158,7 @@ class Scrub:
             except TallybookError as error:
                 if is_defect(error):
                     raise
+                self.failures += 1
                 _log.warning("scrub goes on later", error=error.message)
 
     async def _read_finished(self, until: float) -> None:

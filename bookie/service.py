@@ -124,8 +124,10 @@ class BookieService:
         """Numbers for metrics: who is connected, and what is asked."""
         return {
             "streams": self.stream_count,
+            "max_streams": self._settings.admission.max_streams,
             "connections": self._streams[Lane.ADD],
             "answer_bytes": self.answer_bytes,
+            "max_answer_bytes": sum(allowance.total for allowance in self._answer_bytes.values()),
             **self._load.readings(),
         }
 

@@ -15,7 +15,7 @@ class Allowance:
     """``total`` units to share. Every ``take`` is matched by a ``give``."""
 
     def __init__(self, total: int) -> None:
-        self._total = total
+        self.total = total
         self._free = total
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._error: TallybookError | None = None
@@ -23,7 +23,7 @@ class Allowance:
     @property
     def in_use(self) -> int:
         """Units taken and not given back."""
-        return self._total - self._free
+        return self.total - self._free
 
     async def take(self, units: int) -> None:
         """Wait until ``units`` are free, and take them; none at all never waits. The caller sees to a deadline.
@@ -31,7 +31,7 @@ class Allowance:
         Raises:
             TallybookError: what ``fail`` was called with.
         """
-        check(units <= self._total, f"{units} units wanted of {self._total}")
+        check(units <= self.total, f"{units} units wanted of {self.total}")
         if self._error is not None:
             raise self._error
         if self.try_take(units):

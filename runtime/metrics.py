@@ -2,7 +2,7 @@
 
 A part keeps plain numbers and gives them as a mapping; its catalogue (``metric_catalogue``) says what they are called.
 Nothing is counted twice, and what a hot path pays is an addition. To write them all down (``metrics_rendering``) takes
-the event loop about a millisecond, whoever asks. docs/metrics.md is generated from the catalogues.
+the event loop a millisecond or two, whoever asks. docs/metrics.md is generated from the catalogues.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 
 A process shows a thousand lines and more, of which only the numbers at their ends ever change: the rest is made once.
 ``prometheus_client`` makes objects of every line each time, which takes ten times as long, and what takes ten
-milliseconds holds up everything else that a process does. What comes out is the same.
+milliseconds holds up everything else that a process does. What comes out means the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-
-from prometheus_client.utils import floatToGoString
 
 from tallybook.core.errors import InvariantViolation
 
@@ -61,7 +60,7 @@ class CatalogueText:
                 if isinstance(value, Histogram):
                     yield from self._spread(info, value)
                 else:
-                    yield f"{beginning}{floatToGoString(value)}\n"
+                    yield f"{beginning}{_written(value)}\n"
 
     def _spread(self, info: MetricInfo, histogram: Histogram) -> Iterator[str]:
         key = info.stat, histogram.bounds
@@ -70,7 +69,14 @@ class CatalogueText:
             beginnings = self._spreads[key] = _beginnings(info, histogram.bounds)
         counts = list(accumulate(histogram.counts))
         for beginning, count in zip(beginnings, (*counts, counts[-1], histogram.sum), strict=True):
-            yield f"{beginning}{floatToGoString(count)}\n"
+            yield f"{beginning}{_written(count)}\n"
+
+
+def _written(value: float) -> str:
+    number = float(value)
+    if math.isfinite(number):
+        return repr(number)
+    return "NaN" if math.isnan(number) else "+Inf" if number > 0 else "-Inf"
 
 
 def _heading(info: MetricInfo) -> str:

@@ -67,6 +67,8 @@ class EntryLogs:
         self._clock = clock
         self.reads = Meter(clock)
         """Of reads from the disk, those ahead of readers among them."""
+        self.open_files = self._reader.files
+        """Of those that are read."""
         self._stopped = ""
         self._awaits_rows: set[int] = set()
         """Logs that hold batches of a checkpoint whose rows are not in the index yet."""

@@ -55,7 +55,8 @@ class EntryLogReader:
     def __init__(self, disk: Disk, path_of: Callable[[int], str], directory_uuid: bytes, max_open_files: int) -> None:
         self._path_of = path_of
         self._directory_uuid = directory_uuid
-        self._files = OpenFiles(disk, max_open_files)
+        self.files = OpenFiles(disk, max_open_files)
+        """Those that are open."""
 
     def log(self, log_id: int) -> LogFile:
         """The log's identity and path."""
@@ -104,7 +105,7 @@ class EntryLogReader:
     async def _read_at(self, location: Location) -> bytes:
         path = self.log(location.log_id).path
         try:
-            async with self._files.use(path) as file:
+            async with self.files.use(path) as file:
                 return await file.read(location.offset, location.size)
         except FileNotFoundError as error:
             raise EntryUnknown(f"{path} is missing") from error
@@ -141,7 +142,7 @@ class EntryLogReader:
         """Every batch that the tables of a log name; see ``EntryLogs.scan``. ``at_least`` bytes must be intact."""
         log = self.log(log_id)
         try:
-            async with self._files.use(log.path) as file, aclosing(_scan(log, file, at_least)) as batches:
+            async with self.files.use(log.path) as file, aclosing(_scan(log, file, at_least)) as batches:
                 async for found in batches:
                     yield found
         except FileNotFoundError as error:
@@ -175,7 +176,7 @@ class EntryLogReader:
     async def _check_vouched(self, log_id: int, at_least: int) -> None:
         path = self.log(log_id).path
         try:
-            async with self._files.use(path) as file:
+            async with self.files.use(path) as file:
                 size = await file.size()
         except FileNotFoundError as error:
             raise DamagedFile(f"{path} is missing") from error
@@ -193,7 +194,7 @@ class EntryLogReader:
         """The footer of a log, or ``None`` where it has no intact one."""
         log = self.log(log_id)
         try:
-            async with self._files.use(log.path) as file:
+            async with self.files.use(log.path) as file:
                 return await read_footer(log, file.read, await file.size())
         except FileNotFoundError as error:
             raise DamagedFile(f"{log.path} is missing") from error
@@ -213,7 +214,7 @@ class EntryLogReader:
         """
         log = self.log(log_id)
         try:
-            async with self._files.use(log.path) as file:
+            async with self.files.use(log.path) as file:
                 size = await file.size()
                 if size < at_least:
                     raise DamagedFile(
@@ -228,11 +229,11 @@ class EntryLogReader:
 
     async def forget(self, log_id: int) -> asyncio.Event:
         """Let go of a log that is removed; what is returned is set when nobody reads it any more."""
-        return await self._files.forget(self.log(log_id).path)
+        return await self.files.forget(self.log(log_id).path)
 
     async def close(self) -> None:
         """Let go of every log."""
-        await self._files.close()
+        await self.files.close()
 
 
 def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:

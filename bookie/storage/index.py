@@ -31,8 +31,19 @@ MAX_FIND_ROWS: Final = 1_000
 """Most rows that one ``find_range`` returns."""
 
 
+class CacheBytes(NamedTuple):
+    """How full a cache is."""
+
+    held: int
+    most: int
+
+
 class Index(Protocol):
     """Rows and states. All ids are valid; ``first <= last``."""
+
+    @property
+    def cache_bytes(self) -> CacheBytes:
+        """What is kept in memory for those who ask."""
 
     async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
         """The row of the batch that holds the entry, or ``None`` where none does.

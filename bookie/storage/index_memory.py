@@ -32,7 +32,7 @@ from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknow
 from tallybook.core.ids import NO_ENTRY
 from tallybook.runtime.disk import Disk, DiskFile
 
-from .index import MAX_FIND_ROWS, WriteBatch, write_batches
+from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
 from .index_format import (
     ROW_KEY_BYTES,
     STATE_KEY_BYTES,
@@ -91,6 +91,11 @@ class MemoryIndex:
         """A part of the index that cannot be read, whatever is put there."""
         self.compacted: list[tuple[int, int]] = []
         """What it was asked to compact: it never does, since what was dropped takes no room in memory."""
+
+    @property
+    def cache_bytes(self) -> CacheBytes:
+        """None of it is a cache."""
+        return CacheBytes(0, 0)
 
     @classmethod
     async def open(cls, disk: Disk, directory: str, *, create: bool) -> Self:

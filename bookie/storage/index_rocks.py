@@ -40,7 +40,7 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.tasks import Workers
 
-from .index import MAX_FIND_ROWS, WriteBatch, write_batches
+from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
 from .index_format import (
     decode_row,
     decode_state,
@@ -104,6 +104,11 @@ class RocksIndex:
         self._failed = ""
         self._synced = NO_ENTRY
         self._writes_before_look = 0
+
+    @property
+    def cache_bytes(self) -> CacheBytes:
+        """Blocks in memory; see the port."""
+        return self._database.cache_bytes
 
     @staticmethod
     async def open(
@@ -283,7 +288,9 @@ class _Database:
         self._users = 0
         self._idle = threading.Condition()
         self._closed = False
-        options = _options(cache_bytes, create=create)
+        self._max_cache_bytes = max(cache_bytes, 64 * KIB)
+        self._cache = rocksdict.Cache(self._max_cache_bytes)
+        options = _options(self._cache, cache_bytes, create=create)
         try:
             self._rows = rocksdict.Rdict(path, options, {"default": options, STATES: options})
             self._states = self._rows.get_column_family(STATES)
@@ -297,6 +304,11 @@ class _Database:
     def sequence(self) -> int:
         """The number of the last change written."""
         return self._rows.latest_sequence_number()
+
+    @property
+    def cache_bytes(self) -> CacheBytes:
+        """Blocks in memory."""
+        return CacheBytes(self._cache.get_usage(), self._max_cache_bytes)
 
     def is_cached(self, key: bytes) -> bool:
         """Whether a search for ``key`` finds all it needs in memory."""
@@ -540,9 +552,9 @@ def _key_behind(ledger_id: int, first_entry_id: int) -> bytes:
     return row_key(ledger_id, first_entry_id + 1)
 
 
-def _options(cache_bytes: int, *, create: bool) -> rocksdict.Options:
+def _options(cache: rocksdict.Cache, cache_bytes: int, *, create: bool) -> rocksdict.Options:
     blocks = rocksdict.BlockBasedOptions()
-    blocks.set_block_cache(rocksdict.Cache(max(cache_bytes, 64 * KIB)))
+    blocks.set_block_cache(cache)
     # Otherwise they live outside the cache, where nothing bounds them.
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)

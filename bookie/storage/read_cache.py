@@ -82,7 +82,7 @@ class ReadCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._small = _Queue()
         self._main = _Queue()
         self._ghosts: OrderedDict[_Key, None] = OrderedDict()
@@ -123,7 +123,7 @@ class ReadCache:
         """
         key = (ledger_id, first)
         item = _Item(CachedBatch(ledger_id, first, last, batch), -1 if read_to is None else read_to)
-        if item.held_bytes > self._max_bytes or key in self._small.items or key in self._main.items:
+        if item.held_bytes > self.max_bytes or key in self._small.items or key in self._main.items:
             return
         if key in self._ghosts:
             del self._ghosts[key]
@@ -131,7 +131,7 @@ class ReadCache:
         else:
             self._small.push(key, item)
         insort(self._firsts.setdefault(ledger_id, []), first)
-        while self.held_bytes > self._max_bytes:
+        while self.held_bytes > self.max_bytes:
             self._make_room()
 
     def forget(self, ledger_id: int) -> None:
@@ -153,7 +153,7 @@ class ReadCache:
         """Let one batch leave, or move it on; where none is left, a ghost goes."""
         if not len(self):
             self._ghosts.popitem(last=False)
-        elif not self._main.items or self._small.held_bytes * SMALL_PART > self._max_bytes:
+        elif not self._main.items or self._small.held_bytes * SMALL_PART > self.max_bytes:
             key, item = self._small.pop_oldest()
             if item.uses:
                 item.uses = 0

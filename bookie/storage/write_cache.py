@@ -123,6 +123,11 @@ class WriteCache:
         """How often a buffer was let go: who looked into the index before a release must look again."""
 
     @property
+    def max_bytes(self) -> int:
+        """What both buffers may hold."""
+        return 2 * self._buffer_bytes
+
+    @property
     def held_bytes(self) -> int:
         """Bytes in both buffers, overhead included."""
         return self.active.held_bytes + (self.flushing.held_bytes if self.flushing else 0)

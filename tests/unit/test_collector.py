@@ -468,3 +468,21 @@ def test_a_ledger_is_asked_about_at_the_pace_of_the_settings() -> None:
         assert 3.9 < world.clock.monotonic() - begun < 5
 
     play(scenario)
+
+
+def test_rounds_that_cannot_be_made_are_counted_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await world.clock.sleep(2.5)
+        told = node.bookie.readings()
+        assert told["collector_rounds_total"] == told["collections_seconds"].count == 2
+        assert told["collector_failures_total"] == 0
+
+        async def away(*_: object) -> None:
+            raise EntryUnknown("the index cannot be asked")
+
+        monkeypatch.setattr(node.bookie._parts.index, "survey_ledgers", away)
+        await world.clock.sleep(3)
+        told = node.bookie.readings()
+        assert (told["collector_rounds_total"], told["collector_failures_total"]) == (2, 3)
+
+    play(scenario, collect_interval_ms=1_000)

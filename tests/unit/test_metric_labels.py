@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallybook.bookie.metrics import BOOKIE_METRICS
+from tallybook.bookie.metrics import BACKGROUND, BOOKIE_METRICS
 from tallybook.bookie.service_load import REQUEST_KINDS, ServiceLoad
 from tallybook.bookie.storage.checkpoint import STAGES
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
@@ -36,6 +36,7 @@ BOUNDED = {
     "reason": None,  # held by the tests of refusals and of repairs
     "source": {"cache", "entry_log"},
     "stage": set(STAGES),
+    "task": set(BACKGROUND),
     "where": {"write_cache", "journal"},
 }
 """Every label there is, and its values."""
@@ -105,7 +106,14 @@ def test_every_number_of_a_bookie_has_a_metric_and_every_metric_a_number():
         bookie = await stage.boot()
         readings = bookie.readings()
         await stage.stop()
-        service = {"streams", "connections", "answer_bytes", *ServiceLoad(world.clock).readings()}
-        return {*readings, *service}
+        service = {
+            "streams",
+            "max_streams",
+            "connections",
+            "answer_bytes",
+            "max_answer_bytes",
+            *ServiceLoad(world.clock).readings(),
+        }
+        return {*readings, *service, *ServiceLoad(world.clock).readings()}
 
     assert run_seed(1, main).value == {info.stat for info in BOOKIE_METRICS}
