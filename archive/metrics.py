@@ -62,13 +62,14 @@ ARCHIVE_READER_METRICS: Final = tuple(
 
 
 def numbers(patience: Patience) -> Mapping[str, Reading]:
-    """All of ``ARCHIVE_METRICS``, now."""
+    """All of ``ARCHIVE_METRICS``, now. From any thread."""
+    stats = dict(patience.stats)
     return {
         **{
-            f"tries_{answer}": sum(count for kind, count in patience.stats.items() if kind.endswith(f"_{answer}"))
+            f"tries_{answer}": sum(count for kind, count in stats.items() if kind.endswith(f"_{answer}"))
             for answer in ANSWERS
         },
-        **{f"bytes_{way}": patience.stats.get(f"bytes_{way}", 0) for way in ("read", "written")},
+        **{f"bytes_{way}": stats.get(f"bytes_{way}", 0) for way in ("read", "written")},
         "archive_wait_seconds": patience.waits.seconds,
         "request_rate_limit": patience.rate.limit,
         **patience.meter.readings("archive"),

@@ -33,6 +33,7 @@ from tallybook.runtime.tracing import NO_TRACER
 
 from .background import client_tasks
 from .budget import ByteBudget
+from .deeds import Deeds
 from .placement import choose_ensemble
 from .ports import ClientWorld, Transition
 from .quarantine import Quarantine
@@ -74,6 +75,7 @@ class Client:
         self._tasks = client_tasks("client")
         self._writers: list[LedgerWriter] = []
         self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
+        self._deeds = Deeds()
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
 
@@ -157,6 +159,8 @@ class Client:
             "client_max_pending_bytes": self._budget.limit_bytes,
             "client_no_room": self._budget.no_room,
             "client_confirm_seconds": self._budget.confirm_seconds,
+            "client_quarantined": 0 if self._opened is None else self._quarantine.count(self._opened.clock.monotonic()),
+            **self._deeds.readings(),
             **(load.readings() if load is not None else {}),
             **(archive.readings() if archive is not None else {}),
             **(NO_TRACER if self._opened is None else self._opened.tracer).readings(),
@@ -295,7 +299,14 @@ class Client:
     def _writer(self, metadata: LedgerMetadata, password: bytes, *, deferred_sync: bool = False) -> LedgerWriter:
         world = self.world
         context = WriterContext(
-            world.connections, self._spares, world.clock, self._tasks, self._settings, self._budget, world.tracer
+            world.connections,
+            self._spares,
+            world.clock,
+            self._tasks,
+            self._settings,
+            self._budget,
+            world.tracer,
+            self._deeds,
         )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
@@ -365,6 +376,7 @@ class Client:
             self._settings,
             partial(self._update, ledger_id),
             reader_of,
+            self._deeds,
         )
         return await recover_ledger(context, key=key, digest_key=signing)
 
@@ -380,6 +392,7 @@ class Client:
             _report_copy,
             world.archive,
             world.tracer,
+            self._deeds,
         )
 
     # -- managing ---------------------------------------------------------------------

@@ -50,6 +50,31 @@ CLIENT_METRICS: Final = (
         _H,
         "Of each request to a bookie, long polls apart, from the question to the answer.",
     ),
+    MetricInfo(
+        "client_ensemble_changes",
+        "tallybook_client_ensemble_changes_total",
+        _C,
+        "Changes of ledgers' ensembles: members that did not serve were replaced.",
+    ),
+    MetricInfo(
+        "client_speculative_reads",
+        "tallybook_client_speculative_reads_total",
+        _C,
+        "Reads for which a second bookie was asked, since the first took long.",
+    ),
+    MetricInfo("client_recoveries", "tallybook_client_recoveries_total", _C, "Recoveries of ledgers that were begun."),
+    MetricInfo(
+        "client_failed_recoveries",
+        "tallybook_client_failed_recoveries_total",
+        _C,
+        "Of those, the ones that ended with an error.",
+    ),
+    MetricInfo(
+        "client_quarantined",
+        "tallybook_client_quarantined_bookies",
+        _G,
+        "Bookies that failed lately, and that new ensembles avoid.",
+    ),
     MetricInfo("client_connections", "tallybook_client_connections", _G, "Bookies that are connected to."),
     MetricInfo("client_connects", "tallybook_client_connects_total", _C, "Attempts to connect to a bookie."),
     *error_metrics(

@@ -86,6 +86,10 @@ class Quarantine:
         self._forget(now)
         return frozenset(bookie_id for bookie_id, term in self._terms.items() if now < term.until)
 
+    def count(self, now: float) -> int:
+        """How many that are. From any thread."""
+        return sum(now < term.until for term in list(self._terms.values()))
+
     def _forget(self, now: float) -> None:
         """Drop those that kept out of trouble for as long as they were avoided."""
         self._terms = {name: term for name, term in self._terms.items() if now < term.until + term.seconds}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.answers import LacAnswer
@@ -47,6 +47,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer, begin
 
 from ..bookie_port import BookieConnection
+from ..deeds import Deeds
 from ..ports import Archive, Connections
 from .ahead import ReadAhead, Sealed
 from .lac import TailPolls, highest_lac, told_lac
@@ -78,6 +79,7 @@ class ReaderContext:
     archive: Archive | None = None
     """Where closed ledgers are besides bookies."""
     tracer: Tracer = NO_TRACER
+    deeds: Deeds = field(default_factory=Deeds)
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class LedgerReader:
         self._archive_first = archive_first
         self._lac = metadata.last_entry_id if metadata.closed else lac
         pace = Pace(context.settings.speculative_read_ms / 1000)
-        self._replicas = Replicas(context.connections, context.clock, pace, context.report)
+        self._replicas = Replicas(context.connections, context.clock, pace, context.report, context.deeds)
 
     @property
     def id(self) -> int:

@@ -27,6 +27,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.hedging import first_of
 
 from ..bookie_port import BookieConnection
+from ..deeds import Deeds
 from ..ports import Connections
 from .machine import FailedLately, ReadAttempt, replica_order
 from .pace import Pace
@@ -56,11 +57,14 @@ class Found(Generic[T]):
 class Replicas:
     """The replicas of one ledger, as one handle knows them."""
 
-    def __init__(self, connections: Connections, clock: Clock, pace: Pace, report: Report) -> None:
+    def __init__(
+        self, connections: Connections, clock: Clock, pace: Pace, report: Report, deeds: Deeds | None = None
+    ) -> None:
         self._connections = connections
         self._clock = clock
         self._pace = pace
         self._report = report
+        self._deeds = deeds or Deeds()
         self._preferred: str | None = None
         self._failed = FailedLately(FAILURE_HELD_S)
 
@@ -73,12 +77,17 @@ class Replicas:
         while (bookie_id := attempt.next()) is not None:
             asking = self._ask(attempt, bookie_id, ask)
             if self._pace.speculates and not attempt.all_asked:
-                found = await first_of(asking, lambda: self.search(attempt, ask), self._pace.wait_seconds)
+                found = await first_of(asking, lambda: self._beside(attempt, ask), self._pace.wait_seconds)
             else:
                 found = await asking
             if found is not None:
                 return found
         return None
+
+    async def _beside(self, attempt: ReadAttempt, ask: Callable[[BookieConnection], Awaitable[T]]) -> Found[T] | None:
+        """The same from another replica, since the one that was asked takes long."""
+        self._deeds.speculative_reads += 1
+        return await self.search(attempt, ask)
 
     async def _ask(
         self, attempt: ReadAttempt, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]]

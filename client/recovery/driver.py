@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -21,6 +21,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from ..bookie_port import BookieConnection
+from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..spares import Spares
@@ -45,6 +46,7 @@ class RecoveryContext:
     update: UpdateLedger
     reader_of: Callable[[LedgerMetadata, int], LedgerReader]
     """A reader over given metadata, allowed to read up to a given entry."""
+    deeds: Deeds = field(default_factory=Deeds)
 
 
 async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: bytes | None) -> LedgerMetadata:
@@ -56,6 +58,15 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
         NoSuchLedger: it was deleted.
         MetadataUnavailable, MetadataOutcomeUnknown: the store did not settle a step; try again.
     """
+    context.deeds.recoveries += 1
+    try:
+        return await _recover(context, key, digest_key)
+    except TallybookError:
+        context.deeds.failed_recoveries += 1
+        raise
+
+
+async def _recover(context: RecoveryContext, key: bytes, digest_key: bytes | None) -> LedgerMetadata:
     metadata = (await context.update(begin_recovery)).value
     for _ in range(MAX_RUNS):
         if metadata.closed:

@@ -30,6 +30,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 
 from ..budget import ByteBudget
+from ..deeds import Deeds
 from .accumulator import Accumulator
 from .machine import WriterMachine
 from .pending import AppendGroup, PendingAppend
@@ -52,7 +53,9 @@ class Appends:
         clock: Clock,
         budget: ByteBudget,
         digest_key: bytes | None,
+        deeds: Deeds,
     ) -> None:
+        self._deeds = deeds
         self._machine = machine
         self._settings = settings
         self._clock = clock
@@ -198,6 +201,7 @@ class Appends:
 
     def ensemble_changed(self, metadata: LedgerMetadata) -> None:
         """Remember what the metadata are now."""
+        self._deeds.ensemble_changes += 1
         self.metadata = metadata
 
     def released(self, size: int) -> None:

@@ -6,7 +6,7 @@ The path of an entry through a client is this file, ``appends``, ``accumulator``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
@@ -29,6 +29,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
+from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..spares import Spares
 from .appends import Appends
@@ -51,6 +52,7 @@ class WriterContext:
     settings: ClientSettings
     budget: ByteBudget
     tracer: Tracer = NO_TRACER
+    deeds: Deeds = field(default_factory=Deeds)
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
@@ -333,7 +335,7 @@ def _appends(
     context: WriterContext, machine: WriterMachine, metadata: LedgerMetadata, digest_key: bytes | None
 ) -> tuple[Appends, Mapping[int, Span] | None]:
     """What gathers, and the spans of batches that are traced; ``None``: none ever is."""
-    needed = (machine, metadata, context.settings, context.clock, context.budget, digest_key)
+    needed = (machine, metadata, context.settings, context.clock, context.budget, digest_key, context.deeds)
     if context.tracer is NO_TRACER:
         return Appends(*needed), None
     traced = TracedAppends(*needed, tracer=context.tracer)

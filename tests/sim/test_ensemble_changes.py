@@ -44,6 +44,8 @@ async def test_c10_a_bookie_that_dies_is_replaced_and_the_next_fragment_starts_a
         await eventually(lambda: len(ledger.metadata.fragments) == 2, cluster)
         assert [await append for append in pending] == list(range(20, 60))
         closed = await ledger.close()
+        told = writer.stats()
+        assert (told["client_ensemble_changes"], told["client_quarantined"]) == (1, 1)
     first, second = closed.fragments
     assert (first.first_entry_id, first.bookies) == (0, before)
     assert second.first_entry_id >= 20

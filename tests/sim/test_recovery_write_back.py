@@ -75,6 +75,8 @@ async def test_a_copy_that_most_members_contradict_fails_the_recovery_and_their_
     assert known.value.state is LedgerState.IN_RECOVERY
     cluster.die(odd)
     assert (await client.recover_ledger(ledger_id)).last_entry_id == 4
+    told = client.stats()
+    assert (told["client_recoveries"], told["client_failed_recoveries"]) == (2, 1)
     assert await read_all(client, ledger_id) == lines(5)
 
 

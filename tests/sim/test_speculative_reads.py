@@ -102,6 +102,7 @@ async def test_c36_two_slow_replicas_are_both_overtaken_on_schedule(cluster: Mem
     assert [entry.payload async for entry in reader.read(0, 3)] == lines(4)
     assert 0.04 <= shelf.clock.monotonic() - began < 0.06
     assert shelf.who == [first, second, third]
+    assert client.stats()["client_speculative_reads"] == 2
 
 
 @scenario()

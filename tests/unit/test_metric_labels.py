@@ -18,8 +18,10 @@ from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.histogram import SECONDS
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 from tallybook.runtime.metrics import StatsCollector
+from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import DiskBookie
 from tallybook.stream.dedup import IdRoom
 from tallybook.stream.load import STREAM_METRICS, StreamLoad
@@ -86,10 +88,18 @@ def test_requests_of_an_unknown_kind_and_errors_of_an_unknown_code_make_no_serie
     assert after["errors_TallybookError"] == 1
 
 
+def client_stats() -> dict[str, Reading]:
+    async def main(world: World) -> dict[str, Reading]:
+        async with MemoryCluster(world, bookies=0).client() as client:
+            return {**client.stats(), **ClientLoad(world.clock).readings()}
+
+    return {name: value for name, value in run_seed(1, main).value.items() if not name.startswith("spans_")}
+
+
 @pytest.mark.parametrize(
     ("catalogue", "readings"),
     [
-        (CLIENT_METRICS[4:], lambda: ClientLoad(RealClock()).readings()),
+        (CLIENT_METRICS, client_stats),
         (METADATA_METRICS, lambda: MetadataLoad(RealClock()).readings()),
         (STREAM_METRICS, lambda: StreamLoad().readings()),
         (GATEWAY_METRICS, lambda: {**numbers(Counts(), Usage()), **bounds(GatewaySettings(metadata="m"), IdRoom(1))}),
