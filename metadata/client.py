@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from tallybook.runtime.clock import Clock
 
+from .link import Link
 from .metered import MetadataLoad, MeteredMembership, MeteredStore
 from .store import Membership, MetadataStore
 
@@ -19,11 +20,13 @@ class MetadataClient:
     membership: Membership
     load: MetadataLoad | None = None
     """What is asked of it, where somebody counts that."""
+    link: Link = field(default_factory=Link)
+    """How the connection to it does."""
 
     def metered(self, clock: Clock) -> MetadataClient:
         """The same, counted."""
-        load = MetadataLoad(clock)
-        return MetadataClient(MeteredStore(self.store, load), MeteredMembership(self.membership, load), load)
+        load = MetadataLoad(clock, self.link)
+        return MetadataClient(MeteredStore(self.store, load), MeteredMembership(self.membership, load), load, self.link)
 
     async def close(self) -> None:
         """Leave: end registrations and watches, release connections and threads."""

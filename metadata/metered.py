@@ -13,8 +13,9 @@ from typing import Final, TypeVar
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, TallybookError
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import Meter, Reading
-from tallybook.runtime.metric_catalogue import ErrorCounts, error_metrics, meter_metrics
+from tallybook.runtime.metric_catalogue import ErrorCounts, Kind, MetricInfo, error_metrics, meter_metrics
 
+from .link import Link
 from .model import LedgerMetadata
 from .store import (
     BadVersion,
@@ -42,13 +43,26 @@ METADATA_METRICS: Final = (
         "tallybook_metadata_errors_total",
         "Operations that failed; MetadataConflict: somebody else was first, which is tried again as a rule.",
     ),
+    MetricInfo(
+        "metadata_connected",
+        "tallybook_metadata_connected",
+        Kind.GAUGE,
+        "1 while the store can be asked, else 0: ZooKeeper's connection is lost. Always 1 with SQLite.",
+    ),
+    MetricInfo(
+        "metadata_expiries",
+        "tallybook_metadata_session_expiries_total",
+        Kind.COUNTER,
+        "Sessions that ZooKeeper has ended, with the registrations made in them.",
+    ),
 )
 
 
 class MetadataLoad:
     """What one process asks of its metadata store."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, link: Link | None = None) -> None:
+        self._link = link or Link()
         self.reads = Meter(clock)
         self.writes = Meter(clock)
         self.errors = ErrorCounts()
@@ -59,6 +73,8 @@ class MetadataLoad:
             **self.reads.readings("metadata_read"),
             **self.writes.readings("metadata_write"),
             **self.errors.readings("metadata_errors"),
+            "metadata_connected": self._link.connected,
+            "metadata_expiries": self._link.expiries,
         }
 
     async def read(self, answer: Awaitable[T]) -> T:

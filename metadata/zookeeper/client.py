@@ -94,7 +94,7 @@ async def open_zookeeper(
         await tasks.close()
         await session.close()
 
-    return MetadataClient(ZooKeeperStore(session, layout, hub, close), membership)
+    return MetadataClient(ZooKeeperStore(session, layout, hub, close), membership, link=session.link)
 
 
 def _password(security: str) -> str:

@@ -39,6 +39,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import ThreadWorkers
 
+from ..link import Link
 from .requests import Request, sync
 from .tls import TlsHandler
 
@@ -97,7 +98,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._connected = asyncio.Event()
         self._must_sync = False
-        self._expiries = 0
+        self.link = Link(connected=False)
+        """How it does."""
         self._closed = False
         self.on_connected: list[Callable[[], None]] = []
         """Called on the event loop after every (re)connection: watches that were armed before are gone."""
@@ -152,11 +154,11 @@ class Session:
         deadline = self.deadline()
         while True:
             await self._wait_connected(deadline)
-            synced, expiries = linearizable or self._must_sync, self._expiries
+            synced, expiries = linearizable or self._must_sync, self.link.expiries
             try:
                 # One session's requests are answered in order, so what follows a sync in the pipe is read after it.
                 answers = await self._send((sync, *requests) if synced else requests, deadline, optional=optional)
-                if expiries == self._expiries:
+                if expiries == self.link.expiries:
                     self._must_sync &= not synced
                     return answers[1:] if synced else answers
                 # kazoo had a new session before this loop heard of it: the answers may be older than earlier ones.
@@ -262,10 +264,12 @@ class Session:
     def _take_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._connected.set()
+            self.link.connected = True
             for callback in list(self.on_connected):
                 callback()
             return
         self._connected.clear()
+        self.link.connected = False
         if state == KazooState.LOST:
-            self._expiries += 1
+            self.link.expiries += 1
             self._must_sync = True
