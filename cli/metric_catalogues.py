@@ -25,7 +25,7 @@ ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "An offloader": OFFLOAD_METRICS,
     "A repair": REPAIR_METRICS,
     "A gateway": GATEWAY_METRICS,
-    "Writers of streams, in a gateway": STREAM_METRICS,
+    "Streams, in a gateway": STREAM_METRICS,
     "Clients: offloaders, repairs, gateways, consoles, your own": CLIENT_METRICS,
     "Object stores, as offloaders ask them, and clients once they have read from the archive": ARCHIVE_METRICS,
     "Clients that have read from the archive": ARCHIVE_READER_METRICS,

@@ -91,7 +91,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))
         undo.push_async_callback(stores.close)
         if settings.keep_streams_s:
-            keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s)
+            keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         limits, counts = Limits(settings), Counts()
         door = Door(security or OpenAccess(), client, RealClock())

@@ -14,6 +14,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
+from .load import StreamLoad
 from .streams import StreamStore
 
 LEADER_RECORD: Final = "stream-keeper"
@@ -22,21 +23,30 @@ LEASE_SECONDS: Final = 10.0
 _log = logger("stream.keeper")
 
 
-async def keep_for_ever(streams: StreamStore, clock: Clock, rng: Rng, interval_s: float) -> None:
+async def keep_for_ever(
+    streams: StreamStore, clock: Clock, rng: Rng, interval_s: float, load: StreamLoad | None = None
+) -> None:
     """Whenever this process leads, look after all streams every so many seconds; until cancelled.
+
+    Args:
+        load: where rounds are counted.
 
     Raises:
         DamagedFile: the record of the leader holds something else.
     """
+    counts = load or StreamLoad()
 
     async def rounds() -> None:
         while True:
             try:
                 failed = await streams.keep()
+                counts.keeper_rounds += 1
+                counts.keeper_failures += failed
                 _log.debug("looked after streams", failed_count=failed)
             except TallybookError as error:
                 if is_defect(error):
                     raise
+                counts.keeper_failures += 1
                 _log.warning("streams are looked after later", error=error.message)
             await clock.sleep(interval_s)
 

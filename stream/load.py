@@ -1,4 +1,4 @@
-"""What the writers of streams did, in all stores that share it: how long records took, and what became of segments."""
+"""What is done with streams, in all stores that share it: how long records took, and what became of segments."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ STREAM_METRICS: Final = (
         Kind.COUNTER,
         "Of those, the ones that failed and were recovered, or are being.",
     ),
+    MetricInfo(
+        "stream_failed_renewals",
+        "tallybook_stream_session_renewal_failures_total",
+        Kind.COUNTER,
+        "Renewals of a session that failed: after three in a row others may take what it writes.",
+    ),
+    MetricInfo(
+        "stream_keeper_rounds",
+        "tallybook_stream_keeper_rounds_total",
+        Kind.COUNTER,
+        "Times that all streams were looked after, by the process that leads in it.",
+    ),
+    MetricInfo(
+        "stream_keeper_failures",
+        "tallybook_stream_keeper_failures_total",
+        Kind.COUNTER,
+        "Streams, and whole rounds, that could not be looked after.",
+    ),
 )
 
 
@@ -34,6 +52,9 @@ class StreamLoad:
         self.taken = 0
         self.segments = 0
         self.failed_segments = 0
+        self.failed_renewals = 0
+        self.keeper_rounds = 0
+        self.keeper_failures = 0
 
     def readings(self) -> dict[str, Reading]:
         """All of them, for ``STREAM_METRICS``."""
@@ -42,4 +63,7 @@ class StreamLoad:
             "stream_taken": self.taken,
             "stream_segments": self.segments,
             "stream_failed_segments": self.failed_segments,
+            "stream_failed_renewals": self.failed_renewals,
+            "stream_keeper_rounds": self.keeper_rounds,
+            "stream_keeper_failures": self.keeper_failures,
         }

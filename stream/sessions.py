@@ -28,6 +28,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from .head import Owner
+from .load import StreamLoad
 
 SESSIONS: Final = "stream-sessions/"
 LEASE_SECONDS: Final = 10.0
@@ -54,6 +55,8 @@ class Session:
         self._tasks = tasks
         self._renewing: asyncio.Task[None] | None = None
         self._beats = 0
+        self.load = StreamLoad()
+        """Where renewals that fail are counted."""
         self._began = asyncio.Lock()
 
     async def begin(self) -> None:
@@ -92,6 +95,7 @@ class Session:
             except TallybookError as error:
                 if is_defect(error):
                     raise
+                self.load.failed_renewals += 1
                 # Others may take over meanwhile; the next beat says that we are still here.
                 _log.warning("a session could not be renewed", error=error.message)
 

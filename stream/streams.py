@@ -111,7 +111,7 @@ class StreamStore:
         self._writers: Sequence[StreamWriter] = ()
         self._looking: asyncio.Task[None] | None = None
         self._closing = False
-        self._load = StreamLoad()
+        self._load = self._session.load
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,7 +132,7 @@ class StreamStore:
 
     def count_in(self, load: StreamLoad) -> None:
         """Count what writers do that are opened from here on in ``load``, which other stores may share."""
-        self._load = load
+        self._load = self._session.load = load
 
     def stats(self) -> Mapping[str, Reading]:
         """Numbers for metrics, named as in ``load.STREAM_METRICS``: what its writers did."""

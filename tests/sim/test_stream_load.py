@@ -1,0 +1,56 @@
+"""What goes wrong with streams while nobody writes is counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tallybook.client.client import Client
+from tallybook.core.errors import MetadataUnavailable
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import scenario
+from tallybook.stream import StreamStore, keep_for_ever
+from tallybook.stream.load import StreamLoad
+from tallybook.stream.sessions import LEASE_SECONDS, RENEWALS
+
+
+@scenario()
+async def test_renewals_of_a_session_that_fail_are_counted(cluster: MemoryCluster, client: Client) -> None:
+    load = StreamLoad()
+    async with StreamStore(client) as streams:
+        streams.count_in(load)
+        await streams.create("s")
+        async with await streams.writer("s"):
+            updater = streams._session._updater
+            update = updater.update
+
+            async def away(*_: object) -> None:
+                raise MetadataUnavailable("it does not answer")
+
+            updater.update = away  # type: ignore[assignment]
+            await cluster.world.clock.sleep(LEASE_SECONDS / RENEWALS * 2.5)
+            updater.update = update  # type: ignore[method-assign]
+            await cluster.world.clock.sleep(LEASE_SECONDS)
+    assert load.readings()["stream_failed_renewals"] == 2
+
+
+@scenario()
+async def test_rounds_of_the_keeper_and_what_it_could_not_look_after_are_counted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    load, world = StreamLoad(), cluster.world
+    async with StreamStore(client) as streams:
+        told = iter([0, 3, MetadataUnavailable("not all streams are known")])
+
+        async def keep() -> int:
+            found = next(told, 0)
+            if isinstance(found, int):
+                return found
+            raise found
+
+        streams.keep = keep  # type: ignore[method-assign]
+        keeping = asyncio.ensure_future(keep_for_ever(streams, world.clock, world.rng.fork("keeper"), 10, load))
+        await world.clock.sleep(60)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert load.keeper_rounds >= 2
+    assert load.keeper_failures == 4
