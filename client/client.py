@@ -37,7 +37,8 @@ from .deeds import Deeds
 from .placement import choose_ensemble
 from .ports import ClientWorld, Transition
 from .quarantine import Quarantine
-from .reader.handle import LedgerReader, ReaderContext
+from .reader.context import ReaderContext
+from .reader.handle import LedgerReader
 from .recovery.driver import RecoveryContext, recover_ledger
 from .spares import Spares
 from .writer.handle import LedgerWriter, WriterContext

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     ArchiveKeyMissing,
     ArchiveUnavailable,
@@ -40,20 +39,17 @@ from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.store import LedgerWatch, Versioned
-from tallybook.runtime.clock import Clock
 from tallybook.runtime.span_catalogue import READ
-from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import NO_TRACER, Tracer, begin
+from tallybook.runtime.tracing import begin
 
 from ..bookie_port import BookieConnection
-from ..deeds import Deeds
-from ..ports import Archive, Connections
+from ..ports import Archive
 from .ahead import ReadAhead, Sealed
+from .context import ReaderContext
 from .lac import TailPolls, highest_lac, told_lac
 from .machine import ReadAttempt
 from .pace import Pace
-from .replicas import Replicas, Report
+from .replicas import Replicas
 
 T = TypeVar("T")
 
@@ -62,24 +58,6 @@ MOST_MOVES: Final = 3
 
 METADATA_AGE_S: Final = 30.0
 """Age at which a tail reads the metadata again although nothing told of a change."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderContext:
-    """What a handle shares with its client."""
-
-    connections: Connections
-    clock: Clock
-    tasks: Tasks
-    settings: ClientSettings
-    read_metadata: Callable[[int], Awaitable[Versioned]]
-    """Reads a ledger's metadata linearizably: what comes back is no older than the call."""
-    watch: Callable[[int], LedgerWatch]
-    report: Report
-    archive: Archive | None = None
-    """Where closed ledgers are besides bookies."""
-    tracer: Tracer = NO_TRACER
-    deeds: Deeds = field(default_factory=Deeds)
 
 
 @dataclass(slots=True)
