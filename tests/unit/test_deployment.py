@@ -220,6 +220,20 @@ def test_every_service_that_is_waited_for_can_be():
             assert wanted["condition"] == expected, (name, other)
 
 
+def needed(name: str) -> set[str]:
+    """The services that have to be there before this one, near and far."""
+    near = set(SERVICES[name].get("depends_on", ()))
+    return near.union(*map(needed, near))
+
+
+def test_the_image_is_built_once_and_before_everything_that_runs_it():
+    (builder,) = [name for name, service in SERVICES.items() if "build" in service]
+    for name, service in OURS.items():
+        assert name == builder or builder in needed(name), name
+        # Nobody else has an image of this name: there is nothing to be looked for.
+        assert service["pull_policy"] == "never", name
+
+
 def test_every_volume_and_every_file_is_there_and_a_process_sees_its_own_secrets_only():
     for name, service in SERVICES.items():
         for volume in service.get("volumes", ()):
