@@ -91,7 +91,8 @@ lint: $(STAMP) ## Check style, format, the layers between folders, and what dock
 
 .PHONY: lint-docker
 lint-docker: ## Check docker/ with what is no Python package: kube-score (Go builds it), promtool, kubectl; without them that is a failure
-	promtool=$$(scripts/ensure-promtool) && "$$promtool" check config --syntax-only docker/prometheus/prometheus.yml
+	promtool=$$(scripts/ensure-promtool) && for each in docker/prometheus/prometheus.yml docker/kubernetes/monitoring/prometheus.yml; do \
+		"$$promtool" check config --syntax-only $$each || exit 1; done
 	score=$$(scripts/ensure-kube-score) && kubectl kustomize docker/kubernetes | "$$score" score --exit-one-on-warning --output-format ci -
 
 .PHONY: type

@@ -34,6 +34,7 @@ from tallybook.runtime.settings import describe
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
+DEPLOYMENT = (ROOT / "docs/deployment.md").read_text()
 
 SETTINGS: dict[tuple[str, ...], type[Settings]] = {
     ("bookie", "run"): BookieSettings,
@@ -330,6 +331,8 @@ MANIFESTS = [
     for manifest in yaml.safe_load_all(path.read_text())
     if manifest
 ]
+COMPONENT = "app.kubernetes.io/component"
+HTTP = [{"port": "http"}]
 WORKLOADS = {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] in {"StatefulSet", "Deployment"}}
 
 
@@ -337,13 +340,13 @@ def manifests(kind: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] == kind}
 
 
-def pod_environment(container: dict[str, Any]) -> dict[str, str]:
-    """What a container is given, with what Kubernetes fills in for the first pod."""
+def pod_environment(container: dict[str, Any], pod: str) -> dict[str, str]:
+    """What a container is given, with what Kubernetes fills in for a pod of this name."""
     found: dict[str, str] = {}
     for source in container["envFrom"]:
         found |= manifests("ConfigMap")[source["configMapRef"]["name"]]["data"]
     for each in container.get("env", ()):
-        value = each.get("value", "bookie-0")
+        value = each.get("value", pod)
         found[each["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
     return found
 
@@ -352,7 +355,7 @@ def pod_environment(container: dict[str, Any]) -> dict[str, str]:
 def test_a_pod_is_a_command_that_there_is_with_settings_that_there_are(name):
     pod = WORKLOADS[name]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    environment = pod_environment(container)
+    environment = pod_environment(container, f"{name}-0")
     model = SETTINGS[tuple(container["args"][:2])]
     # Where the archive is concerns offloaders; whoever only reads takes it from the metadata.
     assert unknown_variables(model, environment) <= {"TALLYBOOK_ARCHIVE"}
@@ -411,7 +414,8 @@ def test_one_pod_of_a_kind_may_go_at_a_time_and_selectors_meet_them():
         assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
         assert manifests("NetworkPolicy")[name]["spec"]["podSelector"]["matchLabels"] == labels
     for name, service in manifests("Service").items():
-        assert service["spec"]["selector"] == WORKLOADS[name]["spec"]["template"]["metadata"]["labels"]
+        workload = WORKLOADS[name.removesuffix("-pods")]
+        assert service["spec"]["selector"] == workload["spec"]["template"]["metadata"]["labels"]
 
 
 def test_kustomize_takes_every_manifest_and_the_version_of_the_package():
@@ -419,3 +423,73 @@ def test_kustomize_takes_every_manifest_and_the_version_of_the_package():
     files = {path.name for path in (DOCKER / "kubernetes").glob("*.yaml")} - {"kustomization.yaml"}
     assert set(told["resources"]) == files
     assert told["images"] == [{"name": "tallybook", "newTag": VERSION}]
+
+
+def pod_names(name: str) -> set[str]:
+    """What the pods of a workload are called within the cluster; none where each is one of many."""
+    spec = WORKLOADS[name]["spec"]
+    if "serviceName" not in spec:
+        return set()
+    assert manifests("Service")[spec["serviceName"]]["spec"]["clusterIP"] == "None"
+    return {f"{name}-{number}.{spec['serviceName']}.tallybook.svc" for number in range(spec["replicas"])}
+
+
+def hosts(name: str) -> set[str]:
+    """What the certificate of a kind of process is for, as docs/deployment.md has it issued."""
+    (line,) = re.findall(rf"^    tallybook security issue authority {name} (.*)$", DEPLOYMENT, re.MULTILINE)
+    return set(re.findall(r"--host (\S+)", line))
+
+
+def host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_certificates_are_for_the_names_that_others_are_told_and_for_no_others(name):
+    service = manifests("Service").get(name)
+    entry = set() if service is None or "clusterIP" in service["spec"] else {f"{name}.tallybook.svc"}
+    assert hosts(name) == pod_names(name) | entry
+    (container,) = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
+    told = [pod_environment(container, f"{name}-{number}").get("TALLYBOOK_ADVERTISE") for number in range(2)]
+    if told != [None, None]:
+        # Each one is told apart: who is sent to one of them does not come to another one.
+        assert len(set(told)) == 2
+        assert {host(each) for each in told} <= pod_names(name)
+
+
+def test_the_console_asks_every_process_for_numbers_and_is_let_in():
+    (container,) = WORKLOADS["console"]["spec"]["template"]["spec"]["containers"]
+    asked = settings_in_force(container["args"], pod_environment(container, "console-0"))["processes"]
+    others = sorted(set(WORKLOADS) - {"bookie", "console"})
+    assert sorted(map(host, asked)) == sorted(name for each in others for name in pod_names(each))
+    assert {port(each) for each in asked} == {7401}
+    for name in (*others, "bookie"):
+        let_in = [rule for rule in manifests("NetworkPolicy")[name]["spec"]["ingress"] if rule["ports"] == HTTP]
+        assert {"matchLabels": {COMPONENT: "console"}} in [rule["from"][0].get("podSelector") for rule in let_in], name
+    out = manifests("NetworkPolicy")["console"]["spec"]["egress"]
+    of_others = {"matchExpressions": [{"key": COMPONENT, "operator": "In", "values": others}]}
+    assert {"to": [{"podSelector": of_others}], "ports": HTTP} in out
+    compose_console = settings_in_force(PROCESSES["console"]["command"], PROCESSES["console"]["environment"])
+    assert sorted(compose_console["processes"]) == [f"{name}:7401" for name in others]
+
+
+def test_every_pod_is_scraped_under_a_name_that_its_certificate_is_for():
+    told = yaml.safe_load((DOCKER / "kubernetes/monitoring/prometheus.yml").read_text())
+    jobs = {job["job_name"].removeprefix("tallybook-"): job for job in told["scrape_configs"]}
+    assert set(jobs) == set(WORKLOADS)
+    for name, job in jobs.items():
+        (container,) = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
+        (http,) = [each["containerPort"] for each in container["ports"] if each["name"] == "http"]
+        assert job["scheme"] == "https"
+        if pod_names(name):
+            (group,) = job["static_configs"]
+            assert set(group["targets"]) == {f"{each}:{http}" for each in pod_names(name)}
+        else:
+            (group,) = job["dns_sd_configs"]
+            assert (group["names"], group["type"], group["port"]) == ([f"{name}-pods.tallybook.svc"], "A", http)
+            assert manifests("Service")[f"{name}-pods"]["spec"]["clusterIP"] == "None"
+            assert job["tls_config"]["server_name"] in hosts(name)
+        paths = {job["tls_config"][each] for each in ("ca_file", "cert_file", "key_file")}
+        assert paths == {f"/etc/prometheus/tallybook/{each}" for each in ("ca.crt", "tls.crt", "tls.key")}
+        assert "monitoring" in str(manifests("NetworkPolicy")[name]["spec"]["ingress"])
+    assert "security issue authority prometheus --role reader --name prometheus" in DEPLOYMENT
