@@ -87,7 +87,7 @@ lint: $(STAMP) ## Check style, format, the layers between folders, and what dock
 	$(BIN)/shellcheck --enable all --exclude SC2250,SC2310,SC2312 docker/*/*.sh
 	$(BIN)/yamllint --strict --config-file docker/.yamllint.yml docker
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yml
-	$(BIN)/kubernetes-validate --strict --quiet --kubernetes-version 1.34 $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
+	$(BIN)/kubernetes-validate --strict --quiet --kubernetes-version 1.34 $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml docker/kubernetes/*/*.yaml))
 
 .PHONY: lint-docker
 lint-docker: ## Check docker/ with what is no Python package: kube-score (Go builds it), promtool, kubectl; without them that is a failure

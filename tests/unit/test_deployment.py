@@ -493,3 +493,41 @@ def test_every_pod_is_scraped_under_a_name_that_its_certificate_is_for():
         assert paths == {f"/etc/prometheus/tallybook/{each}" for each in ("ca.crt", "tls.crt", "tls.key")}
         assert "monitoring" in str(manifests("NetworkPolicy")[name]["spec"]["ingress"])
     assert "security issue authority prometheus --role reader --name prometheus" in DEPLOYMENT
+
+
+def test_a_bookie_is_replaced_by_a_pod_with_its_settings_its_volumes_and_its_rights():
+    text = (DOCKER / "kubernetes/by-hand/replacing-a-bookie.yaml").read_text()
+    (recipe,) = re.findall(r'sed "(.*)" docker/kubernetes/by-hand/replacing-a-bookie.yaml', DEPLOYMENT)
+    for word, value in (("THE-BOOKIE", "bookie-1"), ("THE-NODE", "node-7"), ("THE-IMAGE", "tallybook:1")):
+        assert f"s|{word}|$" in recipe
+        # As sed does it: the first one of a line.
+        text = "".join(line.replace(word, value, 1) for line in text.splitlines(keepends=True))
+    pod, policy = yaml.safe_load_all(text)
+    spec, usual = pod["spec"], WORKLOADS["bookie"]["spec"]["template"]["spec"]
+    (container,), (bookie,) = spec["containers"], usual["containers"]
+    assert "THE-" not in text
+    assert (spec["nodeName"], container["image"], container["args"]) == (
+        "node-7",
+        "tallybook:1",
+        ["bookie", "init", "--replace"],
+    )
+    given, known = pod_environment(container, ""), pod_environment(bookie, "bookie-1")
+    assert given == {each: known[each] for each in given}
+    assert set(known) - set(given) == {"TALLYBOOK_LISTEN", "TALLYBOOK_ADVERTISE"}
+    assert container["volumeMounts"] == bookie["volumeMounts"]
+    assert container["securityContext"] == bookie["securityContext"]
+    assert spec["securityContext"] == usual["securityContext"]
+    claims = {each["name"]: each["persistentVolumeClaim"]["claimName"] for each in spec["volumes"][2:]}
+    templates = [each["metadata"]["name"] for each in WORKLOADS["bookie"]["spec"]["volumeClaimTemplates"]]
+    assert claims == {each: f"{each}-bookie-1" for each in templates}
+    assert spec["volumes"][:2] == usual["volumes"]
+    # It is none of the bookies to those that look for bookies, and the way to the metadata is open.
+    labels = pod["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert labels[COMPONENT] not in WORKLOADS
+    assert set(map(str, policy["spec"]["egress"])) <= set(
+        map(str, manifests("NetworkPolicy")["bookie"]["spec"]["egress"])
+    )
+    # A volume of a node cannot be had by one pod alone, and both pods have it.
+    for each in WORKLOADS["bookie"]["spec"]["volumeClaimTemplates"]:
+        assert each["spec"]["accessModes"] == ["ReadWriteOnce"]
