@@ -139,9 +139,12 @@ def test_an_image_runs_with_the_versions_that_everything_is_tested_with(name):
     assert pins(name) <= pins("requirements.lock")
 
 
-def test_an_image_has_what_users_need_for_zookeeper_and_s3_and_no_tools_of_developers():
+def test_an_image_has_the_extras_that_it_is_said_to_have_and_no_tools_of_developers():
     parser = config()
-    lists = [parser["options"]["install_requires"], *(parser["options.extras_require"][x] for x in ("s3", "zookeeper"))]
+    promised = re.search(r"with the extras (.*?),? and the versions", DEPLOYMENT, re.DOTALL)
+    extras = re.findall(r"`([a-z0-9]+)`", promised[1])
+    assert extras == ["s3", "traces", "zookeeper"]
+    lists = [parser["options"]["install_requires"], *(parser["options.extras_require"][each] for each in extras)]
     wanted = set(re.findall(r"^([a-z0-9-]+)", "\n".join(lists), re.MULTILINE))
     there = {name for name, _ in pins("requirements-run.lock")}
     assert wanted <= there
