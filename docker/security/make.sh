@@ -54,6 +54,7 @@ cat "$security/zookeeper/tls.key" "$security/zookeeper/tls.crt" >"$security/zook
 issue minio bookie minio localhost
 cp "$security/minio/tls.key" "$security/minio/private.key"
 cp "$security/minio/tls.crt" "$security/minio/public.crt"
+issue jaeger bookie jaeger localhost
 printf tallybook-root >"$security/minio/root-user"
 secret "$security/minio/root-password"
 

@@ -13,6 +13,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -58,7 +59,8 @@ VERSION = config()["metadata"]["version"]
 
 @cache
 def compose() -> dict[str, Any]:
-    return yaml.safe_load((DOCKER / "compose.yml").read_text())
+    # Variables have the values that they have where nobody sets them.
+    return yaml.safe_load(re.sub(r"\$\{\w+:-(.*?)\}", r"\1", (DOCKER / "compose.yml").read_text()))
 
 
 SERVICES: dict[str, dict[str, Any]] = compose()["services"]
@@ -205,6 +207,23 @@ def test_what_is_published_is_listened_on_and_is_for_this_host_only():
                 assert int(inside) in listened
 
 
+def test_traces_have_a_way_out_to_one_place_over_tls_once_they_are_wanted():
+    (wanted,) = re.findall(r"^    TALLYBOOK_TRACES=(\S+) docker compose .* --profile traces ", DEPLOYMENT, re.MULTILINE)
+    endpoint = urlsplit(wanted.partition(",")[0])
+    jaeger = SERVICES[endpoint.hostname]
+    assert (endpoint.scheme, endpoint.port, jaeger["profiles"]) == ("https", 4318, ["traces"])
+    assert all("http.tls" in word for word in jaeger["command"])
+    for name, service in PROCESSES.items():
+        traced = "traces" in SETTINGS[kind(service)].model_fields
+        assert ("TALLYBOOK_TRACES" in service["environment"]) == traced, name
+        if traced:
+            assert service["environment"]["TALLYBOOK_TRACES"] == ""
+            assert service["environment"]["OTEL_EXPORTER_OTLP_CERTIFICATE"] == "/security/ca.crt"
+            assert set(service["networks"]) & set(jaeger["networks"])
+    found = settings_in_force(["bookie", "run"], {**PROCESSES["bookie-1"]["environment"], "TALLYBOOK_TRACES": wanted})
+    assert found["traces"] == wanted
+
+
 def test_every_service_is_confined():
     for name, service in SERVICES.items():
         assert service["read_only"] is True, name
@@ -290,7 +309,7 @@ def test_each_process_has_a_certificate_for_its_name_and_is_let_in_as_what_it_is
     for name, principal in expected.items():
         names = shown(made / "security" / name)
         assert gateway.principal(Presented(names)).name == principal
-    for name in ("minio", "zookeeper"):
+    for name in ("jaeger", "minio", "zookeeper"):
         names = shown(made / "security" / name)
         with pytest.raises(AccessDenied):
             gateway.principal(Presented(names)).check(Permission.READ)
@@ -474,6 +493,16 @@ def test_the_console_asks_every_process_for_numbers_and_is_let_in():
     assert {"to": [{"podSelector": of_others}], "ports": HTTP} in out
     compose_console = settings_in_force(PROCESSES["console"]["command"], PROCESSES["console"]["environment"])
     assert sorted(compose_console["processes"]) == [f"{name}:7401" for name in others]
+
+
+def test_whoever_can_be_traced_is_let_out_to_a_collector():
+    tracing = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tracing"}}}
+    for name, workload in WORKLOADS.items():
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        traced = "traces" in SETTINGS[tuple(container["args"][:2])].model_fields
+        out = manifests("NetworkPolicy")[name]["spec"]["egress"]
+        assert ({"to": [tracing], "ports": [{"port": 4318}]} in out) == traced, name
+    assert "TALLYBOOK_TRACES: https://NAME.tracing.svc:4318" in DEPLOYMENT
 
 
 def test_every_pod_is_scraped_under_a_name_that_its_certificate_is_for():
