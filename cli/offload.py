@@ -15,7 +15,6 @@ from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.core.moments import moment_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory
 
@@ -25,7 +24,7 @@ from .options import Json, Metadata
 from .output import Record, note, print_json, print_record, print_rows
 from .progress import Progress, watched
 from .running import run
-from .server_options import ConfigFile, PrintConfig, settings_of
+from .server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_log, settings_of
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.patient import AskedStore
@@ -58,6 +57,11 @@ def run_(
     assignments: Set = None,
     once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, and end.")] = False,
     print_config: PrintConfig = False,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option("--log-level", help="What is logged.", show_default="warning with --once, else info"),
+    ] = None,
+    log_format: Format = None,
     as_json: Json = False,
 ) -> None:
     """Archive closed ledgers as the policy says, until Ctrl-C.
@@ -71,7 +75,7 @@ def run_(
         print_json(settings.model_dump(mode="json"))
         return
     # What ends by itself says in the end what it did.
-    set_up_logging("WARNING" if once else "INFO", "json" if as_json else "text")
+    set_up_log(log_level or (LogLevel.WARNING if once else LogLevel.INFO), log_format, as_json=as_json)
     totals = run(_run(metadata, archive, settings, once))
     print_record(totals, as_json=as_json)
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from tallybook.core.config import ClientSettings, RepairSettings
-from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tuning import settle_memory
 
@@ -16,7 +15,7 @@ from .cluster import cluster
 from .options import Json, Metadata
 from .output import complain, note, print_json
 from .running import run
-from .server_options import ConfigFile, PrintConfig, settings_of
+from .server_options import ConfigFile, Format, Level, LogLevel, PrintConfig, set_up_log, settings_of
 
 app = typer.Typer(help="Keep every ledger at its number of good copies.")
 
@@ -29,6 +28,8 @@ def run_(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example lost_after_s=60.")
     ] = None,
     print_config: PrintConfig = False,
+    log_level: Level = LogLevel.INFO,
+    log_format: Format = None,
     as_json: Json = False,
 ) -> None:
     """Find ledgers with too few good copies and give them back, until Ctrl-C.
@@ -39,7 +40,7 @@ def run_(
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return
-    set_up_logging("INFO", "json" if as_json else "text")
+    set_up_log(log_level, log_format, as_json=as_json)
     run(_run(metadata, settings))
 
 

@@ -103,6 +103,16 @@ def port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
+def test_every_process_logs_in_json():
+    words = {name: service["command"] for name, service in PROCESSES.items()}
+    for name, workload in WORKLOADS.items():
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        words[f"pod of {name}"] = container["args"]
+    assert len(words) == len(PROCESSES) + len(SETTINGS)
+    # That there are such options, others of these tests find out: they run the commands.
+    assert [name for name, each in words.items() if "--log-format json" not in " ".join(each)] == []
+
+
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
