@@ -301,9 +301,7 @@ class RequestLane:
         return self._tracer.follow(traceparent, SERVE, request=type(ask).__name__, **who)
 
     async def _do_traced(self, request_id: int, ask: wire.Ask | None, span: Span) -> None:
-        about = {"ledger_id": getattr(ask, "ledger_id", None)}
-        about["first_entry_id"] = getattr(ask, "first", getattr(ask, "entry_id", None))
-        span.set(**{name: value for name, value in about.items() if value is not None})
+        span.set(**_about(ask))
         error: BaseException | None = None
         try:
             with under(span):
@@ -374,7 +372,8 @@ class RequestLane:
 
     def _defect(self, ask: wire.Ask | None, request_id: int, error: Exception) -> TallybookError:
         """Log a defect; what the peer is told of it."""
-        _log.defect("request failed", error, kind=type(ask).__name__, request_id=request_id)
+        kind, peer = type(ask).__name__, self._stream.peer
+        _log.defect("request failed", error, kind=kind, request_id=request_id, peer=peer, **_about(ask))
         return TallybookError(f"internal error of {self._store.bookie_id}")
 
     async def _outcome(self, ask: wire.Ask | None) -> wire.Answer:
@@ -496,6 +495,13 @@ def _answer_bytes(ask: wire.Ask | None, max_read_bytes: int) -> int:
     if isinstance(ask, inspection.AskHeld | inspection.AskHeldLedgers):
         return MAX_BATCH_BYTES  # thousands of rows and ranges are looked at, which come to about as much
     return 0
+
+
+def _about(ask: wire.Ask | None) -> dict[str, int]:
+    """Which ledger, and from which entry on, where a request names them."""
+    ledger_id, first = getattr(ask, "ledger_id", None), getattr(ask, "first", getattr(ask, "entry_id", None))
+    named = {"ledger_id": ledger_id, "first_entry_id": first}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _check(ask: Any) -> None:

@@ -29,6 +29,7 @@ from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
+from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tracing import NO_TRACER
 
 from .background import client_tasks
@@ -77,6 +78,7 @@ class Client:
         self._writers: list[LedgerWriter] = []
         self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
         self._deeds = Deeds()
+        self._bad_copies = Seldom()
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
 
@@ -390,7 +392,7 @@ class Client:
             self._settings,
             self._read,
             world.store.watch_ledger,
-            _report_copy,
+            self._report_copy,
             world.archive,
             world.tracer,
             self._deeds,
@@ -469,6 +471,19 @@ class Client:
     async def _update(self, ledger_id: int, transition: Transition) -> Versioned:
         return await self._updater.update(ledger_id, transition)
 
+    def _report_copy(self, bookie_id: str, ledger_id: int, entry_id: int, error: TallybookError) -> None:
+        """Have the log say that a copy is bad: the first of a range, and how many more there were a second later."""
+        untold = self._bad_copies.due(self.world.clock.monotonic(), (bookie_id, ledger_id, type(error)))
+        if untold is not None:
+            _log.warning(
+                "bad copy",
+                bookie_id=bookie_id,
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+                error=error.message,
+                untold_count=untold,
+            )
+
     @property
     def _spares(self) -> Spares:
         world = self.world
@@ -495,7 +510,3 @@ def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | Non
         return b"", None
     signing = digest_key(password, metadata.key_salt) if metadata.digest is DigestType.HMAC_SHA256 else None
     return ledger_key(password, metadata.key_salt), signing
-
-
-def _report_copy(bookie_id: str, ledger_id: int, entry_id: int, error: TallybookError) -> None:
-    _log.warning("bad copy", bookie_id=bookie_id, ledger_id=ledger_id, entry_id=entry_id, error=error.message)

@@ -16,6 +16,7 @@ from tallybook.core.errors import BookieUnavailable, MetadataUnavailable, Tallyb
 from tallybook.metadata.store import BookieInfo, Membership
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Transport
 from tallybook.runtime.wire import FrameCache
@@ -70,8 +71,7 @@ class BookieConnections:
         self._opening: dict[str, asyncio.Task[BookieRpc]] = {}
         self._failed: dict[str, _Failure] = {}
         self._known: dict[str, BookieInfo] = {}
-        self._told_again_at: dict[str, float] = {}
-        """When the log may tell the next time that a bookie refuses this client."""
+        self._refusals = Seldom(REFUSAL_SECONDS)
         self._closed = False
 
     async def get(self, bookie_id: str) -> BookieRpc:
@@ -124,16 +124,17 @@ class BookieConnections:
         finally:
             del self._opening[bookie_id]
         self._failed.pop(bookie_id, None)
-        self._told_again_at.pop(bookie_id, None)
+        self._refusals.forget(bookie_id)
         self._open[bookie_id] = connection
         return connection
 
     def _tell(self, bookie_id: str, error: TallybookError) -> None:
         """Have the log say now and then that a bookie refuses this client: an operator has to see to it."""
-        now = self._clock.monotonic()
-        if is_refusal(error) and now >= self._told_again_at.get(bookie_id, now):
-            self._told_again_at[bookie_id] = now + REFUSAL_SECONDS
-            _log.warning("bookie refuses this client", bookie_id=bookie_id, error=error.message)
+        if is_refusal(error):
+            untold = self._refusals.due(self._clock.monotonic(), bookie_id)
+            if untold is not None:
+                message = error.message
+                _log.warning("bookie refuses this client", bookie_id=bookie_id, error=message, untold_count=untold)
 
     async def _attempt(self, bookie_id: str) -> BookieRpc:
         """Replace what is broken, within the connect timeout in all."""

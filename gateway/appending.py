@@ -146,6 +146,7 @@ class AppendStream:
 
     async def _write(self, writer: LedgerWriter, first: pb.AppendRequest, admission: Admission) -> None:
         self._begin(writer)
+        self._call.guest.about["ledger_id"] = writer.id
         closed: LedgerMetadata | None = None
         try:
             most = int(self._context.settings.client.max_entry_bytes)

@@ -19,6 +19,7 @@ from tallybook.core.errors import (
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 
 from .call_spans import span_of
@@ -47,11 +48,13 @@ def counted(
 ) -> CallHandler:
     """The handler as the network calls it: for those who may, its errors made statuses, and what passes counted."""
     counts = all_counts.methods[method]
+    lines = Seldom()
 
     async def serve(call: Call) -> None:
         began = clock.monotonic()
         counts.calls += 1
         counts.open += 1
+        guest: Guest | None = None
         try:
             guest = door.let_in(method, call)
             with limits.request(guest.principal), span_of(tracer, method, call):
@@ -65,10 +68,11 @@ def counted(
             known = error if isinstance(error, TallybookError) else _DEFECT
             all_counts.errors.count(known.wire_code)
             all_counts.failures[cause_of(known)] += 1
-            if is_defect(error):
-                _log.defect("call failed", error, method=method, peer=call.peer)
-            elif known.fault is not Fault.CALLER and not isinstance(known, Busy):
-                _log.warning("call failed", method=method, error_type=type(known).__name__, error=known.message)
+            if is_defect(error) or (known.fault is not Fault.CALLER and not isinstance(known, Busy)):
+                # An outage of the metadata fails every call there is.
+                untold = lines.due(clock.monotonic(), type(error).__name__)
+                if untold is not None:
+                    _tell(method, call, guest, error, known, untold)
             door.refusals.note(known, call.presented, call.peer, method)
             raise status_of(known) from error
         finally:
@@ -76,6 +80,18 @@ def counted(
             counts.seconds.observe(clock.monotonic() - began)
 
     return serve
+
+
+def _tell(method: str, call: Call, guest: Guest | None, error: Exception, known: TallybookError, untold: int) -> None:
+    """Log that a call has failed, and ``untold`` others like it since the last line."""
+    about = {} if guest is None else {"principal": guest.principal.name, **guest.about}
+    if is_defect(error):
+        _log.defect("call failed", error, method=method, peer=call.peer, untold_count=untold, **about)
+        return
+    what, said = type(known).__name__, known.message
+    _log.warning(
+        "call failed", method=method, peer=call.peer, error_type=what, error=said, untold_count=untold, **about
+    )
 
 
 class _CountedCall:

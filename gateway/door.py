@@ -10,7 +10,8 @@ in the tables below; one that has none is not served.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
@@ -51,12 +52,15 @@ PERMISSIONS: Final = {
 """What each method takes."""
 
 
-class Guest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Guest:
     """Whoever has made a call."""
 
     peer: str
     """The connection."""
     principal: Principal
+    about: dict[str, object] = field(default_factory=dict, compare=False)
+    """What the call turned out to be about: fields of a line in the log."""
 
 
 class GuestCall(Call, Protocol):
@@ -98,6 +102,7 @@ class Door:
             AccessDenied: he may not.
             NoSuchLedger, MetadataUnavailable: what it is called cannot be told.
         """
+        guest.about["ledger_id"] = ledger_id
         principal = guest.principal
         principal.check(permission)
         if not principal.unlimited:
@@ -129,6 +134,9 @@ class Door:
         Raises:
             AccessDenied: he may not.
         """
+        # Of two, the first one is meant: the other is its new name.
+        guest.about.setdefault("stream", name)
+        guest.about.setdefault("namespace", namespace)
         guest.principal.check_stream(
             permission, namespace or DEFAULT_NAMESPACE, name, default_namespace=DEFAULT_NAMESPACE
         )

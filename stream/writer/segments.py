@@ -240,7 +240,9 @@ class Segments:
         """Settle what was sent, by recovering the segments it was sent to; then go on in another one."""
         sometimes("stream: a segment has failed")
         self._load.failed_segments += 1
-        _log.warning("segment failed", stream=self._head.name, error=error.message)
+        written = self._current
+        which = {} if written is None else {"segment": written.number, "ledger_id": written.ledger.id}
+        _log.warning("segment failed", stream=self._head.name, error=error.message, **which)
         deadline, pause = self._clock.monotonic() + MENDING_SECONDS, FIRST_PAUSE_SECONDS
         try:
             await self._let_go()

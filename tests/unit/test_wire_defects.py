@@ -51,6 +51,11 @@ async def test_a_defect_is_answered_as_internal_and_the_stream_goes_on(made, cap
         assert type(await reply_on(control, request_id)) is TallybookError
     assert len(defects(caplog)) == 4
     assert made.failures == []
+    told = [vars(record)["tallybook_fields"] for record in caplog.records if record.getMessage() == "request failed"]
+    assert [(each["kind"], each["request_id"], each["ledger_id"]) for each in told] == [
+        ("ReadLac", 5, 0),
+        ("ReadLac", 6, 0),
+    ]
 
 
 @bench(store=BrokenStore)
