@@ -171,7 +171,7 @@ class Journals:
             "journal_queued_bytes": sum(journal.queued_bytes for journal in self.each),
             "journal_commits_total": sum(journal.commits for journal in self.each),
             "journal_bytes_total": sum(journal.written_bytes for journal in self.each),
-            "journal_device_seconds_total": sum(journal.write_seconds.sum for journal in self.each),
+            **{f"journal_device_seconds_{at}": journal.write_seconds.sum for at, journal in enumerate(self.each)},
             "journal_used_fraction": self.used_fraction,
             "journals": len(self.each),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tallybook.core.config import MAX_DIRECTORIES
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics, meter_metrics
 
 from .service_load import REQUEST_KINDS
@@ -253,11 +254,15 @@ BOOKIE_METRICS: Final = (
         _H,
         "How long the device took for each durable write of a journal.",
     ),
-    MetricInfo(
-        "journal_device_seconds_total",
-        "tallybook_journal_device_seconds_total",
-        _C,
-        "Seconds the device spent on journal writes.",
+    *(
+        MetricInfo(
+            f"journal_device_seconds_{at}",
+            "tallybook_journal_device_seconds_total",
+            _C,
+            "Seconds the device spent on journal writes, for each journal: 0 is the first of `journal_directories`.",
+            ("journal", str(at)),
+        )
+        for at in range(MAX_DIRECTORIES)
     ),
     MetricInfo("journal_queued_bytes", "tallybook_journal_queued_bytes", _G, "Bytes that wait for the journal."),
     MetricInfo(

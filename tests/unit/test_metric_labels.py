@@ -10,7 +10,7 @@ from tallybook.bookie.storage.checkpoint import STAGES
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.client.load import ClientLoad
 from tallybook.client.metrics import CLIENT_METRICS
-from tallybook.core.config import GatewaySettings
+from tallybook.core.config import MAX_DIRECTORIES, GatewaySettings
 from tallybook.core.errors import error_classes
 from tallybook.gateway.limits import Usage
 from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, Counts, bounds, numbers
@@ -32,6 +32,7 @@ BOUNDED = {
     "cache": {"index", "pages"},
     "cause": set(CAUSES),
     "error": {error.__name__ for error in error_classes()},
+    "journal": {str(at) for at in range(MAX_DIRECTORIES)},
     "kind": set(REQUEST_KINDS),
     "method": set(METHODS),
     "outcome": {"sent", "dropped", "failed"},
@@ -126,4 +127,5 @@ def test_every_number_of_a_bookie_has_a_metric_and_every_metric_a_number():
         }
         return {*readings, *service, *ServiceLoad(world.clock).readings()}
 
-    assert run_seed(1, main).value == {info.stat for info in BOOKIE_METRICS}
+    others = {f"journal_device_seconds_{at}" for at in range(1, MAX_DIRECTORIES)}
+    assert run_seed(1, main).value == {info.stat for info in BOOKIE_METRICS} - others, "it has one journal"
