@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from .cluster import cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
-from .output import Record, print_json
+from .output import print_json
 from .running import run
 
 if TYPE_CHECKING:
-    from tallybook.repair.diagnosis.causes import Finding
     from tallybook.repair.diagnosis.verdict import Diagnosis
+
+
+_BAD: Final = frozenset({"disk-full", "unknown"})
 
 
 def diagnose(
@@ -26,7 +28,9 @@ def diagnose(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the cluster waits for, and by which numbers. Exit code 1 if a process is silent, or a disk is full.
+    """Say what the cluster waits for, and by which numbers.
+
+    Exit code 1: a process is silent, a disk is full, or no bookie was seen.
 
     Bookies are found by themselves, where their http_listen is an address that this machine reaches. Other processes
     are looked at where --process names them, once for each: without them nothing is said of gateways, of the object
@@ -35,10 +39,12 @@ def diagnose(
     with reading_only():
         found = run(_diagnosis(metadata, process or [], seconds))
     if as_json:
-        print_json(_told(found))
+        from tallybook.repair.told import diagnosis_told  # noqa: PLC0415 (only this needs it)
+
+        print_json(diagnosis_told(found))
     else:
         _show(found)
-    if found.silent or found.verdict.value == "disk-full":
+    if found.silent or found.verdict.value in _BAD:
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
@@ -47,30 +53,6 @@ async def _diagnosis(metadata: str, others: list[str], seconds: float) -> Diagno
 
     async with cluster(metadata) as client:
         return await look(client.world, others, seconds, security=security_directory())
-
-
-def _told(found: Diagnosis) -> Record:
-    return {
-        "verdict": found.verdict.value,
-        "healthy": found.verdict.is_healthy and not found.silent,
-        "sentence": found.sentence,
-        "seconds": round(found.seconds, 3),
-        "processes": list(found.processes),
-        "silent": dict(found.silent),
-        "findings": [_told_finding(finding) for finding in found.findings],
-    }
-
-
-def _told_finding(finding: Finding) -> Record:
-    evidence = [
-        {"what": each.what, "value": each.value, "unit": each.unit, "above": each.above} for each in finding.evidence
-    ]
-    return {
-        "cause": finding.cause.value,
-        "process": finding.process,
-        "score": round(finding.score, 3),
-        "evidence": evidence,
-    }
 
 
 def _show(found: Diagnosis) -> None:

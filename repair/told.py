@@ -1,7 +1,9 @@
-"""What operators see of a cluster and of one entry, as values that JSON knows."""
+"""What operators see of a cluster, of what it waits for and of one entry, as values that JSON knows."""
 
 from __future__ import annotations
 
+from .diagnosis.causes import Finding
+from .diagnosis.verdict import Diagnosis
 from .entry_trace import BookieCopy, EntryTrace
 from .overview import BookieView, Overview
 
@@ -13,7 +15,9 @@ def overview_told(found: Overview) -> dict[str, object]:
         "healthy": not found.problems,
         "problems": found.problems,
         "bookies": [bookie_told(bookie) for bookie in found.bookies],
-        "ledgers": {
+        "ledgers": None
+        if ledgers is None
+        else {
             "total": ledgers.total,
             **dict(ledgers.states),
             "unreadable": ledgers.unreadable,
@@ -31,9 +35,9 @@ def overview_told(found: Overview) -> dict[str, object]:
         if found.archive is None
         else {
             "url": found.archive,
-            "ledgers": ledgers.archived,
-            "released": ledgers.released,
-            "waiting_bytes": ledgers.waiting_bytes,
+            "ledgers": ledgers and ledgers.archived,
+            "released": ledgers and ledgers.released,
+            "waiting_bytes": ledgers and ledgers.waiting_bytes,
         },
     }
 
@@ -58,6 +62,32 @@ def bookie_told(bookie: BookieView) -> dict[str, object]:
         "limbo_events": said and said.limbo_events,
         "scrub_rounds": said and said.scrub_rounds,
         "uptime_seconds": said and said.uptime_seconds,
+    }
+
+
+def diagnosis_told(found: Diagnosis) -> dict[str, object]:
+    """What a cluster waits for, with every finding and its evidence."""
+    return {
+        "verdict": found.verdict.value,
+        "healthy": found.verdict.is_healthy and not found.silent,
+        "sentence": found.sentence,
+        "seconds": round(found.seconds, 3),
+        "processes": list(found.processes),
+        "silent": dict(found.silent),
+        "findings": [_finding(finding) for finding in found.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {
+        "cause": finding.cause.value,
+        "process": finding.process,
+        "score": round(finding.score, 3),
+        "decides": finding.decides,
+        "evidence": [
+            {"what": each.what, "value": each.value, "unit": each.unit, "above": each.above, "told": str(each)}
+            for each in finding.evidence
+        ],
     }
 
 

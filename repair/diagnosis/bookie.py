@@ -75,10 +75,20 @@ def _disk_full(change: Change) -> Finding | None:
     )
 
 
+def busiest_journal(change: Change) -> float:
+    """Part of the time for which the device of one journal writes, the busiest.
+
+    A write is counted once it has ended, all of it: one that began long ago is more than the time between two looks.
+    """
+    return min(1.0, change.busiest("tallybook_journal_device_seconds_total"))
+
+
 def _journal(change: Change) -> Finding | None:
-    """The device of the journal: busy, or slow; by what takes the time it is the bytes, or the sync."""
-    journals = max(1.0, change.now("tallybook_journals"))
-    busy = change.rate("tallybook_journal_device_seconds_total") / journals
+    """The device of a journal: busy, or slow; by what takes the time it is the bytes, or the sync.
+
+    Of several journals the busiest: ledgers belong to one each, and those that belong to it wait.
+    """
+    busy = busiest_journal(change)
     write = change.mean("tallybook_journal_write_seconds")
     commits = change.rate("tallybook_journal_commits_total")
     slow = write >= SLOW_WRITE_SECONDS and commits >= SOME
@@ -92,7 +102,7 @@ def _journal(change: Change) -> Finding | None:
         change.name,
         min(1.0, max(busy, write / SLOW_WRITE_SECONDS / 2 if slow else 0.0)),
         (
-            Evidence("of the time the device writes the journal", busy, "part", BUSY),
+            Evidence("of the time the busiest device writes a journal", busy, "part", BUSY),
             Evidence("a durable write", write, "s", SLOW_WRITE_SECONDS),
             Evidence("a group commit, waiting included", wait, "s"),
             Evidence("a group commit", size, "bytes", LARGE_COMMIT_BYTES),

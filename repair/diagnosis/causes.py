@@ -23,6 +23,7 @@ class Cause(Enum):
     OVERLOADED = "overloaded"
     CLIENTS = "client-bound"
     IDLE = "idle"
+    UNKNOWN = "unknown"
 
     @property
     def is_healthy(self) -> bool:
@@ -44,6 +45,7 @@ MEANINGS: Final = {
     Cause.OVERLOADED: "more is asked than is let in",
     Cause.CLIENTS: "nothing in the cluster is waited for: it does all that its clients ask",
     Cause.IDLE: "next to nothing is asked",
+    Cause.UNKNOWN: "no bookie has told anything",
 }
 
 ADVICE: Final = {
@@ -60,6 +62,7 @@ ADVICE: Final = {
     Cause.OVERLOADED: "let clients ask for less, raise the limits where there is memory, or add bookies",
     Cause.CLIENTS: "to get more, have more clients, or more appends of each at once",
     Cause.IDLE: "nothing to do",
+    Cause.UNKNOWN: "look whether bookies run, and whether this machine reaches the http_listen of each",
 }
 """What helps, in one sentence."""
 
@@ -89,12 +92,14 @@ class Finding:
 
     Attributes:
         score: how bad it is, 0 to 1: as a rule the part of the time for which it was waited for.
+        decides: whether it may be the verdict; what happened once or seldom is told beside it.
     """
 
     cause: Cause
     process: str
     score: float
     evidence: tuple[Evidence, ...]
+    decides: bool = True
 
 
 def _shown(value: float, unit: str) -> str:

@@ -1,15 +1,16 @@
 """Takes two samples of every process of a cluster, and has them diagnosed.
 
 Bookies are found through the metadata, where each says on which address it serves its metrics; other processes are
-named by whoever asks. Each is asked with a deadline of its own, all at once, so that one that hangs costs no more than
-that, and is told. The metadata store is asked a little in between: how it answers somebody who does nothing else is
-evidence, too.
+named by whoever asks. Each is asked with a deadline of its own, many at once, and all of them have one together: so
+those that hang cost no more than that, and are told. The metadata store is asked a little in between: how it answers
+somebody who does nothing else is evidence, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -21,6 +22,7 @@ from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.metrics import StatsCollector
 from tallybook.runtime.metrics_text import parse_series
 from tallybook.runtime.security import open_security
+from tallybook.runtime.tasks import InlineWorkers, Workers
 
 from .samples import Point, Sample
 from .verdict import Diagnosis, diagnose
@@ -29,11 +31,13 @@ ANSWER_SECONDS: Final = 3.0
 """How long a process may take to show its metrics."""
 AT_ONCE: Final = 16
 """Processes that are asked at the same time."""
+ALL_SECONDS: Final = 10.0
+"""How long one look may take, however many do not answer."""
 PROBE_SECONDS: Final = 0.5
 """Pause between two questions to the metadata store."""
 THIS_COMMAND: Final = "this command"
 
-_WILDCARDS: Final = ("0.0.0.0", "[::]", "::")  # noqa: S104 (told apart, not bound)
+_WILDCARDS: Final = ("0.0.0.0", "[::]", "::", "*")  # noqa: S104 (told apart, not bound)
 
 Fetch: TypeAlias = Callable[[str, str], Awaitable[str]]
 """Gives what a process has at an address under a path, as ``HttpClient.fetch`` does."""
@@ -52,12 +56,16 @@ class Looker:
 
     Args:
         others: addresses of processes besides bookies.
+        workers: where what was fetched is parsed, which takes some ten milliseconds for each process.
     """
 
-    def __init__(self, world: ClientWorld, others: Sequence[str], fetch: Fetch) -> None:
+    def __init__(
+        self, world: ClientWorld, others: Sequence[str], fetch: Fetch, workers: Workers | None = None
+    ) -> None:
         self._world = world
         self._others = others
         self._fetch = fetch
+        self._workers = workers or InlineWorkers()
 
     async def diagnosis(self, seconds: float) -> Diagnosis:
         """Look twice, so many seconds apart.
@@ -81,7 +89,10 @@ class Looker:
 
     async def _places(self) -> dict[str, str]:
         bookies = await self._world.membership.bookies()
-        return {**{name: _address(info) for name, info in bookies.items()}, **{each: each for each in self._others}}
+        return {
+            **{name: metrics_address(info) for name, info in bookies.items()},
+            **{each: each for each in self._others},
+        }
 
     async def _look(self, places: Mapping[str, str]) -> Round:
         samples: dict[str, Sample] = {}
@@ -96,7 +107,8 @@ class Looker:
                 try:
                     async with asyncio.timeout(2 * ANSWER_SECONDS):
                         text = await self._fetch(address, "/metrics")
-                    samples[name] = self._sample(name, text)
+                        points = await self._workers.run(_parsed, text)
+                    samples[name] = Sample(name, self._world.clock.monotonic(), points)
                 except TimeoutError:
                     silent[name] = f"no answer from {address} within {2 * ANSWER_SECONDS:.0f} s"
                 except PeerError as error:
@@ -104,15 +116,15 @@ class Looker:
                 except ValueError as error:
                     silent[name] = f"what {address} answers are no metrics: {error}"
 
-        await asyncio.gather(*(ask(name, address) for name, address in places.items()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ALL_SECONDS):
+                await asyncio.gather(*(ask(name, address) for name, address in places.items()))
+        for name in set(places) - set(samples) - set(silent):
+            silent[name] = f"no answer from {places[name]} while others were waited for"
         load = self._world.metadata_load
         if load is not None:
             samples[THIS_COMMAND] = Sample(THIS_COMMAND, self._world.clock.monotonic(), _points_of(load))
         return Round(samples, silent)
-
-    def _sample(self, name: str, text: str) -> Sample:
-        points = [Point(of, frozenset(labels.items()), value) for of, labels, value in parse_series(text)]
-        return Sample(name, self._world.clock.monotonic(), points)
 
     async def _probe(self, seconds: float) -> None:
         """Wait, and ask the metadata store now and then. That it does not answer is counted, and no reason to end."""
@@ -127,7 +139,11 @@ class Looker:
                 continue
 
 
-def _address(info: BookieInfo) -> str:
+def _parsed(text: str) -> list[Point]:
+    return [Point(of, frozenset(labels.items()), value) for of, labels, value in parse_series(text)]
+
+
+def metrics_address(info: BookieInfo) -> str:
     """Where a bookie shows its metrics: on every interface means, on the one that clients use."""
     host, _, port = info.http_address.rpartition(":")
     if host in _WILDCARDS:

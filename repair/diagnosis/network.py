@@ -1,7 +1,8 @@
 """What is neither in a bookie nor in its client: the time between the two. Pure.
 
 Clients that Tallybook runs itself (gateways, repairs, offloaders) tell how long each add was away; bookies tell how
-long they had it. What is left over, and is not that one of them was late, was spent on the way.
+long they had it. What is left over, and is not that one of them was late, was spent on the way. A client does not tell
+which bookie it waited for, so it is compared with the slowest of them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ def network_findings(changes: Sequence[Change]) -> list[Finding]:
     """All that is found."""
     bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
     clients = [change for change in changes if change.kind is not ProcessKind.BOOKIE]
-    added = sum(bookie.count("tallybook_bookie_add_seconds") for bookie in bookies)
-    if not added:
+    if not any(bookie.count("tallybook_bookie_add_seconds") > 0 for bookie in bookies):
         return []
-    inside = sum(bookie.grown("tallybook_bookie_add_seconds_sum") for bookie in bookies) / added
+    inside = max(bookie.mean("tallybook_bookie_add_seconds") for bookie in bookies)
     late = max(bookie.mean("tallybook_process_loop_lag_seconds") for bookie in bookies)
     found = [_between(client, inside, late) for client in clients]
     return [finding for finding in found if finding is not None]
@@ -46,7 +46,7 @@ def _between(client: Change, inside: float, late: float) -> Finding | None:
         (
             Evidence("an add on its way, there and back", way, "s", FAR_SECONDS),
             Evidence("an add, as this client sees it", outside, "s"),
-            Evidence("an add, in the bookies", inside, "s"),
+            Evidence("an add, in the slowest bookie", inside, "s"),
             Evidence("how late event loops were", late, "s"),
         ),
     )

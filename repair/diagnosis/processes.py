@@ -18,6 +18,10 @@ LATE_SECONDS: Final = 0.05
 SLOW_METADATA_SECONDS: Final = 0.1
 """A sound store answers in 1 to 10 ms, a write with its syncs in up to 30."""
 
+AGAIN: Final = 2.0
+OFTEN: Final = 0.1
+"""What fails once says nothing, and of many tries some fail: twice at least, and one in ten, is a state of things."""
+
 REFUSED: Final = 0.01
 """One in a hundred that is turned away is more than a moment's excess."""
 
@@ -63,18 +67,23 @@ def _metadata(change: Change) -> Finding | None:
     # What hangs has not been counted yet: it has only been under way all the time.
     hangs = under_way > 0 and busy >= BUSY and ended < SOME * change.seconds
     slowest = max(reads, writes)
-    if away < 1 and slowest < SLOW_METADATA_SECONDS and not hangs:
+    slow = slowest >= SLOW_METADATA_SECONDS
+    if away < 1 and not slow and not hangs:
         return None
+    part = min(1.0, away / max(ended, away, 1.0))
+    often = away >= AGAIN and part >= OFTEN
     return Finding(
         Cause.METADATA,
         change.name,
-        1.0 if away >= 1 or hangs else min(1.0, max(busy, slowest)),
+        1.0 if often or hangs else min(1.0, max(busy, slowest)),
         (
             Evidence("operations without an answer", away, "", 1),
+            Evidence("of all operations", part, "part", OFTEN),
             Evidence("a read", reads, "s", SLOW_METADATA_SECONDS),
             Evidence("a write", writes, "s", SLOW_METADATA_SECONDS),
             Evidence("of the time an operation was under way", busy, "part", BUSY if hangs else None),
         ),
+        decides=often or slow or hangs,
     )
 
 
@@ -84,22 +93,27 @@ def _object_store(change: Change) -> Finding | None:
     slowed = change.rate("tallybook_archive_wait_seconds_total")
     wanted_fewer = change.grown("tallybook_archive_tries_total", answer="busy")
     failed = change.grown("tallybook_archive_tries_total", answer="failed")
-    complains = wanted_fewer >= 1 or failed >= 1
-    if not waiting or not (complains or slowed >= SLOWED or busy >= BUSY):
+    complaints = wanted_fewer + failed
+    part = min(1.0, complaints / max(change.grown("tallybook_archive_tries_total"), complaints, 1.0))
+    often = complaints >= AGAIN and part >= OFTEN
+    taken_up = slowed >= SLOWED or busy >= BUSY
+    if not waiting or not (complaints >= 1 or taken_up):
         return None
     return Finding(
         Cause.ARCHIVE,
         change.name,
-        1.0 if complains else min(1.0, max(busy, slowed)),
+        1.0 if often else min(1.0, max(busy, slowed)),
         (
             Evidence("of the time a request was under way", busy, "part", BUSY),
             Evidence("a request", change.mean("tallybook_archive_request_seconds"), "s"),
             Evidence("of the time requests waited, since it wanted fewer", slowed, "part", SLOWED),
             Evidence("answers that it wants fewer", wanted_fewer, "", 1),
             Evidence("requests that failed", failed, "", 1),
+            Evidence("of all requests", part, "part", OFTEN),
             Evidence("ledgers that wait", waiting, ""),
             Evidence("age of the oldest", change.now("tallybook_offload_oldest_waiting_seconds"), "s"),
         ),
+        decides=often or taken_up,
     )
 
 

@@ -98,6 +98,11 @@ class Change:
         """The same, a second."""
         return self.grown(name, **labels) / self.seconds
 
+    def busiest(self, name: str) -> float:
+        """By how much a second that one of the series of a counter has grown which has grown most; 0: there is none."""
+        before, after = self.before.series.get(name, {}), self.after.series.get(name, {})
+        return max((value - before.get(labels, 0.0) for labels, value in after.items()), default=0.0) / self.seconds
+
     def now(self, name: str, **labels: str) -> float:
         """A gauge, at the end; all of its series together."""
         return sum(self.after.values(name, labels))

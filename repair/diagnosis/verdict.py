@@ -1,8 +1,9 @@
 """From two samples of each process to a verdict: every finding, worst first. Pure.
 
 A full disk comes first, since nothing goes on then. What is used up comes next, worst first. That more is asked than
-is let in is told last: as a rule something else is the reason, and then that stands before it. A cluster in which
-nothing is found does what its clients ask.
+is let in is told last: as a rule something else is the reason, and then that stands before it. What happened once or
+seldom comes after the verdict. A cluster in which nothing else is found does what its clients ask; one of which no
+bookie was seen is not known.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .bookie import bookie_findings
+from .bookie import bookie_findings, busiest_journal
 from .causes import ADVICE, MEANINGS, Cause, Evidence, Finding
 from .network import network_findings
 from .processes import process_findings
@@ -22,6 +23,7 @@ SOME_TRAFFIC: Final = 1.0
 
 _FIRST: Final = {Cause.DISK_FULL: 0, Cause.OVERLOADED: 2}
 _IN_BETWEEN: Final = 1
+_LOOK_FIRST: Final = "look first at those that are silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Diagnosis:
     def sentence(self) -> str:
         """The verdict in words."""
         first = self.findings[0]
+        if self.silent and first.cause.is_healthy:
+            return f"{first.cause.value}, of the processes that answer: {MEANINGS[first.cause]}; {_LOOK_FIRST}"
         where = f" ({first.process})" if first.process else ""
         return f"{first.cause.value}{where}: {MEANINGS[first.cause]}; {ADVICE[first.cause]}"
 
@@ -74,10 +78,11 @@ def diagnose(
             unknown[name] = "was started again in between"
     found = [finding for change in changes for finding in _of_one(change)] + network_findings(changes)
     found.sort(key=lambda finding: (_FIRST.get(finding.cause, _IN_BETWEEN), -finding.score, finding.process))
+    decides = [finding for finding in found if finding.decides]
     seconds = max((change.seconds for change in changes), default=0.0)
     return Diagnosis(
         seconds,
-        tuple(found) or (_nothing_found(changes),),
+        (*(decides or [_nothing_found(changes)]), *(finding for finding in found if not finding.decides)),
         dict(sorted(unknown.items())),
         tuple(change.name for change in changes),
     )
@@ -90,6 +95,8 @@ def _of_one(change: Change) -> list[Finding]:
 
 def _nothing_found(changes: Sequence[Change]) -> Finding:
     bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
+    if not bookies:
+        return Finding(Cause.UNKNOWN, "", 0.0, (Evidence("bookies that were seen", 0, ""),))
     adds = sum(bookie.rate("tallybook_bookie_add_batches_total") for bookie in bookies)
     reads = sum(bookie.rate("tallybook_bookie_read_seconds_count") for bookie in bookies)
     traffic = (Evidence("batches added", adds, "/s", SOME_TRAFFIC), Evidence("reads", reads, "/s", SOME_TRAFFIC))
@@ -100,12 +107,12 @@ def _nothing_found(changes: Sequence[Change]) -> Finding:
 
 def _used(bookies: Sequence[Change], changes: Sequence[Change]) -> list[Evidence]:
     """The busiest of each kind: how far it is from being a bottleneck."""
-    used = []
+    journal = max(map(busiest_journal, bookies))
+    used = [Evidence("of the time the busiest device writes a journal", journal, "part")]
     for what, name in (
-        ("of the time the busiest device writes a journal", "tallybook_journal_device_seconds_total"),
         ("of the time the busiest bookie makes checkpoints", "tallybook_bookie_checkpoint_busy_seconds_total"),
         ("of the time the busiest bookie reads entry logs", "tallybook_bookie_entry_log_read_busy_seconds_total"),
     ):
-        used.append(Evidence(what, max((bookie.rate(name) for bookie in bookies), default=0.0), "part"))
+        used.append(Evidence(what, max(bookie.rate(name) for bookie in bookies), "part"))
     loop = max(change.rate("tallybook_process_loop_cpu_seconds_total") for change in changes)
     return [*used, Evidence("of a processor taken by the busiest event loop", loop, "part")]

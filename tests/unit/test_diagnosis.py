@@ -201,6 +201,13 @@ def test_time_between_bookies_and_their_client_is_the_networks():
     assert diagnosis(b1=BOOKIE, g1=late).verdict is Cause.CLIENTS, "the client was late itself"
 
 
+def test_a_bookie_that_is_slower_than_the_others_is_not_taken_for_the_network():
+    """Each add is in one bookie for 2 ms, and in the other, which has few of them, for 45."""
+    slow = BOOKIE | {"tallybook_bookie_add_seconds_sum": 90, "tallybook_bookie_add_seconds_count": 2_000}
+    gateway = GATEWAY | {"tallybook_client_add_seconds_sum": 900, "tallybook_client_add_seconds_count": 20_000}
+    assert Cause.NETWORK not in {finding.cause for finding in diagnosis(b1=BOOKIE, b2=slow, g1=gateway).findings}
+
+
 def test_a_gateway_that_turns_calls_away_is_overloaded():
     found = diagnosis(b1=BOOKIE, g1=GATEWAY | {"tallybook_gateway_calls_rejected_total": 100})
     assert (found.verdict, found.findings[0].process) == (Cause.OVERLOADED, "g1")
@@ -217,16 +224,64 @@ def test_nothing_that_is_waited_for_means_that_the_clients_are_the_limit_and_say
 
 def test_a_cluster_of_which_nothing_is_asked_is_idle():
     assert diagnosis(b1={"tallybook_bookie_streams": 0}).verdict is Cause.IDLE
-    assert diagnose({}, {}).verdict is Cause.IDLE
+
+
+@pytest.mark.parametrize("silent", [{}, {"b1": "no answer"}], ids=["nobody is registered", "nobody answers"])
+def test_of_a_cluster_without_a_bookie_that_answers_nothing_is_known(silent: dict[str, str]):
+    gateway = change_of(GATEWAY, "g1")
+    for before, after in (({}, {}), ({"g1": gateway.before}, {"g1": gateway.after})):
+        found = diagnose(before, after, silent)
+        assert found.verdict is Cause.UNKNOWN
+        assert not found.verdict.is_healthy
+        assert "nothing to do" not in found.sentence
+
+
+@pytest.mark.parametrize(("numbers", "cause"), [({"tallybook_bookie_streams": 0}, "idle"), (BOOKIE, "client-bound")])
+def test_what_is_said_while_some_are_silent_is_said_of_the_others(numbers: Numbers, cause: str):
+    seen = change_of(numbers)
+    found = diagnose({"b1": seen.before}, {"b1": seen.after}, {"b2": "no answer"})
+    assert found.sentence.startswith(f"{cause}, of the processes that answer: ")
+    assert "nothing to do" not in found.sentence
 
 
 def test_a_bookie_that_an_operator_wants_read_only_has_no_full_disk():
     assert diagnosis(b1=BOOKIE | {"tallybook_bookie_read_only": 1}).verdict is Cause.CLIENTS
 
 
-def test_a_device_of_several_journals_is_judged_by_all_of_them():
-    two = BOOKIE | {"tallybook_journals": 2, "tallybook_journal_device_seconds_total": 10}
-    assert diagnosis(b1=two).verdict is Cause.CLIENTS
+@pytest.mark.parametrize(("busy", "cause"), [((5, 5), Cause.CLIENTS), ((9.5, 0.5), Cause.DEVICE)])
+def test_of_several_journals_the_busiest_decides_and_none_is_busy_for_more_than_all_of_the_time(busy, cause: Cause):
+    device = "tallybook_journal_device_seconds_total"
+    plain = {name: value for name, value in BOOKIE.items() if name != device}
+    two = plain | {"tallybook_journals": 2, **{f'{device}{{journal="{at}"}}': each for at, each in enumerate(busy)}}
+    found = diagnosis(b1=two)
+    assert found.verdict is cause
+    told = [each.value for each in found.findings[0].evidence if "device writes" in each.what]
+    assert told == [pytest.approx(max(busy) / SECONDS)]
+
+
+def test_a_write_that_began_before_the_first_look_makes_no_more_of_the_time_than_there_was():
+    stuck = BOOKIE | {"tallybook_journal_device_seconds_total": 40, "tallybook_journal_write_seconds_sum": 40}
+    told = {each.what: each.value for each in diagnosis(b1=stuck).findings[0].evidence}
+    assert told["of the time the busiest device writes a journal"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("process", "numbers", "cause"),
+    [
+        ("b1", BOOKIE | {'tallybook_metadata_errors_total{error="MetadataUnavailable"}': 1}, Cause.METADATA),
+        ("o1", OFFLOADER | {'tallybook_archive_tries_total{answer="busy"}': 1,
+                            'tallybook_archive_tries_total{answer="ok"}': 1}, Cause.ARCHIVE),
+        ("o1", OFFLOADER | {'tallybook_archive_tries_total{answer="failed"}': 20,
+                            'tallybook_archive_tries_total{answer="ok"}': 2_000}, Cause.ARCHIVE),
+    ],
+    ids=["one operation without an answer", "one request too many", "one request in a hundred"],
+)  # fmt: skip
+def test_what_happens_once_or_seldom_is_told_and_decides_nothing(process: str, numbers: Numbers, cause: Cause):
+    found = diagnosis(**({"b1": BOOKIE} | {process: numbers}))
+    assert found.verdict is Cause.CLIENTS
+    assert [(finding.cause, finding.process) for finding in found.findings] == [(Cause.CLIENTS, ""), (cause, process)]
+    worse = diagnosis(**({"b1": BOOKIE} | {process: numbers} | {"b2": BOOKIE | CAUSES["timers that come late"][1]}))
+    assert [finding.cause for finding in worse.findings] == [Cause.CPU, cause]
 
 
 def test_a_full_disk_comes_first_then_what_is_used_up_most_and_that_too_much_is_asked_last():
@@ -334,6 +389,7 @@ async def test_bookies_are_found_by_their_registration_and_those_that_do_not_ans
     assert set(found.silent) == {"b2", "b3", "b5"}
     assert "connection refused" in found.silent["b2"]
     assert "10.0.0.7:80" in asked, "on every interface means, on the one that clients use"
+    assert found.sentence.startswith("idle, of the processes that answer: ")
     assert found.verdict is Cause.IDLE
 
 
@@ -345,6 +401,17 @@ async def test_a_process_that_hangs_costs_no_more_than_its_deadline_and_is_named
     assert found.silent["b1"].startswith("no answer from 10.0.0.1:80 within")
 
 
-async def test_metadata_that_do_not_answer_this_command_are_the_verdict():
-    found = await Looker(Cluster({}, away=True), [], hang).diagnosis(0.01)  # type: ignore[arg-type]
+async def test_many_processes_that_hang_cost_one_deadline_together_and_are_named(monkeypatch):
+    monkeypatch.setattr("tallybook.repair.diagnosis.look.ALL_SECONDS", 0.2)
+
+    many = {f"b{number}": registered(f"b{number}", f"10.0.0.1:{number}") for number in range(1, 101)}
+    async with asyncio.timeout(5):
+        found = await Looker(Cluster(many), [], hang).sample()  # type: ignore[arg-type]
+    assert set(found.silent) == set(many)
+    assert found.silent["b100"] == "no answer from 10.0.0.1:100 while others were waited for"
+
+
+async def test_metadata_that_do_not_answer_this_command_are_the_verdict(monkeypatch):
+    monkeypatch.setattr("tallybook.repair.diagnosis.look.PROBE_SECONDS", 0.01)
+    found = await Looker(Cluster({}, away=True), [], hang).diagnosis(0.2)  # type: ignore[arg-type]
     assert (found.verdict, found.findings[0].process) == (Cause.METADATA, THIS_COMMAND)
