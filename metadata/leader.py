@@ -20,7 +20,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, MetadataUnavailable
 from tallybook.core.marks import sometimes
@@ -42,6 +42,37 @@ SHORTEST_PAUSE_SECONDS: Final = 0.01
 
 _AWAY: Final = (MetadataUnavailable, MetadataOutcomeUnknown, TimeoutError)
 """The store does not answer, or not in time."""
+
+
+class Leader(NamedTuple):
+    """What a record says of who leads."""
+
+    holder: str | None
+    """Its name; ``None`` if nobody leads."""
+    lease_s: float
+    """The silence that others must wait for."""
+    who: str
+    """Where people find it; empty if it does not say."""
+
+
+def decode_leader(record: str, value: bytes) -> Leader:
+    """What the record of that name holds.
+
+    Raises:
+        DamagedFile: something else.
+        NewerFormat: a newer Tallybook has written it.
+    """
+    try:
+        stored = json.loads(value)
+        check_format(record, stored)
+        holder, lease_ms, who = stored["holder"], stored["lease_ms"], stored.get("who", "")
+        lease_s = lease_ms / 1000
+    except NOT_UNDERSTOOD as error:
+        raise DamagedFile(f"the record {record} does not name a leader: {value[:100]!r}") from error
+    if not (holder is None or isinstance(holder, str)) or not isinstance(lease_ms, int):
+        raise DamagedFile(f"the record {record} does not name a leader: {value[:100]!r}")
+    # Nothing hangs on it but what people are told.
+    return Leader(holder, lease_s, who if isinstance(who, str) else "")
 
 
 @dataclass(slots=True)
@@ -79,18 +110,23 @@ class Leadership:
         self._record = record
         self._lease = lease_s
         self._name = rng.uuid()
+        self._who = ""
         self._writes = 0
 
-    async def lead(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def lead(self, work: Callable[[], Coroutine[Any, Any, object]], *, who: str = "") -> None:
         """Run ``work()`` whenever this candidate leads, until it ends by itself or this call is cancelled.
 
         When leadership is lost, ``work`` is cancelled and waited for; when it is won again, ``work()`` begins anew. At
         the end this candidate resigns, after the work has ended, so that another one takes over at its next look.
 
+        Args:
+            who: where people find this candidate while it leads.
+
         Raises:
             DamagedFile, NewerFormat: the record holds something else.
             Whatever ``work`` raises.
         """
+        self._who = who
         while True:
             term = await self._win()
             if await self._serve(term, work):
@@ -168,23 +204,15 @@ class Leadership:
         """What the record is to hold. No two are alike, so what is found tells which write landed."""
         self._writes += 1
         lease_ms = round(self._lease * 1000)
-        told = {"holder": holder, "lease_ms": lease_ms, "by": self._name, "write": self._writes}
+        told = {"holder": holder, "lease_ms": lease_ms, "by": self._name, "write": self._writes, "who": self._who}
         return json.dumps({"format": FIRST, **told}).encode()
 
     def _holder(self, found: Record | None) -> tuple[str | None, float]:
         """Who leads by the record, ``None`` if nobody does, and the seconds of silence that end it."""
         if found is None:
             return None, self._lease
-        try:
-            stored = json.loads(found.value)
-            check_format(self._record, stored)
-            holder, lease_ms = stored["holder"], stored["lease_ms"]
-            lease_s = lease_ms / 1000
-        except NOT_UNDERSTOOD as error:
-            raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}") from error
-        if not (holder is None or isinstance(holder, str)) or not isinstance(lease_ms, int):
-            raise DamagedFile(f"the record {self._record} does not name a leader: {found.value[:100]!r}")
-        return holder, max(self._lease, lease_s)
+        leader = decode_leader(self._record, found.value)
+        return leader.holder, max(self._lease, leader.lease_s)
 
     # --- staying the leader -------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from tallybook.runtime.http import Listening
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.pace import Pace
+from tallybook.runtime.process import host_name
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.watched import watchable
 
@@ -60,6 +61,8 @@ class RepairService:
         self._settings = settings
         self._clock = world.clock
         self._leads = False
+        self._who = ""
+        """Where people find it; nowhere, unless it serves."""
         board = TaskBoard(world.store, world.clock, rng.fork("tasks"), lease_s=settings.lease_s)
         self._copier = Copier(world.connections, Pace(world.clock, settings.bytes_per_second), world.clock)
         updater = LedgerUpdater(world.store, world.clock, rng.fork("updater"))
@@ -94,12 +97,13 @@ class RepairService:
         listen, security = listening or self._settings.http_listen, self._settings.security
         async with watchable(metrics, listen, security, clock, tasks) as address:
             _log.info("serving", http_address=address)
+            self._who = f"{host_name()}:{address.rpartition(':')[2]}"
             await self.run()
 
     async def run(self) -> None:
         """Work until cancelled, and serve nothing."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._leadership.lead(self._rounds))
+            group.create_task(self._leadership.lead(self._rounds, who=self._who))
             group.create_task(self.replicator.run())
 
     def metrics(self) -> Metrics:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from typing import Any, NoReturn, Protocol
 
@@ -32,6 +33,11 @@ class RealProcess:
         sys.stderr.write(f"tallybook: stopping at once: {reason}\n")
         sys.stderr.flush()
         os._exit(self.EXIT_CODE)
+
+
+def host_name() -> str:
+    """What this machine is called."""
+    return socket.gethostname()
 
 
 def end_on_broken_invariants(loop: asyncio.AbstractEventLoop, process: Process) -> None:

@@ -59,9 +59,7 @@ class Looker:
         workers: where what was fetched is parsed, which takes some ten milliseconds for each process.
     """
 
-    def __init__(
-        self, world: ClientWorld, others: Sequence[str], fetch: Fetch, workers: Workers | None = None
-    ) -> None:
+    def __init__(self, world: ClientWorld, others: Sequence[str], fetch: Fetch, workers: Workers | None = None) -> None:
         self._world = world
         self._others = others
         self._fetch = fetch

@@ -214,7 +214,7 @@ def some_small_ones() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "metadata/bookie_modes.py:_decode",
-    "metadata/leader.py:Leadership._holder",
+    "metadata/leader.py:decode_leader",
     "metadata/transactions.py:read_clock",
     "metadata/transactions.py:_is_tick",
     "repair/pause.py:_decode",
