@@ -148,7 +148,7 @@ async def _largest(client: Client) -> tuple[LedgerMetadata, int]:
 async def _in_doubt(client: Client, bookie_id: str) -> bool:
     """Whether the bookie may still lack something."""
     bookies = (await overview(client.world)).bookies
-    return any(each.bookie_id == bookie_id and (each.status is None or each.limbo_ledgers > 0) for each in bookies)
+    return any(each.bookie_id == bookie_id and (each.status is None or bool(each.limbo_ledgers)) for each in bookies)
 
 
 def _line(copy: BookieCopy) -> str:

@@ -85,9 +85,12 @@ def _show(found: Overview) -> None:
 
 
 def _ledgers(found: Overview) -> str:
-    states = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in sorted(found.ledgers.states.items()))
-    more = "" if found.ledgers.complete else "; there may be others"
-    return f"{found.ledgers.total:,}{': ' * bool(states)}{states}{more}"
+    ledgers = found.ledgers
+    if ledgers is None:
+        return "not counted"
+    states = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in sorted(ledgers.states.items()))
+    more = "" if ledgers.complete else "; there may be others"
+    return f"{ledgers.total:,}{': ' * bool(states)}{states}{more}"
 
 
 def _copies(found: Overview) -> str:
@@ -104,9 +107,9 @@ def _copies(found: Overview) -> str:
 
 
 def _archive(found: Overview) -> Record:
-    if found.archive is None:
-        return {}
     ledgers = found.ledgers
+    if found.archive is None or ledgers is None:
+        return {}
     told = f"{ledgers.archived:,} ledgers in {found.archive}, {ledgers.released:,} of them there alone"
     return {"archive": f"{told}; {human_bytes(ledgers.waiting_bytes)} of closed ledgers are not in it yet"}
 

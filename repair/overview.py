@@ -2,6 +2,9 @@
 
 Bookies are asked now; ledgers are counted from their metadata; which of them have too few copies is the auditor's word,
 with its age. Nothing is changed.
+
+There are two looks, since they take different times: a survey asks each bookie and reads a few records, a census reads
+the metadata of every ledger.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tallybook.archive.location import read_location
 from tallybook.client.ports import ClientWorld
@@ -16,12 +20,12 @@ from tallybook.core.answers import BookieStatus
 from tallybook.core.ranges import ranges_of
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.store import BookieInfo
+from tallybook.metadata.store import BookieInfo, BookieMode, Record
 
 from .bookie_survey import BookieSurvey
-from .needs import LimboOf
+from .drain import Naming
 from .pause import paused_since
-from .service import STALE_SECONDS, age_of, repair_status
+from .service import AUDITOR_RECORD, STALE_SECONDS, age_of, repair_status
 from .tasks import PREFIX
 from .walk import Findings, all_ledgers
 
@@ -36,9 +40,9 @@ class BookieView:
     status: BookieStatus | None
     """What it says; ``None`` if it does not answer."""
     wanted: WantedMode
-    ledgers: int = 0
-    """Ledgers that name it and rely on it."""
-    limbo_ledgers: int = 0
+    ledgers: int | None = None
+    """Ledgers that name it and rely on it; ``None`` while they are not counted."""
+    limbo_ledgers: int | None = None
     """Of those, the ones of which it may have lost something and has not got it back."""
 
     @property
@@ -57,7 +61,8 @@ class BookieView:
         """What is wrong with it."""
         found = []
         if self.info is None:
-            found.append(f"{self.bookie_id} is away, and {self.ledgers:,} ledgers name it")
+            named = "" if self.ledgers is None else f", and {_many(self.ledgers)} it"
+            found.append(f"{self.bookie_id} is away{named}")
         elif self.status is None:
             found.append(f"{self.bookie_id} does not answer")
         else:
@@ -69,6 +74,10 @@ class BookieView:
             if self.limbo_ledgers:
                 found.append(f"{self.bookie_id} may have lost something of {self.limbo_ledgers:,} ledgers")
         return found
+
+
+def _many(ledgers: int) -> str:
+    return f"{ledgers:,} ledger{'s name' if ledgers != 1 else ' names'}"
 
 
 @dataclass(slots=True)
@@ -99,7 +108,8 @@ class Overview:
     """All of it."""
 
     bookies: tuple[BookieView, ...]
-    ledgers: Ledgers
+    ledgers: Ledgers | None
+    """``None`` while they are not counted."""
     audit: Mapping[str, object] | None
     """What the auditor wrote down last."""
     audit_age_s: int | None
@@ -122,9 +132,9 @@ class Overview:
         found = [problem for bookie in self.bookies for problem in bookie.problems]
         if not any(bookie.info for bookie in self.bookies):
             found.append("no bookie is there")
-        if not self.ledgers.complete:
+        if self.ledgers is not None and not self.ledgers.complete:
             found.append("the listing of ledgers was cut off: not all of them were looked at")
-        if self.ledgers.unreadable:
+        if self.ledgers is not None and self.ledgers.unreadable:
             found.append(f"the metadata of {self.ledgers.unreadable:,} ledgers cannot be understood")
         if self.audit_age_s is None:
             found.append("no auditor has ever looked: 'tallybook repair run' is not running")
@@ -135,6 +145,40 @@ class Overview:
         return found
 
 
+class Survey(NamedTuple):
+    """What the bookies say, and a few records."""
+
+    alive: Mapping[str, BookieInfo]
+    statuses: Mapping[str, BookieStatus]
+    modes: Mapping[str, WantedMode]
+    audit: Mapping[str, object] | None
+    audit_age_s: int | None
+    walk_age_s: int | None
+    tasks: int
+    paused_since_ms: int | None
+    archive: str | None
+    auditor: Record | None
+    """The record of who audits."""
+
+
+@dataclass(slots=True)
+class Census:
+    """What the metadata of all ledgers say, from the moment on at which it was begun."""
+
+    known: Mapping[str, bool]
+    """Bookies that were there then, and whether they could be chosen for new ledgers."""
+    ledgers: Ledgers = field(default_factory=Ledgers)
+    named: Counter[str] = field(default_factory=Counter)
+    growing: Counter[str] = field(default_factory=Counter)
+    in_limbo: Counter[str] = field(default_factory=Counter)
+
+    def naming(self, bookie_id: str) -> Naming:
+        """Which ledgers name a bookie."""
+        whole = self.ledgers.complete and not self.ledgers.unreadable
+        chosen = self.known.get(bookie_id, False)
+        return Naming(bookie_id, self.named[bookie_id], self.growing[bookie_id], whole, chosen)
+
+
 async def overview(world: ClientWorld) -> Overview:
     """Look at a cluster.
 
@@ -142,47 +186,85 @@ async def overview(world: ClientWorld) -> Overview:
         MetadataUnavailable: the metadata store does not answer.
         DamagedFile, NewerFormat: a record that it needs holds something else.
     """
-    store = world.store
-    alive = await world.membership.bookies()
-    survey = BookieSurvey(world.connections)
-    await survey.look(alive)
-    named, in_limbo, ledgers = await _count(world, await survey.limbo())
-    modes = await wanted_modes(store)
+    bookies = BookieSurvey(world.connections)
+    surveyed = await survey(world, bookies)
+    return seen(surveyed, await census(world, bookies))
+
+
+def seen(found: Survey, counted: Census | None) -> Overview:
+    """What both looks have found."""
+    named = counted.named if counted is not None else {}
+    limbo = counted.in_limbo if counted is not None else {}
     bookies = tuple(
         BookieView(
             name,
-            alive.get(name),
-            survey.statuses.get(name),
-            modes.get(name, WantedMode.NORMAL),
-            named[name],
-            in_limbo[name],
+            found.alive.get(name),
+            found.statuses.get(name),
+            found.modes.get(name, WantedMode.NORMAL),
+            None if counted is None else named.get(name, 0),
+            None if counted is None else limbo.get(name, 0),
         )
-        for name in sorted({*alive, *named})
+        for name in sorted({*found.alive, *named})
     )
-    audit = await repair_status(store)
-    age_s = age_of(audit, world.clock)
     return Overview(
         bookies,
-        ledgers,
+        None if counted is None else counted.ledgers,
+        found.audit,
+        found.audit_age_s,
+        found.walk_age_s,
+        found.tasks,
+        found.paused_since_ms,
+        found.archive,
+    )
+
+
+async def survey(world: ClientWorld, bookies: BookieSurvey) -> Survey:
+    """Ask every bookie that is there, and read what the auditor and operators wrote down.
+
+    Raises:
+        As ``overview``.
+    """
+    store = world.store
+    alive = await world.membership.bookies()
+    await bookies.look(alive)
+    audit = await repair_status(store)
+    return Survey(
+        alive,
+        dict(bookies.statuses),
+        await wanted_modes(store),
         audit,
-        age_s,
+        age_of(audit, world.clock),
         age_of(audit, world.clock, "walked_at_ms"),
         await _tasks(world),
         await paused_since(store),
         await read_location(store),
+        await store.read_record(AUDITOR_RECORD),
     )
 
 
-async def _count(world: ClientWorld, limbo: Mapping[str, LimboOf]) -> tuple[Counter[str], Counter[str], Ledgers]:
-    named, in_limbo, ledgers, findings = Counter[str](), Counter[str](), Ledgers(), Findings()
+async def census(world: ClientWorld, bookies: BookieSurvey) -> Census:
+    """Go over the metadata of every ledger.
+
+    Args:
+        bookies: has looked at those that are there.
+
+    Raises:
+        As ``overview``.
+    """
+    # Before the look: whoever chooses among the bookies from now on finds those read-only that are so.
+    alive = await world.membership.bookies()
+    found = Census({name: info.mode is BookieMode.WRITABLE for name, info in alive.items()})
+    limbo, findings = await bookies.limbo(), Findings()
     async for metadata in all_ledgers(world.store, findings):
-        ledgers.count(metadata)
+        found.ledgers.count(metadata)
         if metadata.copies_released:
             continue
-        named.update({name for fragment in metadata.fragments for name in fragment.bookies})
-        in_limbo.update(name for name in limbo if limbo[name].covers(metadata.ledger_id) and _holds(metadata, name))
-    ledgers.complete, ledgers.unreadable = findings.complete, findings.unreadable
-    return named, in_limbo, ledgers
+        found.named.update({name for fragment in metadata.fragments for name in fragment.bookies})
+        found.growing.update(() if metadata.closed else set(metadata.last_fragment.bookies))
+        in_limbo = (name for name in limbo if limbo[name].covers(metadata.ledger_id) and _holds(metadata, name))
+        found.in_limbo.update(in_limbo)
+    found.ledgers.complete, found.ledgers.unreadable = findings.complete, findings.unreadable
+    return found
 
 
 def _holds(metadata: LedgerMetadata, bookie_id: str) -> bool:

@@ -34,7 +34,8 @@ MOST_READ: Final = 100
 MOST_SEEN: Final = 1_000
 """Tasks of others of which it is remembered since when nothing has changed."""
 
-_URGENT: Final = f"{PREFIX}0-"
+URGENT: Final = f"{PREFIX}0-"
+"""How names of tasks begin about something that is known to be wrong; they come before all others."""
 _ROUTINE: Final = f"{PREFIX}1-"
 
 
@@ -124,7 +125,7 @@ class TaskBoard:
         """Hand out tasks; how many were, as far as is known. One that may or may not have been is found, or missed."""
         published = 0
         for task in tasks:
-            name = f"{_URGENT if task.urgent else _ROUTINE}{self._rng.uuid()}"
+            name = f"{URGENT if task.urgent else _ROUTINE}{self._rng.uuid()}"
             published += isinstance(await self._store.write_record(name, task.encode(), None), Ok)
         return published
 
@@ -161,7 +162,7 @@ class TaskBoard:
         """
         now = self._clock.monotonic()
         left = MOST_READ
-        for kind in (_URGENT, _ROUTINE):
+        for kind in (URGENT, _ROUTINE):
             async with aclosing(self._from(kind, f"{kind}{self._rng.uuid()}")) as names:
                 async for name in names:
                     if not left:
@@ -261,7 +262,7 @@ class TaskBoard:
 
 def is_urgent(name: str) -> bool:
     """Whether a task of this name is about something that is known to be wrong."""
-    return name.startswith(_URGENT)
+    return name.startswith(URGENT)
 
 
 def tasks_of(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument, NoSuchBookie
+from tallybook.core.errors import Busy, InvalidArgument, NoSuchBookie
 from tallybook.metadata.bookie_modes import WantedMode
-from tallybook.repair.drain import switch_mode, who_names
+from tallybook.repair.drain import switch_mode
 from tallybook.runtime.http_api import Asked
 
 from .cluster_view import ClusterView
@@ -27,24 +27,22 @@ class Bookies:
 
     async def list(self, asked: Asked) -> object:
         """All of them: those that are there, and those that ledgers name."""
-        return {"bookies": (await self._view.look()).told["bookies"]}
+        told = await self._view.overview()
+        return {key: told[key] for key in ("bookies", "at_ms", "age_ms", "why")}
 
     async def one(self, asked: Asked) -> object:
         """One of them, and how far it is from being empty."""
-        bookie_id, told = asked.path["bookie"], (await self._view.look()).told
-        bookies = told["bookies"]
-        found = next((each for each in bookies if each["bookie_id"] == bookie_id), None)  # type: ignore[attr-defined]
+        bookie_id = asked.path["bookie"]
+        naming = await self._view.naming(bookie_id)
+        told = await self._view.overview()
+        bookies, counted = told["bookies"], told["ledgers"] is not None
+        found = next((each for each in bookies or () if each["bookie_id"] == bookie_id), None)  # type: ignore[attr-defined]
+        if found is None and not counted:
+            # One that is away is known by the ledgers that name it.
+            raise Busy("which bookies there are is not known yet", retry_after_ms=1_000)
         if found is None:
             raise NoSuchBookie(f"no bookie of this cluster is called {bookie_id!r}")
-        world = self._client.world
-        naming = await who_names(world.store, world.membership, bookie_id)
-        return {
-            **found,
-            "named_by": naming.ledgers,
-            "growing": naming.growing,
-            "still_chosen": naming.chosen,
-            "may_be_switched_off": naming.may_go,
-        }
+        return {**found, **naming, **{key: told[key] for key in ("at_ms", "age_ms", "why")}}
 
     async def switch(self, asked: Asked) -> object:
         """Want something of one, or no longer."""

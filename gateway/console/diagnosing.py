@@ -1,66 +1,62 @@
-"""The diagnosis line: what the cluster waits for, from the numbers of now and of a little while ago.
-
-Whoever asks gets what is known, at once. A new look is begun then if the last one is old: so a console that nobody
-looks at asks no process anything, and one that many look at no more often than one would.
-"""
+"""What a cluster waits for, by the last looks at its processes: from the numbers of now and of a little while ago."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections import deque
+from contextlib import suppress
+from typing import Final
 
-from tallybook.client.client import Client
-from tallybook.core.errors import TallybookError
-from tallybook.repair.diagnosis.look import Looker, Round
+from tallybook.repair.diagnosis.look import Round
 from tallybook.repair.diagnosis.verdict import diagnose
-from tallybook.runtime.tasks import Tasks
+from tallybook.repair.told import diagnosis_told
 
 LOOK_SECONDS: Final = 5.0
-"""Between two looks, at least. What is said is of the time between the last two."""
+"""Between the two looks that are compared, at least."""
 OLD_SECONDS: Final = 60.0
-"""A look that is older says nothing of now."""
+"""What is older says nothing of now."""
 WATCHING: Final = "not known yet: it takes two looks, a few seconds apart"
 
-
-class Told(NamedTuple):
-    """What is said."""
-
-    lines: Sequence[str]
-    """The verdict in words, and processes that are silent."""
-    processes: Sequence[str] = ()
-    """Those that were looked at."""
+_NOTHING: Final[dict[str, object]] = {
+    "verdict": None, "healthy": None, "seconds": None, "processes": [], "silent": {}, "findings": [], "age_s": None,
+}  # fmt: skip
 
 
 class Diagnosing:
-    """Keeps the last look at a cluster, and says what has changed since the one before."""
+    """Says what has changed between two looks."""
 
-    def __init__(self, looker: Looker, tasks: Tasks) -> None:
-        self._looker = looker
-        self._tasks = tasks
-        self._last: tuple[float, Round] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._told = Told((WATCHING,))
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[float, Round]] = deque()
+        self._told: tuple[float, dict[str, object]] | None = None
+        self._news = asyncio.Event()
 
-    async def __call__(self, client: Client) -> Told:
-        """What is known now."""
-        now = client.world.clock.monotonic()
-        old = self._last is None or now - self._last[0] >= LOOK_SECONDS
-        if old and (self._looking is None or self._looking.done()):
-            self._looking = self._tasks.spawn(self._look(client), name="diagnosis")
-        return self._told
+    def note(self, at: float, found: Round) -> None:
+        """One more look was taken, at a monotonic second."""
+        while self._rounds and at - self._rounds[0][0] > OLD_SECONDS:
+            self._rounds.popleft()
+        while len(self._rounds) > 1 and at - self._rounds[1][0] >= LOOK_SECONDS:
+            self._rounds.popleft()
+        if self._rounds and at - self._rounds[0][0] >= LOOK_SECONDS:
+            before = self._rounds[0][1]
+            told = diagnose(before.samples, found.samples, {**before.silent, **found.silent})
+            self._told = at, diagnosis_told(told)
+            self._news.set()
+        self._rounds.append((at, found))
 
-    async def _look(self, client: Client) -> None:
-        try:
-            found = await self._looker.sample()
-        except TallybookError as error:
-            self._told = Told((f"not known: {error.message}",))
-            return
-        now, before = client.world.clock.monotonic(), self._last
-        self._last = now, found
-        if before is None or now - before[0] > OLD_SECONDS:
-            self._told = Told((WATCHING,))
-            return
-        told = diagnose(before[1].samples, found.samples, {**before[1].silent, **found.silent})
-        silent = (f"silent: {name}: {why}" for name, why in told.silent.items())
-        self._told = Told((told.sentence, *silent), told.processes)
+    def told(self, now: float, why: str) -> dict[str, object]:
+        """What is known.
+
+        Args:
+            now: a monotonic second.
+            why: for what reason the last look found nothing; empty: it found something.
+        """
+        if self._told is None or now - self._told[0] > OLD_SECONDS:
+            self._news.clear()
+            return {**_NOTHING, "sentence": f"not known: {why}" if why else WATCHING, "why": why}
+        return {**self._told[1], "age_s": round(now - self._told[0], 1), "why": why}
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until something is known, but no longer than that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()

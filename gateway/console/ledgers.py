@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DamagedFile, InvalidArgument, NoSuchLedger, PeerError, Unauthorized
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, NoSuchLedger, PeerError, Unauthorized
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_PASSWORD_BYTES
 from tallybook.metadata.describe import describe
@@ -41,7 +41,7 @@ class Ledgers:
         except NoSuchLedger:
             # Deleted since the listing named it.
             return None
-        except DamagedFile as error:
+        except (DamagedFile, NewerFormat) as error:
             return {"ledger_id": ledger_id, "state": "unreadable", "why": error.message}
 
     async def one(self, asked: Asked) -> object:

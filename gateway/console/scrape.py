@@ -1,19 +1,11 @@
-"""The numbers of bookies that a page draws, read from the metrics that each of them serves."""
+"""The numbers of a bookie that a page draws, from the metrics that it shows. Pure."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Final, NamedTuple
+from typing import Final
 
-from tallybook.core.errors import PeerError, ProtocolViolation
-from tallybook.metadata.store import BookieInfo
-from tallybook.runtime.http_client import HttpClient
-from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics_text import parse_series
-
-_log = logger("console")
+from tallybook.repair.diagnosis.samples import LabelSet, Sample
 
 NUMBERS: Final = {
     "tallybook_bookie_add_bytes_total": "added_bytes",
@@ -37,68 +29,30 @@ TIMES: Final = {
 }
 """Histograms that are shown, likewise."""
 
-_SHOWN: Final = (*NUMBERS, *TIMES)
-_UNSPECIFIED: Final = frozenset({"0.0.0.0", "[::]", "*"})  # noqa: S104 (told apart, not bound)
+
+def numbers(sample: Sample) -> dict[str, float]:
+    """Those of ``NUMBERS`` that it has."""
+    found = {name: sum(sample.series[metric].values()) for metric, name in NUMBERS.items() if metric in sample.series}
+    return {name: value for name, value in found.items() if isfinite(value)}
 
 
-class Scraped(NamedTuple):
-    """What a bookie shows."""
-
-    numbers: Mapping[str, float]
-    times: Mapping[str, Sequence[tuple[float | None, float]]]
-    """Of each histogram, by bound in seconds, how many were at most that; the last one has no bound."""
+def times(sample: Sample) -> dict[str, list[tuple[float | None, float]]]:
+    """Of each of ``TIMES``, by bound in seconds, how many were at most that; the last one has no bound."""
+    found = {name: _buckets(sample.series[metric]) for metric, name in TIMES.items() if metric in sample.series}
+    return {name: counts for name, counts in found.items() if all(isfinite(count) for _, count in counts)}
 
 
-class Scraper:
-    """Asks bookies for their numbers."""
-
-    def __init__(self, http: HttpClient) -> None:
-        self._http = http
-
-    async def look(self, bookies: Iterable[BookieInfo]) -> dict[str, Scraped]:
-        """What those show that answer."""
-        asked = [info for info in bookies if info.http_address]
-        answers = await asyncio.gather(*map(self._of, asked))
-        return {info.bookie_id: found for info, found in zip(asked, answers, strict=True) if found is not None}
-
-    async def _of(self, info: BookieInfo) -> Scraped | None:
-        try:
-            return scraped(await self._http.fetch(reachable(info), "/metrics"))
-        except PeerError as error:
-            _log.info("a bookie does not tell its numbers", bookie_id=info.bookie_id, error=error.message)
-            return None
-
-
-def reachable(info: BookieInfo) -> str:
-    """Where the HTTP port of a bookie is, as seen from elsewhere."""
-    host, _, port = info.http_address.rpartition(":")
-    return f"{info.address.rpartition(':')[0]}:{port}" if host in _UNSPECIFIED else info.http_address
-
-
-def scraped(text: str) -> Scraped:
-    """Those of ``NUMBERS`` and ``TIMES`` that a text of metrics holds.
-
-    Raises:
-        ProtocolViolation: it is no such text.
-    """
-    numbers: dict[str, float] = {}
-    buckets: dict[str, dict[float, float]] = {}
-    wanted = [line for line in text.splitlines() if line.startswith(_SHOWN)]
+def _bound(text: str) -> float | None:
     try:
-        for metric, labels, value in parse_series("\n".join(wanted) + "\n"):
-            if metric in NUMBERS:
-                name = NUMBERS[metric]
-                numbers[name] = numbers.get(name, 0.0) + value
-            elif metric in TIMES:
-                counts, bound = buckets.setdefault(TIMES[metric], {}), float(labels["le"])
-                counts[bound] = counts.get(bound, 0.0) + value
-    except (ValueError, KeyError) as error:
-        raise ProtocolViolation(f"metrics that cannot be understood: {error!r}") from None
-    return Scraped(
-        {name: value for name, value in numbers.items() if isfinite(value)},
-        {name: _told(counts) for name, counts in buckets.items() if all(map(isfinite, counts.values()))},
-    )
+        return float(text)
+    except ValueError:
+        return None
 
 
-def _told(counts: Mapping[float, float]) -> list[tuple[float | None, float]]:
+def _buckets(series: dict[LabelSet, float]) -> list[tuple[float | None, float]]:
+    counts: dict[float, float] = {}
+    for labels, value in series.items():
+        bound = _bound(dict(labels).get("le", ""))
+        if bound is not None:
+            counts[bound] = counts.get(bound, 0.0) + value
     return [(bound if isfinite(bound) else None, counts[bound]) for bound in sorted(counts)]

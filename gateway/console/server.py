@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
@@ -20,22 +19,19 @@ from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.security import security_of_server
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 from ..stores import Stores
+from .auditing import Auditing
 from .bookies import Bookies
 from .cluster_view import ClusterView
-from .diagnosing import Diagnosing
 from .ledgers import Ledgers
 from .pages import pages
 from .routes import endpoints
-from .scrape import Scraper
 from .streams import Streams
 from .upkeep import Upkeep
 
 _log = logger("console")
-
-SCRAPE_SECONDS: Final = 2.0
 
 
 @asynccontextmanager
@@ -56,16 +52,24 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
         metrics = Metrics()
         show_client(metrics, client)
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
-        http_client = HttpClient(security, SCRAPE_SECONDS)
-        undo.push_async_callback(http_client.close)
         # It writes no stream, so nobody sees its name, and it has no ids to remember.
         stores = Stores(client, "console", tasks, 1)
         undo.push_async_callback(stores.close)
         asking = HttpClient(security, ANSWER_SECONDS, AT_ONCE)
         undo.push_async_callback(asking.close)
-        looker = Looker(client.world, settings.processes, asking.fetch)
-        view = ClusterView(client, Scraper(http_client), Diagnosing(looker, tasks))
-        table = endpoints(Bookies(client, view), Ledgers(client), Streams(stores), Upkeep(client, view, settings))
+        parsing = ThreadWorkers(1, "metrics")
+        undo.push_async_callback(parsing.close)
+        looker = Looker(client.world, settings.processes, asking.fetch, parsing)
+        # They end before what they ask with.
+        looks = Tasks("console", _died)
+        undo.push_async_callback(looks.close)
+        view = ClusterView(client, looker, looks)
+        table = endpoints(
+            Bookies(client, view),
+            Ledgers(client),
+            Streams(stores, client.world.clock),
+            Upkeep(client, view, settings, Auditing(client, looks)),
+        )
         offer = Offer(table, pages(), settings.hosts)
         http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer)
         await http.start(settings.listen, tasks)

@@ -6,28 +6,37 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Final
 
-from tallybook.core.errors import NoSuchStream, TallybookError, is_defect
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, NoSuchStream, TallybookError
 from tallybook.core.ids import MAX_ID
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.http_api import Asked
 from tallybook.stream import SegmentInfo, StreamInfo, StreamStore, SubscriptionInfo
 from tallybook.stream.names import DEFAULT_NAMESPACE, check_stream_name
 
 from ..stores import Stores
+from .lags import lag_of, raise_defect
+from .tails import Tail, Tails
 
 PAGE: Final = 50
 MOST: Final = 200
 MOST_SUBSCRIPTIONS: Final = 100
+MOST_NAME_CHARS: Final = 1_000
 
 
 class Streams:
     """What the endpoints below ``/api/v1/streams`` do."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, clock: Clock) -> None:
         self._stores = stores
+        self._tails = Tails(clock)
 
     async def namespaces(self, asked: Asked) -> object:
-        """All namespaces."""
-        return {"namespaces": [name async for name in self._stores.default.namespaces()]}
+        """Namespaces after a name; ``next`` is where to go on, if there are more, and ``total`` how many there are."""
+        after, limit = _name(asked), asked.count("limit", PAGE, MOST) or PAGE
+        names = [name async for name in self._stores.default.namespaces()]
+        left = [name for name in names if name > after]
+        page = left[:limit]
+        return {"namespaces": page, "next": page[-1] if len(left) > limit else None, "total": len(names)}
 
     async def list(self, asked: Asked) -> object:
         """Streams of a namespace by their names; ``next`` is where to go on, if there are more."""
@@ -35,40 +44,58 @@ class Streams:
         after, limit = asked.query.get("after", ""), asked.count("limit", PAGE, MOST) or PAGE
         if after:
             check_stream_name(after)
-        rows: list[dict[str, object]] = []
-        following: str | None = None
+        infos: list[StreamInfo] = []
+        unreadable: list[dict[str, object]] = []
+        last, following = "", None
         with self._stores.of(namespace) as store:
             async with aclosing(store.list(asked.query.get("prefix", ""), after=after)) as names:  # type: ignore[type-var]
                 async for name in names:
-                    if len(rows) == limit:
-                        following = str(rows[-1]["name"])
+                    if len(infos) + len(unreadable) == limit:
+                        following = last
                         break
+                    last = name
                     try:
-                        rows.append(stream_told(await store.info(name)))
+                        infos.append(await store.info(name))
                     except NoSuchStream:
                         # Deleted since the listing named it.
                         continue
-        return {"namespace": namespace, "streams": rows, "next": following}
+                    except (DamagedFile, NewerFormat) as error:
+                        unreadable.append({"name": name, "namespace": namespace, "unreadable": error.message})
+            tails = await self._tails.of(store, infos)
+        rows = [{**stream_told(each), **_tail_told(tails.get(each.stream_id, Tail()))} for each in infos]
+        rows += unreadable
+        return {
+            "namespace": namespace,
+            "streams": sorted(rows, key=lambda row: str(row["name"])),
+            "next": following,
+        }
 
     async def one(self, asked: Asked) -> object:
-        """One of them, with its subscriptions."""
-        name = asked.path["stream"]
+        """One of them, with its subscriptions after a name; ``next`` is where to go on, if there are more."""
+        name, after, following = asked.path["stream"], _name(asked), None
+        limit = asked.count("limit", MOST_SUBSCRIPTIONS, MOST) or MOST_SUBSCRIPTIONS
         with self._stores.of(asked.path["namespace"]) as store:
             found = stream_told(await store.info(name))
             try:
                 last = await store.last(name)
             except TallybookError as error:
-                _raise_defect(error)
+                raise_defect(error)
                 last = None
             if last is not None:
                 found["last_position"], found["next_sequence"] = str(last[0]), last[1] + 1
             subscriptions: list[dict[str, object]] = []
-            async with aclosing(store.subscriptions(name)) as all_of_them:  # type: ignore[type-var]
-                async for each in all_of_them:
-                    if len(subscriptions) == MOST_SUBSCRIPTIONS:
-                        break
-                    subscriptions.append(await _lag(store, name, each, None if last is None else last[1] + 1))
-        return {**found, "subscriptions": subscriptions}
+            end, why = None if last is None else last[1] + 1, ""
+            try:
+                async with aclosing(store.subscriptions(name, after=after)) as all_of_them:  # type: ignore[type-var]
+                    async for each in all_of_them:
+                        if len(subscriptions) == limit:
+                            following = str(subscriptions[-1]["subscription"])
+                            break
+                        subscriptions.append(await _subscription_told(store, name, each, end))
+            except (DamagedFile, NewerFormat) as error:
+                # What comes after it is not told, either; the stream itself is.
+                why = error.message
+        return {**found, "subscriptions": subscriptions, "next": following, "why": why}
 
     async def segments(self, asked: Asked) -> object:
         """Its segments in pages, each with its ledger; ``next`` is where to go on, if there are more."""
@@ -102,30 +129,33 @@ def _moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-async def _lag(store: StreamStore, name: str, found: SubscriptionInfo, end: int | None) -> dict[str, object]:
-    lag: int | None = None
-    why = "how far it has come is lost: reset it" if found.cursor is None else ""
-    if found.cursor is not None and end is not None:
-        try:
-            lag = max(0, end - await store.sequence_of(name, found.cursor))
-        except TallybookError as error:
-            _raise_defect(error)
-            why = error.message
-    elif end is None:
-        why = "the end of the stream is not known"
+async def _subscription_told(
+    store: StreamStore, name: str, found: SubscriptionInfo, end: int | None
+) -> dict[str, object]:
+    lag = await lag_of(store, name, found, end)
     return {
         "subscription": found.name,
         "cursor": None if found.cursor is None else str(found.cursor),
         "reader": found.reader,
-        "lag_records": lag,
-        "why": why,
+        "lag_records": lag.records,
+        "why": lag.why,
     }
 
 
-def _raise_defect(error: TallybookError) -> None:
-    """What cannot be told now is left out; a defect is not."""
-    if is_defect(error):
-        raise error
+def _tail_told(found: Tail) -> dict[str, object]:
+    return {
+        "end_sequence": found.next_sequence,
+        "largest_lag_records": found.lag,
+        "subscriptions": found.subscriptions,
+    }
+
+
+def _name(asked: Asked) -> str:
+    """Of what comes before the page that is asked for."""
+    after = asked.query.get("after", "")
+    if len(after) > MOST_NAME_CHARS or not after.isprintable():
+        raise InvalidArgument("after must be a name")
+    return after
 
 
 def stream_told(found: StreamInfo) -> dict[str, object]:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import ConsoleSettings
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata.record_update import RecordUpdater
-from tallybook.offload.status_record import last_round
 from tallybook.repair.pause import pause, paused_since, resume
-from tallybook.repair.service import AUDITOR_RECORD, age_of, repair_status
-from tallybook.repair.tasks import PREFIX, decode_task
+from tallybook.repair.service import age_of, repair_status
+from tallybook.repair.tasks import PREFIX, URGENT, decode_task
 from tallybook.runtime.http_api import Asked
 
+from .auditing import Auditing
 from .cluster_view import ClusterView
 
-MOST_TASKS: Final = 100
+PAGE: Final = 100
+MOST: Final = 500
+_TASK: Final = re.compile(r"[0-9a-f-]{1,64}", re.ASCII)
 
 
 class Upkeep:
     """What the endpoints on the cluster as a whole do."""
 
-    def __init__(self, client: Client, view: ClusterView, settings: ConsoleSettings) -> None:
+    def __init__(self, client: Client, view: ClusterView, settings: ConsoleSettings, auditing: Auditing) -> None:
         self._client = client
         self._view = view
         self._settings = settings
+        self._auditing = auditing
 
     async def overview(self, asked: Asked) -> object:
         """All that the first page shows."""
-        return {**(await self._view.look()).told, "diagnosis": await self._view.diagnosis()}
+        return await self._view.overview()
 
     async def diagnosis(self, asked: Asked) -> object:
         """What holds the cluster up."""
@@ -42,24 +47,34 @@ class Upkeep:
             "under_replicated": audit.get("under_replicated"),
             "needing": audit.get("needing"),
             "audited_s_ago": age_of(audit, self._client.world.clock),
-            "tasks": await self._tasks(),
+            **await self._tasks(asked, URGENT),
         }
 
     async def auditor(self, asked: Asked) -> object:
-        """Who audits, and what it found last."""
-        store = self._client.world.store
-        audit = await repair_status(store)
-        leader = await store.read_record(AUDITOR_RECORD)
+        """Who audits, what it found last, and of the round that was asked for here."""
+        told = await self._view.overview()
+        audit = await repair_status(self._client.world.store)
         return {
-            "elected": leader is not None,
+            "auditor": told["auditor"],
             "audited_s_ago": age_of(audit, self._client.world.clock),
             "last_audit": audit,
+            "round": self._auditing.told,
+            **{key: told[key] for key in ("at_ms", "age_ms", "why")},
         }
 
+    async def audit(self, asked: Asked) -> object:
+        """Look over all ledgers now, and hand out those that need repair."""
+        return self._auditing.begin()
+
     async def repair(self, asked: Asked) -> object:
-        """How far the repair is."""
-        store = self._client.world.store
-        return {"paused_since_ms": await paused_since(store), "tasks": await self._tasks()}
+        """How far the repair is: its tasks in pages, those of what is known to be wrong first."""
+        told = await self._view.overview()
+        copies = told["copies"]
+        return {
+            "paused_since_ms": await paused_since(self._client.world.store),
+            **await self._tasks(asked, PREFIX),
+            "total": copies["tasks"] if isinstance(copies, dict) else None,
+        }
 
     async def switch(self, asked: Asked) -> object:
         """Pause the repair, or let it go on."""
@@ -73,28 +88,36 @@ class Upkeep:
             raise InvalidArgument("the repair can be told: pause, resume")
         return {"paused_since_ms": await paused_since(world.store)}
 
-    async def _tasks(self) -> list[dict[str, object]]:
-        store = self._client.world.store
-        tasks: list[dict[str, object]] = []
-        page = await store.list_records(PREFIX, "", MOST_TASKS)
-        for name in page.names:
-            record = await store.read_record(name)
-            if record is not None:
-                task = decode_task(name, record.value)
-                tasks.append(
-                    {
-                        "task": name.removeprefix(PREFIX),
-                        "ledgers": list(task.ledger_ids),
-                        "why": task.why or "periodic check",
-                        "owner": task.owner or None,
-                    }
-                )
-        return tasks
+    async def _tasks(self, asked: Asked, prefix: str) -> dict[str, object]:
+        store, after = self._client.world.store, asked.query.get("after", "")
+        if after and _TASK.fullmatch(after) is None:
+            raise InvalidArgument("after must be the name of a task")
+        limit = asked.count("limit", PAGE, MOST) or PAGE
+        page = await store.list_records(prefix, PREFIX + after if after else "", limit)
+        rows = await asyncio.gather(*map(self._task, page.names))
+        following = None if page.complete or not page.names else page.names[-1].removeprefix(PREFIX)
+        return {"tasks": [row for row in rows if row is not None], "next": following}
+
+    async def _task(self, name: str) -> dict[str, object] | None:
+        record = await self._client.world.store.read_record(name)
+        if record is None:
+            return None
+        told: dict[str, object] = {"task": name.removeprefix(PREFIX), "unreadable": ""}
+        try:
+            task = decode_task(name, record.value)
+        except (DamagedFile, NewerFormat) as error:
+            return {**told, "unreadable": error.message, "ledgers": [], "why": None, "owner": None}
+        why = task.why or "periodic check"
+        return {**told, "ledgers": list(task.ledger_ids), "why": why, "owner": task.owner or None}
 
     async def offload(self, asked: Asked) -> object:
         """What is in the archive, and what the offloader did last."""
-        seen = await self._view.look()
-        return {"archive": seen.told["archive"], "last_round": await last_round(self._client.world.store)}
+        told = await self._view.overview()
+        return {
+            "archive": told["archive"],
+            "last_round": told["offload"],
+            **{key: told[key] for key in ("at_ms", "age_ms", "why", "ledgers_at_ms", "ledgers_age_ms")},
+        }
 
     async def config(self, asked: Asked) -> object:
         """The settings of this console."""

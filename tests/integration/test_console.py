@@ -17,14 +17,16 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.access import Permission, Role
 from tallybook.core.config import ConsoleSettings
-from tallybook.core.errors import InvalidConfig
-from tallybook.gateway.console import diagnosing
+from tallybook.core.errors import InvalidConfig, MetadataUnavailable, NewerFormat
+from tallybook.gateway.console import cluster_view, diagnosing
 from tallybook.gateway.console.pages import pages
 from tallybook.gateway.console.routes import endpoints
 from tallybook.gateway.console.server import serving
+from tallybook.repair import service, tasks
 from tallybook.repair.diagnosis.causes import Cause
 from tallybook.runtime.security.authority import Subject
-from tallybook.stream import StreamStore
+from tallybook.stream import Start, StreamStore
+from tallybook.stream.names import head_record
 
 DEADLINE_SECONDS = 60
 
@@ -81,6 +83,9 @@ async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):
         assert one["numbers"]["memory_bytes"] > 0
         assert one["numbers"]["commits"] >= 0
         assert set(one["times"]) == {"adds", "reads", "commits"}
+        assert one["named_by"] >= one["growing"] >= 0
+        assert (one["still_chosen"], one["may_be_switched_off"]) == (True, False)
+        assert one["ledgers_age_ms"] >= 0
         assert (await ask("GET", "/api/v1/bookies/bookie-9"))[0] == 404
 
 
@@ -200,7 +205,8 @@ async def test_the_page_gets_all_that_it_shows_at_first_in_one_answer(cluster):
     async with console(cluster.metadata) as ask:
         found = await ask.get("overview")
         assert {"at_ms", "bookies", "ledgers", "copies", "archive", "offload", "problems", "diagnosis"} <= set(found)
-        assert found["diagnosis"] == {"lines": [diagnosing.WATCHING], "processes": []}
+        assert (found["diagnosis"]["sentence"], found["diagnosis"]["findings"]) == (diagnosing.WATCHING, [])
+        assert 0 <= found["age_ms"] < 60_000
         for path in ("under-replicated", "auditor", "repair", "offload", "config", "diagnosis"):
             await ask.get(path)
 
@@ -208,12 +214,173 @@ async def test_the_page_gets_all_that_it_shows_at_first_in_one_answer(cluster):
 async def test_the_diagnosis_says_what_has_changed_between_two_looks(cluster, monkeypatch):
     monkeypatch.setattr(diagnosing, "LOOK_SECONDS", 0.1)
     async with console(cluster.metadata) as ask:
-        assert (await ask.get("diagnosis"))["lines"] == [diagnosing.WATCHING]
+        assert (await ask.get("overview"))["diagnosis"]["verdict"] is None
+        told = await ask.get("diagnosis")
+    assert told["verdict"] in {cause.value for cause in Cause}, "who asks for it alone waits for one"
+    assert told["silent"] == {}
+    assert {"bookie-1", "bookie-2", "bookie-3"} <= set(told["processes"])
+    assert told["findings"][0]["evidence"][0]["told"]
+    assert told["age_s"] < 10
+
+
+async def test_an_answer_says_how_old_it_is_and_why_nothing_newer_is_known(cluster, monkeypatch):
+    """The metadata store goes away: what was seen stays, and grows old."""
+    async with console(cluster.metadata) as ask:
+        assert (await ask.get("overview"))["why"] == ""
+
+        async def away(*_: object) -> None:
+            raise MetadataUnavailable("nobody answers")
+
+        monkeypatch.setattr(cluster_view, "survey", away)
         async with asyncio.timeout(30):
-            while (lines := (await ask.get("diagnosis"))["lines"]) == [diagnosing.WATCHING]:  # noqa: ASYNC110 (nothing tells of it)
-                await asyncio.sleep(0.05)
-    assert len(lines) == 1, "no process is silent"
-    assert lines[0].partition(":")[0].split(" ")[0] in {cause.value for cause in Cause}
+            while not (found := await ask.get("overview"))["why"]:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.1)
+        assert found["why"] == "nobody answers"
+        assert [each["bookie_id"] for each in found["bookies"]] == ["bookie-1", "bookie-2", "bookie-3"]
+        await asyncio.sleep(0.2)
+        older = await ask.get("overview")
+        assert older["age_ms"] >= found["age_ms"] + 200
+        assert older["at_ms"] == found["at_ms"]
+
+
+async def test_nobody_waits_for_ledgers_to_be_counted(cluster, monkeypatch):
+    counting = asyncio.Event()
+
+    async def for_ever(*_: object) -> None:
+        counting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cluster_view, "census", for_ever)
+    async with console(cluster.metadata) as ask:
+        found = await ask.get("overview")
+        assert counting.is_set()
+        assert (found["ledgers"], found["ledgers_age_ms"]) == (None, None)
+        assert len(found["bookies"]) == 3
+        monkeypatch.setattr(cluster_view, "FIRST_SECONDS", 0.1)
+        one = await ask.get("bookies/bookie-1")
+        assert (one["named_by"], one["may_be_switched_off"]) == (None, None)
+        assert (await ask("GET", "/api/v1/bookies/bookie-9"))[0] == 503, "whether ledgers name it is not known yet"
+
+
+async def test_who_audits_is_told_only_while_somebody_does(cli, tmp_path):
+    with cli.up(tmp_path / "cluster", "--no-repair", bookies=1) as up:
+        async with console(up.metadata) as ask:
+            await _an_auditor_comes_and_goes(ask)
+
+
+async def _an_auditor_comes_and_goes(ask: Console) -> None:
+    store = ask.client.world.store
+    path = service.AUDITOR_RECORD
+
+    async def write(holder: str | None) -> None:
+        found = await store.read_record(path)
+        value = {"format": 1, "holder": holder, "lease_ms": 2_500, "by": "x", "write": 1, "who": "repair-1:8080"}
+        await store.write_record(path, json.dumps(value).encode(), None if found is None else found.version)
+
+    async def becomes(state: str) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            while (told := (await ask.get("auditor"))["auditor"])["state"] != state:  # noqa: ASYNC110 (as above)
+                await asyncio.sleep(0.1)
+        return told
+
+    await becomes("nobody")
+    await write("some-uuid")
+    assert (await becomes("running"))["who"] == "repair-1:8080"
+    assert (await becomes("silent"))["silent_s"] >= 2.5, "it has not written for a lease"
+    await write(None)
+    await becomes("nobody")
+
+
+async def test_an_audit_is_run_on_demand_beside_the_request_and_one_at_a_time(cluster):
+    async with console(cluster.metadata) as ask:
+        status, told = await ask("POST", "/api/v1/auditor/run", {})
+        assert (status, told["ended_ms"]) == (200, None)
+        async with asyncio.timeout(30):
+            while (found := (await ask.get("auditor"))["round"])["ended_ms"] is None:  # noqa: ASYNC110 (as above)
+                await asyncio.sleep(0.1)
+        assert found["why"] == ""
+        assert found["found"]["ledgers"] >= 0
+        assert found["found"]["tasks_handed_out"] == 0
+
+
+async def test_what_a_newer_version_wrote_is_a_row_of_its_own_beside_all_others(cluster, monkeypatch):
+    async with console(cluster.metadata) as ask:
+        await (await ask.client.create_ledger()).close()
+        writer = await ask.client.create_ledger()
+        await writer.close()
+        world, read = ask.client.world, ask.client.world.store.read_ledger
+
+        async def newer(ledger_id: int, **_: Any) -> Any:
+            if ledger_id == writer.id:
+                raise NewerFormat("format 9")
+            return await read(ledger_id)
+
+        monkeypatch.setattr(world.store, "read_ledger", newer)
+        page = await ask.get(f"ledgers?after={writer.id - 1}&limit=1")
+        assert page["ledgers"] == [{"ledger_id": writer.id, "state": "unreadable", "why": "format 9"}]
+        monkeypatch.setattr(world.store, "read_ledger", read)
+        for name in ("0-00", "0-01", "1-00"):
+            await world.store.write_record(f"{tasks.PREFIX}{name}", b'{"format": 9}', None)
+        first = await ask.get("repair?limit=2")
+        assert [(each["task"], bool(each["unreadable"])) for each in first["tasks"]] == [
+            ("0-00", True),
+            ("0-01", True),
+        ]
+        rest = await ask.get(f"repair?after={first['next']}")
+        assert ([each["task"] for each in rest["tasks"]], rest["next"]) == (["1-00"], None)
+        short = await ask.get("under-replicated")
+        assert [each["task"] for each in short["tasks"]] == ["0-00", "0-01"], "a periodic check lacks nothing"
+        assert (await ask("GET", "/api/v1/repair?after=..%2Fx"))[0] == 400
+        for name in ("0-00", "0-01", "1-00"):
+            found = await world.store.read_record(f"{tasks.PREFIX}{name}")
+            await world.store.delete_record(f"{tasks.PREFIX}{name}", found.version)
+        async with StreamStore(ask.client) as streams:
+            made = await streams.create("console/newer")
+            head = head_record(made.stream_id)
+            found = await world.store.read_record(head)
+            await world.store.write_record(head, b'{"format": 99}', found.version)
+            (row,) = (await ask.get("streams?prefix=console/newer"))["streams"]
+            assert row["name"] == "console/newer"
+            assert "99" in row["unreadable"]
+            restored = await world.store.read_record(head)
+            await world.store.write_record(head, found.value, restored.version)
+            await streams.delete("console/newer")
+
+
+async def test_lists_are_cut_into_pages_and_say_where_the_next_one_begins(cluster):
+    async with console(cluster.metadata) as ask, StreamStore(ask.client) as streams:
+        for name in ("a1", "a2", "a3"):
+            await StreamStore(ask.client, namespace=f"console-{name}").create_namespace()
+        page = await ask.get("namespaces?after=console-&limit=2")
+        assert page["namespaces"] == ["console-a1", "console-a2"]
+        assert page["total"] >= 4
+        rest = await ask.get(f"namespaces?after={page['next']}&limit=1")
+        assert rest["namespaces"] == ["console-a3"]
+        await streams.create("console/pages")
+        for name in ("r1", "r2", "r3"):
+            await streams.subscribe("console/pages", name)
+        first = await ask.get("streams/default/console%2Fpages?limit=2")
+        assert [each["subscription"] for each in first["subscriptions"]] == ["r1", "r2"]
+        last = await ask.get(f"streams/default/console%2Fpages?after={first['next']}")
+        assert ([each["subscription"] for each in last["subscriptions"]], last["next"]) == (["r3"], None)
+        await streams.delete("console/pages")
+        for name in ("a1", "a2", "a3"):
+            await StreamStore(ask.client, namespace=f"console-{name}").delete_namespace()
+
+
+async def test_a_list_of_streams_says_where_open_ones_end_and_the_largest_lag(cluster):
+    async with console(cluster.metadata) as ask, StreamStore(ask.client) as streams:
+        await streams.create("console/open")
+        async with await streams.writer("console/open") as writer:
+            for number in range(5):
+                await writer.append(b"%d" % number)
+            for name, start in (("slow", Start.earliest()), ("fast", Start.latest())):
+                await streams.subscribe("console/open", name, start=start)
+            (row,) = (await ask.get("streams?prefix=console/open"))["streams"]
+            assert row["next_sequence"] == 0, "its one segment has not ended"
+            assert row["end_sequence"] in (4, 5)
+            assert (row["largest_lag_records"], row["subscriptions"]) == (row["end_sequence"], 2)
+        await streams.delete("console/open")
 
 
 def test_every_endpoint_needs_a_permission_and_whatever_changes_something_is_audited():
