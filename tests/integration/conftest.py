@@ -236,6 +236,39 @@ class Cli:
     patience = PATIENCE_SECONDS
 
 
+BLOCKED = """
+import asyncio, time
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.watched import watchable
+
+async def main():
+    tasks = Tasks("blocked", print)
+    async with watchable(Metrics(), "127.0.0.1:0", "", RealClock(), tasks) as address:
+        print(address, flush=True)
+        while True:
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until:
+                pass
+            await asyncio.sleep(0.001)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def blocked() -> Iterator[str]:
+    """The address of the metrics of a process whose event loop does nothing but compute."""
+    process = subprocess.Popen([sys.executable, "-P", "-c", BLOCKED], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 @pytest.fixture(scope="session")
 def cli(forker: None) -> Cli:
     """Commands as real processes."""

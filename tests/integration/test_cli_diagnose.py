@@ -44,6 +44,8 @@ def test_a_cluster_that_nobody_uses_is_idle_and_all_its_bookies_answer(cluster):
     assert told.code == 0
     assert told.json["processes"] == ["bookie-1", "bookie-2", "bookie-3", "this command"]
     assert told.json["silent"] == {}
+    assert told.json["verdict"] == "idle"
+    assert told.json["healthy"]
     shown = cluster("cluster", "diagnose", *BRIEFLY)
     assert shown.code == 0
     assert b"4 processes, watched for" in shown.out
@@ -58,8 +60,27 @@ def test_a_bookie_that_hangs_is_named_and_so_is_an_address_where_nobody_is(cli, 
             os.kill(running.pids[1], signal.SIGCONT)
         assert told.code == 1
         assert told.json["processes"] == ["bookie-1", "this command"]
+        assert told.json["sentence"].startswith("idle, of the processes that answer: ")
         assert set(told.json["silent"]) == {"bookie-2", "127.0.0.1:1"}
         assert not told.json["healthy"]
+
+
+def test_a_process_whose_event_loop_only_computes_is_named(cluster, blocked):
+    told = cluster("cluster", "diagnose", "--seconds", 3, "--process", blocked, "--json").json
+    assert (told["verdict"], told["findings"][0]["process"]) == ("cpu-bound", blocked), told
+    late = {each["what"]: each for each in told["findings"][0]["evidence"]}["how late its timers came"]
+    assert late["value"] >= late["above"]
+
+
+def test_of_a_cluster_whose_bookies_are_gone_nothing_is_said_to_be_idle(cli, tmp_path):
+    with cli.up(tmp_path / "data", bookies=1) as running:
+        os.kill(running.pids[0], signal.SIGSTOP)
+        try:
+            told = cluster_says(running)
+        finally:
+            os.kill(running.pids[0], signal.SIGCONT)
+        assert told.code == 1
+        assert (told.json["verdict"], told.json["healthy"]) == ("unknown", False)
 
 
 def cluster_says(running, *more: object):
@@ -70,9 +91,8 @@ def test_a_bookie_whose_entry_logs_are_written_more_slowly_than_adds_come_is_nam
     with cli.up(tmp_path / "data", bookies=1, settings=PACED) as running, load(running.metadata) as appended:
         cli.wait_until(lambda: len(appended) > 100, "the write cache is full")
         told = running("cluster", "diagnose", "--seconds", 4, "--json").json
-        causes = {finding["cause"]: finding for finding in told["findings"]}
-        assert "flush-bound" in causes, told
-        assert causes["flush-bound"]["process"] == "bookie-1"
-        evidence = {each["what"]: each for each in causes["flush-bound"]["evidence"]}
+        assert told["verdict"] == "flush-bound", told
+        assert told["findings"][0]["process"] == "bookie-1"
+        evidence = {each["what"]: each for each in told["findings"][0]["evidence"]}
         assert evidence["of the time entry logs were written"]["value"] > 0.5
         assert not told["healthy"]
